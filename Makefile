@@ -1,0 +1,50 @@
+# Every verb makes .venv first, calls one thing, and ends in one line of summary and a true exit status.
+PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $p))),$(error Python 3.11 or newer is needed))
+BIN := .venv/bin
+TIER ?= unit contract integration e2e
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: demo serve test check fix generate lock bench clean help
+
+.venv/.ready: pyproject.toml requirements.lock
+	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
+	@touch $@
+
+demo serve test check fix generate lock bench: .venv/.ready
+
+demo: ## the whole story on one machine, played and checked
+	@$(BIN)/passerelle demo --once
+
+serve: ## gateway and sample peers in the foreground, until Ctrl-C
+	@$(BIN)/passerelle demo
+
+test: ## unit, contract, integration, e2e; TIER=unit runs one, SEED=n repeats an order, COVER=1 measures
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(SEED),--randomly-seed=$(SEED)) $(if $(COVER),--cov --cov-report=) $(addprefix tests/,$(TIER))
+	@$(if $(COVER),$(BIN)/python -m tools.coverage)
+
+check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
+	@$(BIN)/python -m tools.check
+
+fix: ## format, and every fix that is safe
+	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
+
+generate: ## write the files that are drawn from code
+	@$(BIN)/python -m tools.generate
+
+lock: ## compile requirements.lock anew from pyproject.toml, a week behind the newest
+	@command -v uv >/dev/null || $(BIN)/pip install -q --disable-pip-version-check uv
+	@PATH="$$PATH:$(CURDIR)/$(BIN)" uv pip compile -q --upgrade --universal --python-version 3.11 --extra dev --generate-hashes --exclude-newer "7 days" --no-emit-index-url --no-annotate --no-header -o requirements.lock pyproject.toml
+	@echo "lock: $$(grep -c == requirements.lock) packages"
+
+bench: ## the ratios, side by side in one run; ONLY=part runs one
+	@$(BIN)/python -m bench $(ONLY)
+
+clean: ## remove what the verbs made
+	@rm -rf .venv dist build htmlcov .coverage .coverage.* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache && find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "clean: removed the environment, caches and builds"
+
+help: ## one line per verb
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "help: CONTRIBUTING.md says more"

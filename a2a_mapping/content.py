@@ -1,0 +1,129 @@
+"""A Task as the fold of its frames.
+
+Total: any frame that :mod:`replies` let through folds, and nothing raises. A status message of the past
+moves into the history when the next status comes, as it does in an SDK agent. Artifacts never vanish:
+a Task frame that lacks one keeps the one that is known.
+"""
+
+from __future__ import annotations
+
+from passerelle.a2a_mapping.history import add_to_history, same_message
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.core.json import JsonObject
+
+
+def fold(task: JsonObject | None, frame: JsonObject) -> JsonObject | None:
+    """The task after ``frame`` (a StreamResponse); None while only Messages came, which make no task."""
+    if "task" in frame:
+        return _fold_task(task, object_at(frame, "task"))
+    if "statusUpdate" in frame:
+        return _fold_status(task, object_at(frame, "statusUpdate"))
+    if "artifactUpdate" in frame:
+        return _fold_artifact(task, object_at(frame, "artifactUpdate"))
+    return task
+
+
+def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
+    """What is odd about ``frame`` coming after ``task``: a sentence for ``runtime.warning``, or None."""
+    event = object_at(frame, "artifactUpdate")
+    name = text_at(object_at(event, "artifact"), "artifactId")
+    if event.get("append") is True and find_artifact(task or {}, name) is None:
+        return "the agent appended to an artifact that it had not opened; it was opened"
+    return None
+
+
+def accept_message(task: JsonObject, message: JsonObject) -> JsonObject:
+    """The task after a message of its caller was accepted: it and the status message become history."""
+    history = _move_status_message(task, None)
+    return {**task, "history": as_list(add_to_history(history, message))}
+
+
+def find_artifact(task: JsonObject, artifact_id: str) -> JsonObject | None:
+    """The artifact of that id; its identity is the id inside the task."""
+    return next(
+        (
+            item
+            for item in objects_at(task, "artifacts")
+            if text_at(item, "artifactId") == artifact_id
+        ),
+        None,
+    )
+
+
+def leave_out_artifacts(task: JsonObject) -> JsonObject:
+    """A copy without artifacts, for lists that do not ask for them."""
+    return {name: value for name, value in task.items() if name != "artifacts"}
+
+
+def _fold_task(known: JsonObject | None, task: JsonObject) -> JsonObject:
+    if known is None:
+        return task
+    folded = dict(task)
+    if "history" not in task and "history" in known:
+        folded["history"] = known["history"]
+    given = {text_at(item, "artifactId") for item in objects_at(task, "artifacts")}
+    kept = [
+        item for item in objects_at(known, "artifacts") if text_at(item, "artifactId") not in given
+    ]
+    if kept:
+        folded["artifacts"] = as_list(kept + objects_at(task, "artifacts"))
+    return folded
+
+
+def _fold_status(known: JsonObject | None, event: JsonObject) -> JsonObject:
+    task = dict(known) if known is not None else _open_task(event)
+    status = object_at(event, "status")
+    history = _move_status_message(task, object_at(status, "message"))
+    if history:
+        task["history"] = as_list(history)
+    task["status"] = status
+    return _merge_metadata(task, event)
+
+
+def _fold_artifact(known: JsonObject | None, event: JsonObject) -> JsonObject:
+    task = dict(known) if known is not None else _open_task(event)
+    piece = object_at(event, "artifact")
+    name = text_at(piece, "artifactId")
+    artifacts = objects_at(task, "artifacts")
+    place = next(
+        (i for i, item in enumerate(artifacts) if text_at(item, "artifactId") == name), None
+    )
+    if place is None:
+        artifacts = [*artifacts, piece]
+    elif event.get("append") is True:
+        artifacts[place] = _append(artifacts[place], piece)
+    else:
+        artifacts[place] = piece
+    task["artifacts"] = as_list(artifacts)
+    return _merge_metadata(task, event)
+
+
+def _append(artifact: JsonObject, piece: JsonObject) -> JsonObject:
+    parts = objects_at(artifact, "parts") + objects_at(piece, "parts")
+    return _merge_metadata({**artifact, "parts": as_list(parts)}, piece)
+
+
+def _merge_metadata(holder: JsonObject, addition: JsonObject) -> JsonObject:
+    metadata = object_at(addition, "metadata")
+    return (
+        {**holder, "metadata": {**object_at(holder, "metadata"), **metadata}}
+        if metadata
+        else holder
+    )
+
+
+def _move_status_message(task: JsonObject, following: JsonObject | None) -> list[JsonObject]:
+    """The history once the status message has become part of it; one that is sent again stays where it is."""
+    history = objects_at(task, "history")
+    message = object_at(object_at(task, "status"), "message")
+    if not message or (following and same_message(following, message)):
+        return history
+    return add_to_history(history, message)
+
+
+def _open_task(event: JsonObject) -> JsonObject:
+    return {
+        "id": text_at(event, "taskId"),
+        "contextId": text_at(event, "contextId"),
+        "status": {"state": "TASK_STATE_SUBMITTED"},
+    }

@@ -1,0 +1,117 @@
+"""The pause of a peer: the state, the status message and the ids that every dialect reads."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from passerelle.a2a_mapping.dialects.display import SAFE_INTEGER, escape_text
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import INTERRUPTED_STATES
+from passerelle.core.canonical import digest
+from passerelle.core.errors import InvalidInput
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.prompt import PeerAnswer, PeerPrompt
+
+_NAMESPACE: Final = hashlib.sha1(b"urn:passerelle:decision", usedforsecurity=False).digest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A task of a peer that waits. ``task`` and ``context`` are the peer's own ids."""
+
+    peer: str
+    task: str
+    context: str
+    native_status: str
+    message: JsonObject
+
+    @property
+    def message_id(self) -> str | None:
+        """The id of the status message, if there is one."""
+        return text_at(self.message, "messageId") or None
+
+    @property
+    def text(self) -> str:
+        """The text parts of the status message, escaped, one below the other."""
+        texts = [text_at(part, "text") for part in objects_at(self.message, "parts")]
+        return escape_text("\n".join(text for text in texts if text))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One decided question of a pause."""
+
+    prompt: PeerPrompt
+    answer: PeerAnswer
+    decision_id: str
+
+
+def read_pause(peer: str, task: JsonObject) -> Pause | None:
+    """The pause that a peer's Task (with the peer's ids) is in, or None when it does not wait."""
+    status = object_at(task, "status")
+    state = text_at(status, "state")
+    if state not in INTERRUPTED_STATES:
+        return None
+    return Pause(
+        peer=peer,
+        task=text_at(task, "id"),
+        context=text_at(task, "contextId"),
+        native_status=state,
+        message=object_at(status, "message"),
+    )
+
+
+def identify_occurrence(pause: Pause, native_id: str | None) -> str:
+    """The key of one question, equal at every sight of it: stream, poll, or the history of the peer.
+
+    By the peer's id of the question, else by the status message, else by what was asked.
+    """
+    if native_id is not None:
+        by = ("native", native_id)
+    elif pause.message_id is not None:
+        by = ("message", pause.message_id)
+    else:
+        by = ("content", _digest_content(pause))
+    return hashlib.sha256("\0".join((pause.peer, pause.task, *by)).encode()).hexdigest()
+
+
+def is_lossy(value: Json) -> bool:
+    """Whether digits may have been lost: a number beyond 2^53, which a reader of floats cannot hold."""
+    if isinstance(value, dict):
+        return any(is_lossy(member) for member in value.values())
+    if isinstance(value, list):
+        return any(is_lossy(item) for item in value)
+    return isinstance(value, int | float) and abs(value) >= SAFE_INTEGER
+
+
+def make_reply(
+    pause_ids: tuple[str, str], decision_ids: list[str], parts: list[Json]
+) -> JsonObject:
+    """The one message that answers a pause; its id is made of the decisions, so a repeat has the same one."""
+    task, context = pause_ids
+    message: JsonObject = {
+        "messageId": derive_message_id(decision_ids),
+        "role": "ROLE_USER",
+        "taskId": task,
+        "parts": parts,
+    }
+    return {**message, "contextId": context} if context else message
+
+
+def derive_message_id(decision_ids: list[str]) -> str:
+    """A UUID, version 5, of one decision or of all decisions of a group, whatever their order."""
+    name = ",".join(sorted(decision_ids)).encode()
+    raw = bytearray(hashlib.sha1(_NAMESPACE + name, usedforsecurity=False).digest()[:16])
+    raw[6] = raw[6] & 0x0F | 0x50
+    raw[8] = raw[8] & 0x3F | 0x80
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def _digest_content(pause: Pause) -> str:
+    try:
+        return digest([pause.native_status, pause.message.get("parts")])
+    except InvalidInput:
+        return hashlib.sha256(repr(pause.message.get("parts")).encode()).hexdigest()

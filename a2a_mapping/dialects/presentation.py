@@ -1,0 +1,100 @@
+"""Our own questions towards a caller of the A2A face: shown on a waiting status, answered by a typed part.
+
+The caller sees a text for people and a data part for programs. Only the data part decides; a plain "yes" on a
+permission is a remark, answered by :data:`STRUCTURED_NEEDED`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.identity import Relabel, scrub_value
+from passerelle.a2a_mapping.members import object_at, objects_at, whole_at
+from passerelle.a2a_mapping.scalars import read_text, require_text
+from passerelle.core.commands import RespondAction
+from passerelle.core.errors import InvalidInput
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.payloads.approval import Request
+from passerelle.core.prompt import PeerPrompt
+from passerelle.core.times import format_ms
+
+STRUCTURED_NEEDED: Final = "A structured decision is needed: plain text approves nothing."
+
+
+def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:
+    """A question fit to be shown: what the peer says in it names our ids. What the answer needs stays as it is."""
+    subject = scrub_value(prompt.subject, ids)
+    return replace(
+        prompt,
+        text=None if prompt.text is None else ids.scrub(prompt.text),
+        subject=subject if isinstance(subject, dict) else None,
+        options=tuple(replace(option, name=ids.scrub(option.name)) for option in prompt.options),
+    )
+
+
+def list_request_parts(request: Request, rev: int) -> list[Json]:
+    """The parts of a status message that shows ``request``; the peer's words stand below ours."""
+    text = request.title
+    if request.peer_message:
+        text = f"{text}\n\nThe agent says:\n{request.peer_message}"
+    form: JsonObject = {
+        "action_id": request.action_id,
+        "rev": rev,
+        "digest": request.digest,
+        "kind": request.kind,
+        "title": request.title,
+        "subject": request.subject,
+        "options": [
+            {"option_id": option.option_id, "name": option.name, "kind": option.kind}
+            for option in request.options
+        ],
+        "expires_at": format_ms(request.expires_ms),
+        "risk": request.risk,
+    }
+    return [{"text": text}, {"data": {PERMISSION: form}}]
+
+
+def show_parts(frame: JsonObject, parts: list[Json]) -> JsonObject:
+    """A copy of a task or status frame whose status message has ``parts`` in place of the peer's."""
+    for name in ("task", "statusUpdate"):
+        if name in frame:
+            holder = object_at(frame, name)
+            status = object_at(holder, "status")
+            message: JsonObject = {**object_at(status, "message"), "parts": parts}
+            return {name: {**holder, "status": {**status, "message": message}}}
+    return frame
+
+
+def read_decision(message: JsonObject) -> RespondAction | None:
+    """The typed answer in a caller's message, or None when it has none.
+
+    Raises:
+        InvalidInput: there is one and it is malformed, or there are several; the field is named.
+    """
+    forms = [
+        (f"message.parts[{index}].data.{PERMISSION}.", form)
+        for index, part in enumerate(objects_at(message, "parts"))
+        if (form := object_at(object_at(part, "data"), PERMISSION))
+    ]
+    if not forms:
+        return None
+    if len(forms) > 1:
+        raise InvalidInput("message.parts", "holds more than one decision")
+    path, form = forms[0]
+    rev = whole_at(form, "rev")
+    if rev is None:
+        raise InvalidInput(path + "rev", "must be a whole number")
+    content = form.get("content")
+    if content is not None and not isinstance(content, dict):
+        raise InvalidInput(path + "content", "must be an object")
+    return RespondAction(
+        action_id=require_text(form, "action_id", path),
+        rev=rev,
+        digest=require_text(form, "digest", path),
+        decision_id=require_text(form, "decision_id", path),
+        option_id=read_text(form, "option_id", path),
+        content=content,
+        comment=read_text(form, "comment", path),
+    )

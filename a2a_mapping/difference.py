@@ -1,0 +1,87 @@
+"""What a fresh Task of a peer has that we do not know yet, as frames (A2A-6).
+
+After every new connection to a peer its Task is compared with what is known of the run; only the
+differences become events, so a caller that was there all the time sees nothing twice. Compared are the
+status by state, time and message id, artifacts by id and content, and the agent's messages in the
+history. Both Tasks are in the same id space: relabel first.
+"""
+
+from __future__ import annotations
+
+from passerelle.a2a_mapping.content import find_artifact
+from passerelle.a2a_mapping.frames import ROLE_AGENT, artifact_frame, status_frame, task_frame
+from passerelle.a2a_mapping.history import same_message
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import WORKING
+from passerelle.core.json import JsonObject
+
+
+def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonObject]:
+    """Frames that, folded onto ``known``, give what ``fresh`` says; the status comes last.
+
+    Messages that were status messages while nobody looked are shown with WORKING, which is all that is
+    certain about that time: the task had not ended.
+    """
+    if known is None:
+        return [task_frame(fresh)]
+    ids = (text_at(known, "id"), text_at(known, "contextId"))
+    frames = [
+        status_frame(*ids, {"state": WORKING, "message": message})
+        for message in _list_missed(known, fresh)
+    ]
+    for artifact in objects_at(fresh, "artifacts"):
+        frame = _compare_artifact(ids, known, artifact)
+        if frame is not None:
+            frames.append(frame)
+    changed = {
+        name: value
+        for name, value in object_at(fresh, "metadata").items()
+        if name not in object_at(known, "metadata") or object_at(known, "metadata")[name] != value
+    }
+    if changed or _show_status(frames) or _status_key(known) != _status_key(fresh):
+        frames.append(status_frame(*ids, object_at(fresh, "status"), changed))
+    return frames
+
+
+def _show_status(frames: list[JsonObject]) -> bool:
+    """Whether one of ``frames`` shows a status, so that the current one has to be said again."""
+    return any("statusUpdate" in frame for frame in frames)
+
+
+def _status_key(task: JsonObject) -> tuple[str, str, str]:
+    status = object_at(task, "status")
+    message_id = text_at(object_at(status, "message"), "messageId")
+    return text_at(status, "state"), text_at(status, "timestamp"), message_id
+
+
+def _list_missed(known: JsonObject, fresh: JsonObject) -> list[JsonObject]:
+    current = object_at(object_at(known, "status"), "message")
+    seen = [*objects_at(known, "history"), current]
+    return [
+        message
+        for message in objects_at(fresh, "history")
+        if text_at(message, "role") == ROLE_AGENT
+        and not any(same_message(message, item) for item in seen)
+    ]
+
+
+def _compare_artifact(
+    ids: tuple[str, str], known: JsonObject, artifact: JsonObject
+) -> JsonObject | None:
+    """One append of the rest where what is known is the beginning; the whole artifact for any other difference."""
+    mine = find_artifact(known, text_at(artifact, "artifactId"))
+    if mine == artifact:
+        return None
+    if mine is not None and _without_parts(mine) == _without_parts(artifact):
+        have, want = objects_at(mine, "parts"), objects_at(artifact, "parts")
+        if have == want[: len(have)]:
+            piece: JsonObject = {
+                "artifactId": text_at(artifact, "artifactId"),
+                "parts": as_list(want[len(have) :]),
+            }
+            return artifact_frame(*ids, piece, append=True)
+    return artifact_frame(*ids, artifact)
+
+
+def _without_parts(artifact: JsonObject) -> JsonObject:
+    return {name: value for name, value in artifact.items() if name != "parts"}

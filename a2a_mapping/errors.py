@@ -1,0 +1,150 @@
+"""A2A errors as data, and which of our errors shows as which of them (A2A 1.0 section 5.4).
+
+Two tables: :data:`ROWS` says how a kind of error looks in each binding, :data:`KINDS` says which kind
+an error class is. What a peer's error means is in ``peer_errors``, the two envelopes in ``envelopes``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from passerelle.core import errors
+
+A2A_DOMAIN: Final = "a2a-protocol.org"
+OWN_DOMAIN: Final = "passerelle"
+
+
+class InvalidRequest(errors.MalformedBody):
+    """JSON, but not a JSON-RPC request; ``rpc_id`` is its id as far as one could be read."""
+
+    code = "invalid_request"
+
+    def __init__(self, field: str, reason: str, rpc_id: str | int | None = None) -> None:
+        super().__init__(field, reason)
+        self.rpc_id = rpc_id
+
+
+class PushNotificationNotSupported(errors.UnsupportedOperation):
+    """A push notification was asked for, and the card says that there are none."""
+
+    code = "push_notification_not_supported"
+
+
+class ErrorKind(StrEnum):
+    """The errors that a caller of an A2A binding can see; the value is the ``reason`` of its details."""
+
+    TASK_NOT_FOUND = "TASK_NOT_FOUND"
+    TASK_NOT_CANCELABLE = "TASK_NOT_CANCELABLE"
+    PUSH_NOTIFICATION_NOT_SUPPORTED = "PUSH_NOTIFICATION_NOT_SUPPORTED"
+    UNSUPPORTED_OPERATION = "UNSUPPORTED_OPERATION"
+    CONTENT_TYPE_NOT_SUPPORTED = "CONTENT_TYPE_NOT_SUPPORTED"
+    INVALID_AGENT_RESPONSE = "INVALID_AGENT_RESPONSE"
+    EXTENDED_AGENT_CARD_NOT_CONFIGURED = "EXTENDED_AGENT_CARD_NOT_CONFIGURED"
+    EXTENSION_SUPPORT_REQUIRED = "EXTENSION_SUPPORT_REQUIRED"
+    VERSION_NOT_SUPPORTED = "VERSION_NOT_SUPPORTED"
+    PARSE_ERROR = "PARSE_ERROR"
+    INVALID_REQUEST = "INVALID_REQUEST"
+    METHOD_NOT_FOUND = "METHOD_NOT_FOUND"
+    INVALID_PARAMS = "INVALID_PARAMS"
+    INTERNAL = "INTERNAL_ERROR"
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    DENIED = "PERMISSION_DENIED"
+    LIMITED = "RATE_LIMITED"
+    UNAVAILABLE = "UNAVAILABLE"
+    NOT_FOUND = "NOT_FOUND"
+    CONFLICT = "CONFLICT"
+    TOO_LARGE = "TOO_LARGE"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """How one kind looks: JSON-RPC code, HTTP status, name of the gRPC status, domain of the details."""
+
+    jsonrpc: int
+    http: int
+    grpc: str
+    domain: str = A2A_DOMAIN
+
+
+ROWS: Final[dict[ErrorKind, ErrorRow]] = {
+    ErrorKind.TASK_NOT_FOUND: ErrorRow(-32001, 404, "NOT_FOUND"),
+    ErrorKind.TASK_NOT_CANCELABLE: ErrorRow(-32002, 400, "FAILED_PRECONDITION"),
+    ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED: ErrorRow(-32003, 400, "FAILED_PRECONDITION"),
+    ErrorKind.UNSUPPORTED_OPERATION: ErrorRow(-32004, 400, "FAILED_PRECONDITION"),
+    ErrorKind.CONTENT_TYPE_NOT_SUPPORTED: ErrorRow(-32005, 400, "INVALID_ARGUMENT"),
+    ErrorKind.INVALID_AGENT_RESPONSE: ErrorRow(-32006, 500, "INTERNAL"),
+    ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED: ErrorRow(-32007, 400, "FAILED_PRECONDITION"),
+    ErrorKind.EXTENSION_SUPPORT_REQUIRED: ErrorRow(-32008, 400, "FAILED_PRECONDITION"),
+    ErrorKind.VERSION_NOT_SUPPORTED: ErrorRow(-32009, 400, "FAILED_PRECONDITION"),
+    ErrorKind.PARSE_ERROR: ErrorRow(-32700, 400, "INVALID_ARGUMENT"),
+    ErrorKind.INVALID_REQUEST: ErrorRow(-32600, 400, "INVALID_ARGUMENT"),
+    ErrorKind.METHOD_NOT_FOUND: ErrorRow(-32601, 404, "UNIMPLEMENTED"),
+    ErrorKind.INVALID_PARAMS: ErrorRow(-32602, 400, "INVALID_ARGUMENT"),
+    ErrorKind.INTERNAL: ErrorRow(-32603, 500, "INTERNAL"),
+    ErrorKind.UNAUTHENTICATED: ErrorRow(-32603, 401, "UNAUTHENTICATED", OWN_DOMAIN),
+    ErrorKind.DENIED: ErrorRow(-32603, 403, "PERMISSION_DENIED", OWN_DOMAIN),
+    ErrorKind.LIMITED: ErrorRow(-32603, 429, "RESOURCE_EXHAUSTED", OWN_DOMAIN),
+    ErrorKind.UNAVAILABLE: ErrorRow(-32603, 503, "UNAVAILABLE", OWN_DOMAIN),
+    ErrorKind.NOT_FOUND: ErrorRow(-32603, 404, "NOT_FOUND", OWN_DOMAIN),
+    ErrorKind.CONFLICT: ErrorRow(-32603, 409, "ABORTED", OWN_DOMAIN),
+    ErrorKind.TOO_LARGE: ErrorRow(-32600, 413, "INVALID_ARGUMENT", OWN_DOMAIN),
+}
+
+KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
+    errors.PasserelleError: ErrorKind.INTERNAL,
+    errors.CallerError: ErrorKind.INVALID_REQUEST,
+    errors.InvalidInput: ErrorKind.INVALID_PARAMS,
+    errors.MalformedBody: ErrorKind.PARSE_ERROR,
+    InvalidRequest: ErrorKind.INVALID_REQUEST,
+    errors.BadCursor: ErrorKind.INVALID_PARAMS,
+    errors.InvalidContent: ErrorKind.INVALID_PARAMS,
+    errors.UnknownOption: ErrorKind.INVALID_PARAMS,
+    errors.TooLarge: ErrorKind.TOO_LARGE,
+    errors.UnknownMethod: ErrorKind.METHOD_NOT_FOUND,
+    errors.VersionNotSupported: ErrorKind.VERSION_NOT_SUPPORTED,
+    errors.ContentTypeNotSupported: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
+    errors.Unauthenticated: ErrorKind.UNAUTHENTICATED,
+    errors.Forbidden: ErrorKind.DENIED,
+    errors.NotFound: ErrorKind.NOT_FOUND,  # a task is TASK_NOT_FOUND, see classify
+    errors.UnsupportedOperation: ErrorKind.UNSUPPORTED_OPERATION,
+    PushNotificationNotSupported: ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED,
+    errors.NotCancelable: ErrorKind.TASK_NOT_CANCELABLE,
+    errors.Conflict: ErrorKind.CONFLICT,
+    errors.IdempotencyConflict: ErrorKind.CONFLICT,
+    errors.ActionClosed: ErrorKind.UNSUPPORTED_OPERATION,
+    errors.StaleAnswer: ErrorKind.CONFLICT,
+    errors.ConfigInvalid: ErrorKind.INTERNAL,
+    errors.DirectoryInUse: ErrorKind.INTERNAL,
+    errors.RemoteError: ErrorKind.UNAVAILABLE,
+    errors.StoreUnavailable: ErrorKind.UNAVAILABLE,
+    errors.EngineFailed: ErrorKind.UNAVAILABLE,
+    errors.PeerUnavailable: ErrorKind.UNAVAILABLE,
+    errors.PeerRefused: ErrorKind.INVALID_AGENT_RESPONSE,  # refined by its native code
+    errors.InvalidAgentResponse: ErrorKind.INVALID_AGENT_RESPONSE,
+    errors.Draining: ErrorKind.UNAVAILABLE,
+}
+
+_PASSED_ON: Final = {
+    row.jsonrpc: kind
+    for kind, row in ROWS.items()
+    if row.domain == A2A_DOMAIN and kind not in {ErrorKind.PARSE_ERROR, ErrorKind.INTERNAL}
+} | {
+    # The method exists here, so "no such method" would be untrue of the one that was called.
+    ROWS[ErrorKind.METHOD_NOT_FOUND].jsonrpc: ErrorKind.UNSUPPORTED_OPERATION
+}
+
+
+def classify_native(native_code: int) -> ErrorKind:
+    """What a peer's JSON-RPC code is to our caller; an internal error or an unknown code is no A2A answer."""
+    return _PASSED_ON.get(native_code, ErrorKind.INVALID_AGENT_RESPONSE)
+
+
+def classify(error: errors.PasserelleError) -> ErrorKind:
+    """The kind that ``error`` shows as; a class that is not in the table shows as its nearest ancestor."""
+    if isinstance(error, errors.PeerRefused):
+        return classify_native(error.native_code)
+    if isinstance(error, errors.NotFound) and error.kind == "task":
+        return ErrorKind.TASK_NOT_FOUND
+    return next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)

@@ -1,0 +1,11 @@
+"""The URIs of our A2A extensions. A breaking change makes a new number at the end of the URI."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "urn:passerelle:ext:"
+PERMISSION: Final = f"{PREFIX}permission:1"
+"""An open decision on a waiting status, and the typed answer to it."""
+RESUME: Final = f"{PREFIX}resume:1"
+"""A cursor on every event of a stream, and a defined answer to a reader that comes back with one."""

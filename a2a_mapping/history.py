@@ -1,0 +1,76 @@
+"""The history of a facade Task: the peer's, and our accepted messages that it lacks.
+
+Peers differ: some keep every message, some drop follow-ups to a waiting task, some keep nothing. What a
+caller sent and we accepted is part of the conversation either way, so those messages are put in before
+the next one that the peer does have. Two messages are the same when id and content are: an id alone is
+not unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.a2a_mapping.members import as_list, objects_at, text_at
+from passerelle.core.json import Json, JsonObject
+
+_CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
+
+
+def same_message(one: JsonObject, other: JsonObject) -> bool:
+    """Whether id and content agree; ids of task and context, metadata and order of keys do not count."""
+    return text_at(one, "messageId") == text_at(other, "messageId") and _contents(one) == _contents(
+        other
+    )
+
+
+def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) -> list[JsonObject]:
+    """``native`` with those of ``accepted`` that it lacks, each before the next accepted one that it has."""
+    merged: list[JsonObject] = []
+    position = 0
+    waiting: list[JsonObject] = []
+    for message in accepted:
+        found = _find(native, message, position)
+        if found is None:
+            waiting.append(message)
+            continue
+        merged += [*native[position:found], *waiting, native[found]]
+        position, waiting = found + 1, []
+    return [*merged, *native[position:], *waiting]
+
+
+def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonObject]:
+    """``history`` with ``message`` at its end, unless it is there already."""
+    return history if any(same_message(item, message) for item in history) else [*history, message]
+
+
+def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonObject:
+    """A copy of ``task`` whose history has every accepted message."""
+    history = merge_history(objects_at(task, "history"), accepted)
+    return {**task, "history": as_list(history)} if history else dict(task)
+
+
+def cut_history(task: JsonObject, length: int | None, cap: int | None = None) -> JsonObject:
+    """A copy with the last ``length`` messages; 0 leaves the member out, None keeps up to ``cap``."""
+    kept = cap if length is None else min(length, cap if cap is not None else length)
+    if kept is None:
+        return dict(task)
+    copy = {name: value for name, value in task.items() if name != "history"}
+    history = task.get("history")
+    if kept > 0 and isinstance(history, list) and history:
+        copy["history"] = history[-kept:]
+    return copy
+
+
+def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int | None:
+    return next(
+        (place for place in range(start, len(native)) if same_message(native[place], message)), None
+    )
+
+
+def _contents(message: JsonObject) -> list[list[Json]]:
+    # A protobuf peer adds empty texts and drops them at will.
+    return [
+        [part.get(name) or None if name != "data" else part.get(name) for name in _CONTENT]
+        for part in objects_at(message, "parts")
+    ]

@@ -1,0 +1,143 @@
+"""Where ids sit in A2A objects, and putting one id space in place of another (A2A-12).
+
+:data:`PLACES` is the one list of these places. A frame that came from a peer is relabelled by it before
+anybody else sees it: ids at these places become facade ids whatever they were, and a known remote id
+that stands inside any other text, such as an artifact id made from a task id, is replaced there too.
+Base64 content is left alone. Ids shorter than eight characters are replaced only at their places: a
+short one inside a text is more likely a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from passerelle.core.json import Json, JsonObject
+
+TEXT_ID_LENGTH: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where ids stand in one kind of object, and which members hold further kinds.
+
+    ``own`` is the member with the id of the task that the object is, or belongs to; ``others`` is a list of
+    ids of further tasks. ``always`` says that task and context id are required there, so an absent one
+    is filled in.
+    """
+
+    own: str | None = None
+    context: str | None = None
+    others: str | None = None
+    always: bool = False
+    members: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+PLACES: Final[Mapping[str, Places]] = {
+    "Message": Places(own="taskId", context="contextId", others="referenceTaskIds"),
+    "TaskStatus": Places(members={"message": "Message"}),
+    "Task": Places(
+        own="id",
+        context="contextId",
+        always=True,
+        members={"status": "TaskStatus", "history": "Message"},
+    ),
+    "TaskStatusUpdateEvent": Places(
+        own="taskId", context="contextId", always=True, members={"status": "TaskStatus"}
+    ),
+    "TaskArtifactUpdateEvent": Places(own="taskId", context="contextId", always=True),
+    "StreamResponse": Places(
+        members={
+            "task": "Task",
+            "message": "Message",
+            "statusUpdate": "TaskStatusUpdateEvent",
+            "artifactUpdate": "TaskArtifactUpdateEvent",
+        }
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Relabel:
+    """A replacement of ids: what this task and context are called on the other side.
+
+    ``known`` has ids of the side that is left behind, with their counterparts: this task's, this
+    context's, and those of other tasks that a message may refer to. Longest first, so that an id which
+    begins like another one is not cut in half: :func:`make_relabel` sees to it.
+    """
+
+    task: str
+    context: str
+    known: Mapping[str, str]
+
+    def scrub(self, text: str) -> str:
+        """``text`` with every known id of eight characters or more replaced."""
+        for there, here in self.known.items():
+            if len(there) >= TEXT_ID_LENGTH and there in text:
+                text = text.replace(there, here)
+        return text
+
+
+def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
+    """A replacement towards ``task`` and ``context``; ``known`` may come in any order."""
+    return Relabel(task, context, dict(sorted(known.items(), key=lambda row: -len(row[0]))))
+
+
+def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
+    """A copy of an object of ``kind`` (a name of :data:`PLACES`) in the other id space."""
+    places = PLACES[kind]
+    copy: JsonObject = {}
+    for name, member in value.items():
+        if name == places.own:
+            copy |= {name: ids.task} if member else {}
+        elif name == places.context:
+            copy |= {name: ids.context} if member else {}
+        elif name == places.others:
+            copy |= _translate(name, member, ids)
+        elif name in places.members:
+            copy[name] = _descend(member, places.members[name], ids)
+        else:
+            copy[ids.scrub(name)] = scrub_value(member, ids)
+    if places.always and places.own is not None and places.context is not None:
+        copy |= {places.own: ids.task, places.context: ids.context}
+    return copy
+
+
+def relabel_message(message: JsonObject, ids: Relabel) -> JsonObject:
+    """A bare Message of a peer: our context, and no task id, since the caller could use none (LT-6)."""
+    copy = relabel(message, "Message", ids)
+    copy.pop("taskId", None)
+    copy["contextId"] = ids.context
+    return copy
+
+
+def _descend(member: Json, kind: str, ids: Relabel) -> Json:
+    if isinstance(member, dict):
+        return relabel(member, kind, ids)
+    if isinstance(member, list):
+        return [_descend(item, kind, ids) for item in member]
+    return scrub_value(member, ids)
+
+
+def _translate(name: str, references: Json, ids: Relabel) -> JsonObject:
+    items = references if isinstance(references, list) else []
+    # A reference that has no counterpart names nothing on the other side.
+    kept: list[Json] = [
+        ids.known[item] for item in items if isinstance(item, str) and item in ids.known
+    ]
+    return {name: kept} if kept else {}
+
+
+def scrub_value(value: Json, ids: Relabel) -> Json:
+    """A copy of ``value`` with known ids replaced in every text and name, base64 content left alone."""
+    if isinstance(value, str):
+        return ids.scrub(value)
+    if isinstance(value, dict):
+        return {
+            ids.scrub(name): member if name == "raw" else scrub_value(member, ids)
+            for name, member in value.items()
+        }
+    if isinstance(value, list):
+        return [scrub_value(item, ids) for item in value]
+    return value

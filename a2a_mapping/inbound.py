@@ -1,0 +1,242 @@
+"""Requests of our callers, checked and made into small values.
+
+The caller's params object is kept, so that fields which nobody here knows reach the peer. Known
+fields may come in camelCase or snake_case, as ProtoJSON parsers accept both; they are kept in camelCase.
+Nothing below ``metadata`` or inside a data part is touched (A2A 1.0 section 5.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from passerelle.a2a_mapping.errors import PushNotificationNotSupported
+from passerelle.a2a_mapping.members import as_list
+from passerelle.a2a_mapping.scalars import (
+    read_flag,
+    read_text,
+    read_texts,
+    read_time_ms,
+    read_whole,
+    require_text,
+)
+from passerelle.a2a_mapping.states import PEER_STATES
+from passerelle.core.errors import InvalidInput
+from passerelle.core.json import JsonObject
+
+ROLE_USER: Final = "ROLE_USER"
+CONTENT_FIELDS: Final = ("text", "raw", "url", "data")
+PAGE_SIZE_DEFAULT: Final = 50
+PAGE_SIZE_MAX: Final = 100
+_UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
+
+_MESSAGE_NAMES: Final = {
+    "message_id": "messageId",
+    "context_id": "contextId",
+    "task_id": "taskId",
+    "reference_task_ids": "referenceTaskIds",
+}
+_PART_NAMES: Final = {"media_type": "mediaType"}
+_CONFIGURATION_NAMES: Final = {
+    "accepted_output_modes": "acceptedOutputModes",
+    "history_length": "historyLength",
+    "return_immediately": "returnImmediately",
+    "task_push_notification_config": "taskPushNotificationConfig",
+}
+_TASK_NAMES: Final = {"history_length": "historyLength"}
+_LIST_NAMES: Final = {
+    "context_id": "contextId",
+    "page_size": "pageSize",
+    "page_token": "pageToken",
+    "history_length": "historyLength",
+    "status_timestamp_after": "statusTimestampAfter",
+    "include_artifacts": "includeArtifacts",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """A message to an agent; ``params`` is the whole of what the caller sent, in camelCase."""
+
+    params: JsonObject
+    message: JsonObject
+    message_id: str
+    task_id: str | None
+    context_id: str | None
+    reference_task_ids: tuple[str, ...]
+    extensions: tuple[str, ...]
+    accepted_output_modes: tuple[str, ...]
+    history_length: int | None
+    return_immediately: bool
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the caller waits until the task has ended or asks something: the default."""
+        return not self.return_immediately
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRequest:
+    """GetTask, CancelTask or SubscribeToTask: one task, named by its facade id."""
+
+    id: str
+    history_length: int | None
+    metadata: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ListRequest:
+    """ListTasks. ``after_ms``: only tasks whose status is newer; ``page_token`` is opaque here."""
+
+    context_id: str | None
+    state: str | None
+    page_size: int
+    page_token: str | None
+    history_length: int | None
+    after_ms: int | None
+    include_artifacts: bool
+
+
+def read_send(params: JsonObject) -> SendRequest:
+    """The params of SendMessage and SendStreamingMessage, or the body of their HTTP+JSON form.
+
+    Raises:
+        InvalidInput: a required field is missing or a field is malformed; it is named.
+        PushNotificationNotSupported: the configuration asks for push notifications.
+    """
+    message = _read_message(params)
+    configuration = _read_configuration(params)
+    whole: JsonObject = {**params, "message": message}
+    if configuration:
+        whole["configuration"] = configuration
+    path = "configuration."
+    return SendRequest(
+        params=whole,
+        message=message,
+        message_id=require_text(message, "messageId", "message."),
+        task_id=read_text(message, "taskId", "message."),
+        context_id=read_text(message, "contextId", "message."),
+        reference_task_ids=read_texts(message, "referenceTaskIds", "message."),
+        extensions=read_texts(message, "extensions", "message."),
+        accepted_output_modes=read_texts(configuration, "acceptedOutputModes", path),
+        history_length=read_whole(configuration, "historyLength", path),
+        return_immediately=read_flag(configuration, "returnImmediately", path),
+    )
+
+
+def read_task(params: JsonObject) -> TaskRequest:
+    """The params of GetTask, CancelTask and SubscribeToTask.
+
+    Raises:
+        InvalidInput: no id, or a field is malformed; it is named.
+    """
+    params = _rename(params, _TASK_NAMES, "")
+    return TaskRequest(
+        id=require_text(params, "id"),
+        history_length=read_whole(params, "historyLength"),
+        metadata=_read_object(params, "metadata", ""),
+    )
+
+
+def read_list(params: JsonObject) -> ListRequest:
+    """The params of ListTasks.
+
+    Raises:
+        InvalidInput: a field is malformed or out of bounds; it is named.
+    """
+    params = _rename(params, _LIST_NAMES, "")
+    size = read_whole(params, "pageSize", low=1, high=PAGE_SIZE_MAX)
+    return ListRequest(
+        context_id=read_text(params, "contextId"),
+        state=_read_state(params),
+        page_size=PAGE_SIZE_DEFAULT if size is None else size,
+        page_token=read_text(params, "pageToken"),
+        history_length=read_whole(params, "historyLength"),
+        after_ms=read_time_ms(params, "statusTimestampAfter"),
+        include_artifacts=read_flag(params, "includeArtifacts"),
+    )
+
+
+def read_query(query: Mapping[str, str], task_id: str | None = None) -> JsonObject:
+    """The query parameters of HTTP+JSON as params; the id in the path wins over one in the query."""
+    params: JsonObject = {name: value for name, value in query.items() if value != ""}
+    if task_id is not None:
+        params["id"] = task_id
+    return params
+
+
+def _read_message(params: JsonObject) -> JsonObject:
+    value = params.get("message")
+    if not isinstance(value, dict):
+        raise InvalidInput("message", "is required" if value is None else "must be an object")
+    message = _rename(value, _MESSAGE_NAMES, "message.")
+    role = message.get("role")
+    if role != ROLE_USER:
+        raise InvalidInput("message.role", f"must be {ROLE_USER}")
+    parts = message.get("parts")
+    if not isinstance(parts, list) or not parts:
+        raise InvalidInput("message.parts", "must be a list with at least one part")
+    checked: list[JsonObject] = []
+    for index, part in enumerate(parts):
+        path = f"message.parts[{index}]"
+        if not isinstance(part, dict):
+            raise InvalidInput(path, "must be an object")
+        checked.append(_check_part(_rename(part, _PART_NAMES, f"{path}."), path))
+    message["parts"] = as_list(checked)
+    _read_object(message, "metadata", "message.")
+    return message
+
+
+def _check_part(part: JsonObject, path: str) -> JsonObject:
+    # Null is a value of a data part, and means absent for the other three.
+    given = [
+        name
+        for name in CONTENT_FIELDS
+        if name in part and (name == "data" or part[name] is not None)
+    ]
+    if len(given) != 1:
+        raise InvalidInput(path, f"must have exactly one of {', '.join(CONTENT_FIELDS)}")
+    if given[0] != "data" and not isinstance(part[given[0]], str):
+        raise InvalidInput(f"{path}.{given[0]}", "must be a text")
+    return part
+
+
+def _read_configuration(params: JsonObject) -> JsonObject:
+    configuration = _rename(
+        _read_object(params, "configuration", ""), _CONFIGURATION_NAMES, "configuration."
+    )
+    if configuration.get("taskPushNotificationConfig") is not None:
+        raise PushNotificationNotSupported(
+            "push notifications are not supported", field="configuration.taskPushNotificationConfig"
+        )
+    return configuration
+
+
+def _read_state(params: JsonObject) -> str | None:
+    state = read_text(params, "status")
+    if state is None or state == _UNSPECIFIED:
+        return None
+    if state not in PEER_STATES:
+        raise InvalidInput("status", f"must be one of {', '.join(PEER_STATES)}")
+    return state
+
+
+def _read_object(holder: JsonObject, name: str, path: str) -> JsonObject:
+    value = holder.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidInput(path + name, "must be an object")
+    return value
+
+
+def _rename(holder: JsonObject, names: Mapping[str, str], path: str) -> JsonObject:
+    """A copy of ``holder`` in which the known snake_case names have become camelCase."""
+    renamed: JsonObject = {}
+    for name, value in holder.items():
+        wire = names.get(name, name)
+        if wire in renamed:
+            raise InvalidInput(path + wire, "is given twice")
+        renamed[wire] = value
+    return renamed

@@ -1,0 +1,85 @@
+"""Requests to a peer, and frames to our callers.
+
+Towards a peer the caller's params go on as they came, with the ids of the peer in place of ours; the
+message id, the role, the parts and all metadata are not touched (agents route on them). Three things
+stay here: the tenant, which is ours, a push configuration, which is served here, and ``historyLength``,
+since our record needs the whole history and cuts it for the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import object_at, texts_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.a2a_mapping.rpc import Method
+    from passerelle.core.json import Json, JsonObject
+
+_KEPT_HERE: Final = frozenset({"historyLength", "taskPushNotificationConfig"})
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAddress:
+    """Where a message goes at the peer.
+
+    ``context_id`` is the stored or minted one and goes along with the task id even if our caller gave only
+    a task id: an SDK peer that gets a bare task id may write the parked task FAILED (a2a-python#1206).
+    ``references`` are facade ids with the ids of the same tasks at this peer (LT-10).
+    """
+
+    context_id: str | None = None
+    task_id: str | None = None
+    tenant: str | None = None
+    references: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
+    """Params of SendMessage or SendStreamingMessage for the peer, out of the caller's checked ones."""
+    sent: JsonObject = {
+        name: value for name, value in params.items() if name not in ("tenant", "configuration")
+    }
+    if to.tenant:
+        sent["tenant"] = to.tenant
+    sent["message"] = address_message(object_at(params, "message"), to)
+    configuration: JsonObject = {
+        name: value
+        for name, value in object_at(params, "configuration").items()
+        if name not in _KEPT_HERE
+    }
+    if configuration:
+        sent["configuration"] = configuration
+    return sent
+
+
+def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
+    """The message with the peer's ids; a reference to a task that this peer does not have is left out."""
+    ours = ("taskId", "contextId", "referenceTaskIds")
+    sent: JsonObject = {name: value for name, value in message.items() if name not in ours}
+    if to.context_id:
+        sent["contextId"] = to.context_id
+    if to.task_id:
+        sent["taskId"] = to.task_id
+    references: list[Json] = [
+        to.references[facade]
+        for facade in texts_at(message, "referenceTaskIds")
+        if facade in to.references
+    ]
+    if references:
+        sent["referenceTaskIds"] = references
+    return sent
+
+
+def address_task(remote_task_id: str, tenant: str | None = None) -> JsonObject:
+    """Params of GetTask, CancelTask and SubscribeToTask for the peer."""
+    return {"id": remote_task_id, "tenant": tenant} if tenant else {"id": remote_task_id}
+
+
+def encode_call(rpc_id: str, method: Method, params: JsonObject) -> bytes:
+    """The bytes of a JSON-RPC request."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": rpc_id, "method": method.value, "params": params})

@@ -1,0 +1,149 @@
+"""What a peer answered, checked for its shape before anything is believed.
+
+A reply that is not A2A is a value here, not an exception: in the middle of a stream it is a warning and
+the stream goes on, as the answer to a call it becomes ``InvalidAgentResponse``. Only what the gateway
+needs is checked; fields that it does not know pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.json import Json, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReply:
+    """A whole Task."""
+
+    task: JsonObject
+
+    @property
+    def native_status(self) -> str:
+        """The peer's raw state (A2A-7)."""
+        return text_at(object_at(self.task, "status"), "state")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageReply:
+    """A Message: the whole answer when no task was there before, else a remark on it (LT-9)."""
+
+    message: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """A change of status."""
+
+    event: JsonObject
+
+    @property
+    def native_status(self) -> str:
+        """The peer's raw state (A2A-7)."""
+        return text_at(object_at(self.event, "status"), "state")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactReply:
+    """An artifact, or a further piece of one."""
+
+    event: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Not A2A; ``reason`` names the field and holds no text of the peer."""
+
+    reason: str
+
+
+Reply: TypeAlias = TaskReply | MessageReply | StatusReply | ArtifactReply | Malformed
+
+_MEMBERS: Final = ("task", "message", "statusUpdate", "artifactUpdate")
+
+
+def read_reply(value: Json) -> Reply:
+    """A SendMessageResponse or StreamResponse: an object with exactly one of four members."""
+    if not isinstance(value, dict):
+        return Malformed("the response is not an object")
+    given = [name for name in _MEMBERS if value.get(name) is not None]
+    if len(given) != 1:
+        return Malformed(f"the response must have exactly one of {', '.join(_MEMBERS)}")
+    member = value[given[0]]
+    if not isinstance(member, dict):
+        return Malformed(f"{given[0]} is not an object")
+    match given[0]:
+        case "task":
+            return read_task_reply(member)
+        case "message":
+            reason = _judge_message(member)
+            return MessageReply(member) if reason is None else Malformed(reason)
+        case "statusUpdate":
+            reason = _judge_status_update(member)
+            return StatusReply(member) if reason is None else Malformed(reason)
+        case _:
+            reason = _judge_artifact_update(member)
+            return ArtifactReply(member) if reason is None else Malformed(reason)
+
+
+def read_task_reply(value: Json) -> TaskReply | Malformed:
+    """A bare Task, as GetTask and CancelTask answer."""
+    if not isinstance(value, dict):
+        return Malformed("the task is not an object")
+    if not text_at(value, "id"):
+        return Malformed("task.id is missing")
+    if not text_at(object_at(value, "status"), "state"):
+        return Malformed("task.status.state is missing")
+    for name in ("artifacts", "history"):
+        items = value.get(name)
+        if items is None:
+            continue
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            return Malformed(f"task.{name} is not a list of objects")
+    return TaskReply(value)
+
+
+def read_task_list(value: Json) -> list[TaskReply] | Malformed:
+    """The tasks of a ListTasks page."""
+    tasks = value.get("tasks", []) if isinstance(value, dict) else None
+    if not isinstance(tasks, list):
+        return Malformed("tasks is not a list")
+    read = [read_task_reply(task) for task in tasks]
+    replies = [reply for reply in read if isinstance(reply, TaskReply)]
+    return replies if len(replies) == len(read) else Malformed("an item of tasks is not a task")
+
+
+def read_native_ids(reply: TaskReply | StatusReply | ArtifactReply) -> tuple[str, str]:
+    """The peer's own task id and context id (``""`` when it gave none; A2A-3, A2A-4)."""
+    if isinstance(reply, TaskReply):
+        return text_at(reply.task, "id"), text_at(reply.task, "contextId")
+    return text_at(reply.event, "taskId"), text_at(reply.event, "contextId")
+
+
+def _judge_message(message: JsonObject) -> str | None:
+    if not text_at(message, "messageId"):
+        return "message.messageId is missing"
+    if not isinstance(message.get("parts", []), list):
+        return "message.parts is not a list"
+    return None
+
+
+def _judge_status_update(event: JsonObject) -> str | None:
+    if not text_at(event, "taskId"):
+        return "statusUpdate.taskId is missing"
+    if not text_at(object_at(event, "status"), "state"):
+        return "statusUpdate.status.state is missing"
+    return None
+
+
+def _judge_artifact_update(event: JsonObject) -> str | None:
+    if not text_at(event, "taskId"):
+        return "artifactUpdate.taskId is missing"
+    artifact = object_at(event, "artifact")
+    if not text_at(artifact, "artifactId"):
+        return "artifactUpdate.artifact.artifactId is missing"
+    if not isinstance(artifact.get("parts", []), list):
+        return "artifactUpdate.artifact.parts is not a list"
+    return None

@@ -1,0 +1,105 @@
+"""The JSON-RPC 2.0 envelope of a request, and the methods that are served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from passerelle.a2a_mapping.body import read_json
+from passerelle.a2a_mapping.errors import InvalidRequest, PushNotificationNotSupported
+from passerelle.core.errors import InvalidInput, UnknownMethod, UnsupportedOperation
+from passerelle.core.json import Json, JsonObject
+
+RpcId: TypeAlias = str | int | None
+
+
+class Method(StrEnum):
+    """The operations of A2A 1.0 that are served; gRPC uses the same names."""
+
+    SEND_MESSAGE = "SendMessage"
+    SEND_STREAMING_MESSAGE = "SendStreamingMessage"
+    GET_TASK = "GetTask"
+    LIST_TASKS = "ListTasks"
+    CANCEL_TASK = "CancelTask"
+    SUBSCRIBE_TO_TASK = "SubscribeToTask"
+
+
+_PUSH_METHODS: Final = frozenset(
+    f"{verb}TaskPushNotificationConfig{plural}"
+    for verb, plural in (("Create", ""), ("Get", ""), ("List", "s"), ("Delete", ""))
+)
+_EXTENDED_CARD: Final = "GetExtendedAgentCard"
+
+
+@dataclass(frozen=True, slots=True)
+class RpcRequest:
+    """A request whose envelope holds; the method is not judged yet, because the version comes first."""
+
+    id: RpcId
+    method: str
+    params: JsonObject
+
+
+def read_rpc(body: bytes) -> RpcRequest:
+    """The request in ``body``.
+
+    Raises:
+        MalformedBody: not JSON.
+        InvalidRequest: JSON, but not one JSON-RPC 2.0 request with an id; a batch is refused too.
+        InvalidInput: ``params`` is no object (A2A names every parameter).
+    """
+    value = read_json(body)
+    if isinstance(value, list):
+        raise InvalidRequest("body", "batches are not supported")
+    if not isinstance(value, dict):
+        raise InvalidRequest("body", "must be a JSON object")
+    rpc_id = _read_id(value)
+    if value.get("jsonrpc") != "2.0":
+        raise InvalidRequest("jsonrpc", 'must be "2.0"', rpc_id)
+    method = value.get("method")
+    if not isinstance(method, str) or not method:
+        raise InvalidRequest("method", "must be a text that is not empty", rpc_id)
+    return RpcRequest(rpc_id, method, _read_params(value))
+
+
+def read_method(name: str) -> Method:
+    """The operation that ``name`` stands for.
+
+    Raises:
+        PushNotificationNotSupported: a push notification method; the card says there are none.
+        UnsupportedOperation: the extended card; the card says there is none.
+        UnknownMethod: any other name, those of protocol 0.3 included.
+    """
+    if name in _PUSH_METHODS:
+        raise PushNotificationNotSupported("push notifications are not supported", method=name)
+    if name == _EXTENDED_CARD:
+        raise UnsupportedOperation("there is no extended agent card", method=name)
+    try:
+        return Method(name)
+    except ValueError:
+        raise UnknownMethod(name) from None
+
+
+def render_result(rpc_id: RpcId, result: Json) -> JsonObject:
+    """A JSON-RPC success response."""
+    return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
+
+
+def _read_id(envelope: JsonObject) -> RpcId:
+    if "id" not in envelope:
+        raise InvalidRequest("id", "is missing: every A2A method has an answer")
+    value = envelope["id"]
+    # A bool is an int to Python, and a fraction does not compare reliably.
+    if value is None or isinstance(value, str) or type(value) is int:
+        return value
+    raise InvalidRequest("id", "must be a text, a whole number or null")
+
+
+def _read_params(envelope: JsonObject) -> JsonObject:
+    params = envelope.get("params")
+    if params is None:
+        return {}
+    if not isinstance(params, dict):
+        raise InvalidInput("params", "must be an object")
+    return params

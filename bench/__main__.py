@@ -1,0 +1,105 @@
+"""``python -m bench [a2a] [store] [--short]``: the first table of ratios, each side measured in the same run.
+
+Two shared cores drift, so nothing absolute is judged: a bound stands on a ratio, a count or an added time.
+Everything runs on loopback and below temporary directories, and no process outlives the run. The status is
+0 when every bound held, 1 when one was missed, 2 when something did not work and could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
+
+from bench.appends import measure_appends
+from bench.rivals import list_rivals
+from bench.rows import COLUMNS, BenchBroken, Row, summarize
+from bench.size import measure_size
+from bench.streaming import measure_streams
+from bench.unary import Length, measure_unary
+from passerelle.core.errors import PasserelleError
+from passerelle.gateway.demo.checks import StoryBroken
+from passerelle.gateway.server import run
+from passerelle.gateway.version import VERSION
+
+LIMIT_S: Final = 600.0
+INTERRUPTED: Final = 130
+Section = Callable[[bool], AsyncGenerator[Row]]
+
+
+async def measure_a2a(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """What a caller over A2A gets, and what it costs."""
+    async for row in measure_unary(Length(2, 1.0) if short else Length(5, 2.0)):
+        yield row
+    async for row in measure_streams(rounds=1 if short else 3, chunks=100 if short else 200):
+        yield row
+
+
+async def measure_store(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """What the store underneath does, without anything on top."""
+    async for row in measure_appends(rounds=2 if short else 5, seconds=0.5 if short else 1.0):
+        yield row
+    async for row in measure_size(many=10_000 if short else 100_000, rounds=3 if short else 9):
+        yield row
+
+
+SECTIONS: Final[dict[str, Section]] = {"a2a": measure_a2a, "store": measure_store}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("only", nargs="*", metavar="PART", help=f"{' or '.join(SECTIONS)}, or all")
+    parser.add_argument("--short", action="store_true", help="a quick look: few and short rounds")
+    chosen = parser.parse_args(arguments)
+    sections: list[str] = chosen.only or list(SECTIONS)
+    if unknown := set(sections) - set(SECTIONS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    short: bool = chosen.short
+    try:
+        return run(_print_table(sections, short=short))
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+async def _print_table(sections: Sequence[str], *, short: bool) -> int:
+    started = time.monotonic()
+    rows: list[Row] = []
+    status = 0
+    print(_describe_machine())
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            for name in sections:
+                print(f"\n{name + ':':<8}{COLUMNS[8:]}", flush=True)
+                async for row in SECTIONS[name](short):
+                    _print_row(row, rows)
+            for row in list_rivals() if len(sections) == len(SECTIONS) else ():
+                _print_row(row, rows)
+    except (BenchBroken, StoryBroken, PasserelleError, TimeoutError) as error:
+        print(f"bench: error: {error!r}", file=sys.stderr)
+        status = 2
+    print(summarize(rows, time.monotonic() - started))
+    return status or int(any(row.verdict == "missed" for row in rows))
+
+
+def _print_row(row: Row, rows: list[Row]) -> None:
+    rows.append(row)
+    print(row.render(), flush=True)
+
+
+def _describe_machine() -> str:
+    busy = os.getloadavg()[0]
+    return (
+        f"passerelle {VERSION}, Python {platform.python_version()}, {os.cpu_count()} cores"
+        f" shared by everything, load {busy:.1f}: trust ratios, not absolute numbers"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

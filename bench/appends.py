@@ -1,0 +1,198 @@
+"""Appends a second, with the batcher and without, and several events in one append against one each.
+
+Two things stand for "without". A connection each: every caller sends its call by itself, and encoding,
+script and reply are the same, so that only the batching differs. And plain redis-py, the client that one
+would use if there were no batcher: its own encoding, its own pool, one call at a time on a connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, cast
+
+import hiredis
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import UnixDomainSocketConnection
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from bench.engines import Bench, Cost, accept_result, drive, open_bench
+from bench.rows import BenchBroken, Row, Spread
+from bench.workload import Subject, make_subjects
+from passerelle.core.batch import Batch
+from passerelle.store.append import pack_append, read_append
+from passerelle.store.connection import Reply, Wire, connect, make_connection, read_reply
+
+CALLERS: Final = (1, 8, 64)
+DETAILED: Final = 64
+TOGETHER: Final = 8
+COMMITTERS: Final = 16
+WARM_S: Final = 0.2
+
+Work = Callable[[int], Awaitable[None]]
+Send = Callable[[bytes], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The same appends, three ways, one round after the other."""
+
+    batched: Cost
+    alone: Cost
+    plain: Cost
+
+
+async def measure_appends(rounds: int, seconds: float) -> AsyncGenerator[Row]:
+    """Rows of the section."""
+    async with open_bench() as bench:
+        for callers in CALLERS:
+            found = await _compare_ways(bench, callers, rounds, seconds)
+            for row in _rows_of_ways(callers, found):
+                yield row
+        for row in _rows_of_group_commit(await _compare_group_commit(bench, rounds, seconds)):
+            yield row
+
+
+async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float) -> list[Ways]:
+    subjects = make_subjects(callers)
+
+    async def append(caller: int) -> None:
+        subject = subjects[caller]
+        await bench.append(subject, subject.update(bench.epoch(subject)))
+
+    async with AsyncExitStack() as stack:
+        wires = await stack.enter_async_context(_open_wires(bench, callers))
+        plain = await stack.enter_async_context(_open_plain(bench, callers))
+
+        async def append_alone(caller: int) -> None:
+            await _append_by(bench, subjects[caller], lambda packed: _ask(wires[caller], packed))
+
+        async def append_plain(caller: int) -> None:
+            await _append_by(bench, subjects[caller], plain)
+
+        ways = (append, append_alone, append_plain)
+        for way in ways:
+            await drive(bench, callers, WARM_S, way)
+        return [
+            Ways(*[await drive(bench, callers, seconds, way) for way in ways])
+            for _ in range(rounds)
+        ]
+
+
+async def _append_by(bench: Bench, subject: Subject, send: Send) -> None:
+    batch: Batch = subject.update(bench.epoch(subject))
+    reply = cast("Reply", await send(pack_append(batch)))
+    accept_result(subject, read_append(reply, batch))
+
+
+async def _ask(wire: Wire, packed: bytes) -> Reply:
+    await wire.send_packed_command([packed], check_health=False)
+    reply = await read_reply(wire)
+    if isinstance(reply, RedisError):
+        raise BenchBroken(f"an append was answered with {reply}")
+    return reply
+
+
+@asynccontextmanager
+async def _open_wires(bench: Bench, count: int) -> AsyncGenerator[list[Wire]]:
+    wires = [make_connection(bench.endpoint) for _ in range(count)]
+    try:
+        for wire in wires:
+            await connect(wire)
+        yield wires
+    finally:
+        for wire in wires:
+            await wire.disconnect()
+
+
+@asynccontextmanager
+async def _open_plain(bench: Bench, callers: int) -> AsyncGenerator[Send]:
+    """Takes calls apart again, so that redis-py can encode them: some 5 µs that it would not have to pay."""
+    pool = BlockingConnectionPool(
+        max_connections=callers,
+        connection_class=UnixDomainSocketConnection,
+        path=bench.endpoint.name,
+        retry=Retry(NoBackoff(), 0),
+    )
+    client = Redis(connection_pool=pool)
+    execute = cast(
+        "Callable[..., Awaitable[object]]",
+        client.execute_command,  # pyright: ignore[reportUnknownMemberType] - its replies have no type
+    )
+
+    async def send(packed: bytes) -> object:
+        reader = hiredis.Reader()
+        reader.feed(packed)
+        return await execute(*cast("list[bytes]", reader.gets()))
+
+    try:
+        yield send
+    finally:
+        await client.aclose()
+        await pool.aclose()
+
+
+async def _compare_group_commit(
+    bench: Bench, rounds: int, seconds: float
+) -> list[tuple[Cost, Cost]]:
+    subjects = make_subjects(COMMITTERS)
+
+    def append(events: int) -> Work:
+        async def work(caller: int) -> None:
+            subject = subjects[caller]
+            await bench.append(subject, subject.update(bench.epoch(subject), events))
+
+        return work
+
+    return [
+        (
+            await drive(bench, COMMITTERS, seconds, append(TOGETHER)),
+            await drive(bench, COMMITTERS, seconds, append(1)),
+        )
+        for _ in range(rounds)
+    ]
+
+
+def _rows_of_ways(callers: int, found: Sequence[Ways]) -> list[Row]:
+    def row(what: str, value: Callable[[Ways], float], unit: str) -> Row:
+        name = f"append, {callers} caller{'s' if callers > 1 else ''}"
+        return Row(f"{name}: {what}", Spread.of([value(one) for one in found]), unit)
+
+    rows = [
+        row("batcher ÷ plain redis-py", lambda one: one.batched.rate / one.plain.rate, "ratio"),
+        row("batcher ÷ a connection each", lambda one: one.batched.rate / one.alone.rate, "ratio"),
+        row("with the batcher", lambda one: one.batched.rate, "1/s"),
+        row("plain redis-py", lambda one: one.plain.rate, "1/s"),
+        row("a connection each", lambda one: one.alone.rate, "1/s"),
+    ]
+    if callers != DETAILED:
+        return rows
+    return [
+        *rows,
+        row("client CPU, batcher", lambda one: one.batched.client_us, "µs"),
+        row("client CPU, plain redis-py", lambda one: one.plain.client_us, "µs"),
+        row("client CPU, a connection each", lambda one: one.alone.client_us, "µs"),
+        row("engine CPU, batcher", lambda one: one.batched.engine_us, "µs"),
+        row("engine CPU, plain redis-py", lambda one: one.plain.engine_us, "µs"),
+        row("engine CPU, a connection each", lambda one: one.alone.engine_us, "µs"),
+    ]
+
+
+def _rows_of_group_commit(pairs: Sequence[tuple[Cost, Cost]]) -> list[Row]:
+    def row(what: str, value: Callable[[Cost, Cost], float], unit: str) -> Row:
+        return Row(what, Spread.of([value(*pair) for pair in pairs]), unit)
+
+    name = f"{TOGETHER} events in one append"
+    return [
+        row(f"{name} ÷ one: events/s", lambda all_, one: TOGETHER * all_.rate / one.rate, "ratio"),
+        row(
+            f"{name} ÷ one: engine CPU per event",
+            lambda all_, one: all_.engine_us / TOGETHER / one.engine_us,
+            "ratio",
+        ),
+        row(f"{name}: engine CPU per event", lambda all_, _: all_.engine_us / TOGETHER, "µs"),
+        row("one event in one append: engine CPU per event", lambda _, one: one.engine_us, "µs"),
+    ]

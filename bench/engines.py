@@ -1,0 +1,121 @@
+"""The store that is measured: the embedded engine as the gateway starts it, and callers in this process.
+
+Only the rewrite of the append-only file is off, since it would begin in the middle of some round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.rows import BenchBroken
+from bench.usage import read_cpu_s
+from bench.workload import Subject
+from passerelle.core.batch import Appended, AppendResult, Batch
+from passerelle.store.connection import Endpoint
+from passerelle.store.engine import EmbeddedEngine
+from passerelle.store.engine_process import EngineSettings
+from passerelle.store.store import Store, StoreSettings
+
+_NO_REWRITE: Final = ("--auto-aof-rewrite-percentage", "0")
+_AT_ONCE: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An open store and the process id of the engine below it."""
+
+    store: Store
+    engine_pid: int
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where the engine is."""
+        return self.store.nodes.all[0].endpoint
+
+    def epoch(self, subject: Subject) -> int:
+        """The epoch of the shard that a task lives in."""
+        return self.store.log.shard_epoch(subject.shard)
+
+    async def append(self, subject: Subject, batch: Batch) -> None:
+        """Appends, as the gateway does, and holds what is stored now."""
+        accept_result(subject, await self.store.log.append(batch))
+
+
+def accept_result(subject: Subject, result: AppendResult) -> None:
+    """Holds what is stored now.
+
+    Raises:
+        BenchBroken: the append was refused.
+    """
+    if not isinstance(result, Appended):
+        raise BenchBroken(f"an append was answered with {result}")
+    subject.settle(result.last)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What some appends cost: how many in a second, and CPU microseconds for each, here and in the engine."""
+
+    rate: float
+    client_us: float
+    engine_us: float
+
+
+@asynccontextmanager
+async def open_bench() -> AsyncGenerator[Bench]:
+    """A new engine and a store over it; both are gone with the block, and so is the data."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-bench-")))
+        engine = await stack.enter_async_context(
+            await EmbeddedEngine.start(EngineSettings(folder, extra_options=_NO_REWRITE))
+        )
+        store = await stack.enter_async_context(
+            await Store.open(StoreSettings(engine.url, folder / "blobs"))
+        )
+        if engine.pid is None:
+            raise BenchBroken("the engine is gone")
+        yield Bench(store, engine.pid)
+
+
+async def drive(
+    bench: Bench, callers: int, seconds: float, work: Callable[[int], Awaitable[object]]
+) -> Cost:
+    """``callers`` repeat ``work(caller)`` for some seconds; what one call of it cost."""
+    done = 0
+    clock = time.perf_counter
+    engine_s, client_s, started = read_cpu_s(bench.engine_pid), time.process_time(), clock()
+    deadline = started + seconds
+
+    async def repeat(caller: int) -> None:
+        nonlocal done
+        while clock() < deadline:
+            await work(caller)
+            done += 1
+
+    async with asyncio.TaskGroup() as group:
+        for caller in range(callers):
+            group.create_task(repeat(caller))
+    wall_s = clock() - started
+    client_s = time.process_time() - client_s
+    engine_s = read_cpu_s(bench.engine_pid) - engine_s
+    return Cost(done / wall_s, 1e6 * client_s / done, 1e6 * engine_s / done)
+
+
+async def do_all(subjects: Iterable[Subject], work: Callable[[Subject], Awaitable[None]]) -> None:
+    """Does something with each task, a bounded number at a time."""
+    waiting = iter(subjects)
+
+    async def repeat() -> None:
+        for subject in waiting:
+            await work(subject)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_AT_ONCE):
+            group.create_task(repeat())

@@ -1,0 +1,103 @@
+"""Rows of the table: what was measured, how it spread over the rounds, and whether its bound held.
+
+The middle of the rounds is judged and not the best of them: a bound that only the best round meets is missed.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self, TypeAlias, assert_never
+
+Verdict: TypeAlias = Literal["held", "missed", "no bound", "not measured"]
+
+COLUMNS: Final = f"{'what':<66} {'min':>10} {'median':>10} {'max':>10} unit"
+_SIGNIFICANT: Final = 3
+
+
+class BenchBroken(Exception):
+    """Something did not work, so there is nothing to measure; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A measure over its rounds."""
+
+    low: float
+    median: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Out of one value for each round; there is at least one."""
+        return cls(min(values), statistics.median(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What the middle of the rounds must be."""
+
+    kind: Literal["at most", "at least", "exactly"]
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        """Whether a value is within the bound."""
+        match self.kind:
+            case "at most":
+                return value <= self.limit
+            case "at least":
+                return value >= self.limit
+            case "exactly":
+                return value == self.limit
+            case _:
+                assert_never(self.kind)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.limit:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line; without a spread it was not measured."""
+
+    what: str
+    spread: Spread | None
+    unit: str = ""
+    bound: Bound | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """How the line ends."""
+        if self.spread is None:
+            return "not measured"
+        if self.bound is None:
+            return "no bound"
+        return "held" if self.bound.holds(self.spread.median) else "missed"
+
+    def render(self) -> str:
+        """The line, as wide as ``COLUMNS``."""
+        spread = self.spread
+        values = (spread.low, spread.median, spread.high) if spread else ()
+        cells = " ".join(f"{_show(value):>10}" for value in values) or " " * 32
+        bound = f" ({self.bound})" if self.bound else ""
+        return f"{self.what:<66} {cells} {self.unit:<9} {self.verdict}{bound}"
+
+
+def summarize(rows: Sequence[Row], seconds: float) -> str:
+    """The last line."""
+    counts = Counter(row.verdict for row in rows)
+    return (
+        f"bench: {len(rows)} rows, {counts['held']} held, {counts['missed']} missed,"
+        f" {counts['no bound']} no bound, {counts['not measured']} not measured, {seconds:.0f} s"
+    )
+
+
+def _show(value: float) -> str:
+    """Three significant digits: more would be noise."""
+    if value == 0:
+        return "0"
+    places = max(0, _SIGNIFICANT - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{places}f}"

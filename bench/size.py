@@ -1,0 +1,150 @@
+"""What an append costs when the store holds many tasks, and the bytes that a task takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from bench.engines import Bench, Cost, do_all, drive, open_bench
+from bench.rows import BenchBroken, Bound, Row, Spread
+from bench.usage import read_used_bytes
+from bench.workload import BEGAN_MS, Subject, make_subjects, mint
+from passerelle.core.batch import Incarnation
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ports import IndexRow, Lease
+from passerelle.store.retention import Archived, Trimmed
+
+FEW: Final = 1_000
+CALLERS: Final = 16
+ROUND_S: Final = 1.0
+STRIDE: Final = 7_919
+"""A prime that divides no count of tasks: a walk over all of them, in no order that a cache would like."""
+_KILOBYTE: Final = 1_000
+_LEASE_MS: Final = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How tasks lie in sessions, and what they may take."""
+
+    name: str
+    tasks: int
+    tasks_per_session: int
+    live: Bound
+    terminal: Bound
+
+
+SHAPES: Final = (
+    Shape("ten tasks per session", 4_000, 10, Bound("at most", 6.5), Bound("at most", 1.7)),
+    Shape("one task per session", 2_000, 1, Bound("at most", 8.5), Bound("at most", 3.0)),
+)
+
+
+async def measure_size(many: int, rounds: int) -> AsyncGenerator[Row]:
+    """Rows of the section; ``many`` tasks are compared with a thousand."""
+    for row in await _compare_counts(many, rounds):
+        yield row
+    for shape in SHAPES:
+        for row in await _weigh(shape):
+            yield row
+
+
+async def _compare_counts(many: int, rounds: int) -> list[Row]:
+    async with open_bench() as small, open_bench() as large:
+        append_small, append_large = await _fill(small, FEW), await _fill(large, many)
+        await drive(small, CALLERS, 0.3, append_small)
+        await drive(large, CALLERS, 0.3, append_large)
+        pairs: list[tuple[Cost, Cost]] = [
+            (
+                await drive(small, CALLERS, ROUND_S, append_small),
+                await drive(large, CALLERS, ROUND_S, append_large),
+            )
+            for _ in range(rounds)
+        ]
+    name = f"append at {many // 1000} k tasks"
+    engine = [late.engine_us / early.engine_us for early, late in pairs]
+    rate = [early.rate / late.rate for early, late in pairs]
+    return [
+        Row(f"{name} ÷ at 1 k: engine CPU", Spread.of(engine), "ratio", Bound("at most", 1.15)),
+        Row(f"{name} ÷ at 1 k: time, {CALLERS} callers", Spread.of(rate), "ratio"),
+        Row(f"{name}: engine CPU", Spread.of([late.engine_us for _, late in pairs]), "µs"),
+        Row(
+            "append at 1 k tasks: engine CPU", Spread.of([one.engine_us for one, _ in pairs]), "µs"
+        ),
+    ]
+
+
+async def _fill(bench: Bench, tasks: int) -> Callable[[int], Awaitable[None]]:
+    """Makes the tasks; returns a call that updates the next one of them.
+
+    Callers walk over parts of their own, so that no two write one task at once.
+    """
+    subjects = make_subjects(tasks)
+
+    async def update(subject: Subject) -> None:
+        await bench.append(subject, subject.update(bench.epoch(subject), due=True))
+
+    await do_all(subjects, update)
+    part = tasks // CALLERS
+    walks = [
+        itertools.cycle([subjects[caller * part + place * STRIDE % part] for place in range(part)])
+        for caller in range(CALLERS)
+    ]
+
+    async def update_next(caller: int) -> None:
+        await update(next(walks[caller]))
+
+    return update_next
+
+
+async def _weigh(shape: Shape) -> list[Row]:
+    async with open_bench() as bench:
+        driver = await _take_leases(bench)
+        subjects = make_subjects(shape.tasks, shape.tasks_per_session)
+        empty = await read_used_bytes(bench.endpoint)
+        await _begin(bench, subjects, shape, driver)
+        live = await read_used_bytes(bench.endpoint)
+        await _end(bench, subjects, driver)
+        ended = await read_used_bytes(bench.endpoint)
+
+    def row(what: str, used: int, bound: Bound) -> Row:
+        weight = (used - empty) / shape.tasks / _KILOBYTE
+        return Row(f"{shape.name}: {what}", Spread.of([weight]), "kB", bound)
+
+    return [
+        row("a live task of 8 events", live, shape.live),
+        row("a terminal task, its events archived", ended, shape.terminal),
+    ]
+
+
+async def _begin(bench: Bench, subjects: list[Subject], shape: Shape, driver: Incarnation) -> None:
+    owner = mint("pr", Shard(0))
+    for number, subject in enumerate(subjects):
+        first = number % shape.tasks_per_session == 0
+        batch = subject.accept(bench.epoch(subject), driver, first_of_session=first)
+        await bench.append(subject, batch)
+        await bench.store.projections.index_now(IndexRow(owner, subject.task, BEGAN_MS))
+
+
+async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> None:
+    tops: dict[str, int] = {}
+    for subject in subjects:
+        await bench.append(subject, subject.end(bench.epoch(subject), driver))
+        tops[subject.session] = subject.last
+    for session, top in tops.items():
+        archived = Archived(f"blobs/{session}", "0" * 64, 0)
+        if not isinstance(await bench.store.retention.trim(session, top, archived), Trimmed):
+            raise BenchBroken(f"{session} could not be trimmed")
+
+
+async def _take_leases(bench: Bench) -> Incarnation:
+    driver = Incarnation("bench", 1)
+    for shard in ALL_SHARDS:
+        lease = await bench.store.leases.extend(
+            shard, driver, opens=True, wants_duty=False, lease_ms=_LEASE_MS
+        )
+        if not isinstance(lease, Lease):
+            raise BenchBroken("a lease could not be had")
+    return driver

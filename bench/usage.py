@@ -1,0 +1,88 @@
+"""What others use: CPU time of processes, as the kernel counts it (Linux: /proc), and memory of engines.
+
+CPU time moves in steps of a hundredth of a second, so a round lasts about a second or longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.rows import BenchBroken
+from passerelle.store.connection import Endpoint
+from passerelle.store.info import parse_info
+from passerelle.store.nodes import ask_once
+
+_PROC: Final = Path("/proc")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PASSING: Final = ("mem_aof_buffer", "mem_clients_normal")
+"""Memory of an engine that is no data: what waits to be written, and its connections."""
+_FREEING_TRIES: Final = 100
+_FREEING_LOOK_S: Final = 0.05
+_PARENT, _USER, _SYSTEM = 1, 11, 12
+"""Places behind the name in ``/proc/<pid>/stat``; the name may hold spaces, so they count from its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Names processes and reads what each has used since it began, in CPU seconds."""
+
+    pids: Sequence[int]
+
+    def read(self) -> list[float]:
+        """CPU seconds in the order of ``pids``.
+
+        Raises:
+            BenchBroken: a process is gone, or this system has no /proc.
+        """
+        return [read_cpu_s(pid) for pid in self.pids]
+
+
+def read_cpu_s(pid: int) -> float:
+    """User and system time of a process and all its threads.
+
+    Raises:
+        BenchBroken: the process is gone, or this system has no /proc.
+    """
+    fields = _read_stat(pid)
+    if fields is None:
+        raise BenchBroken(f"process {pid} is gone, or there is no /proc to read its CPU time from")
+    return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
+
+
+def find_children(parent: int) -> list[int]:
+    """Processes that ``parent`` has started and that live."""
+    found: list[int] = []
+    for entry in _PROC.iterdir():
+        fields = _read_stat(int(entry.name)) if entry.name.isdecimal() else None
+        if fields is not None and int(fields[_PARENT]) == parent:
+            found.append(int(entry.name))
+    return found
+
+
+async def read_used_bytes(endpoint: Endpoint) -> int:
+    """Memory that an engine uses for its data, once it has freed what was removed.
+
+    Raises:
+        BenchBroken: it is still busy freeing after some seconds.
+        StoreUnavailable: it does not answer.
+    """
+    for _ in range(_FREEING_TRIES):
+        info = parse_info(await ask_once(endpoint, "INFO", "memory"))
+        # A large stream is freed by a thread of the engine, after the command that removed it.
+        if info.get("lazyfree_pending_objects", "0") == "0":
+            return int(info["used_memory"]) - sum(int(info.get(name, "0")) for name in _PASSING)
+        await asyncio.sleep(_FREEING_LOOK_S)
+    raise BenchBroken("the engine does not come to an end of freeing memory")
+
+
+def _read_stat(pid: int) -> list[str] | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()

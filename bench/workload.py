@@ -1,0 +1,160 @@
+"""What is appended in measurements of the store: tasks in the stored form, of the sizes that the bounds assume.
+
+An event is 430 bytes as it is stored, every second one with an A2A frame; a task's snapshot is 900 bytes.
+Nothing is decided here: the machines of ``passerelle.core`` cost their caller time, and not the store.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Final
+
+from passerelle.core.batch import (
+    ABSENT,
+    Batch,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    EntityWrite,
+    Incarnation,
+    OpenChange,
+    RunMove,
+    Stamp,
+)
+from passerelle.core.events import EncodedEvent
+from passerelle.core.ids import SHARDS, Shard, compose_id
+
+EVENT_BYTES: Final = 430 - len('{"sequence":10,')
+"""What the caller makes of an event: the store writes its opening."""
+SNAPSHOT: Final = b'{"task":"' + b"s" * 889 + b'"}'
+SESSION: Final = b'{"session":"' + b"s" * 236 + b'"}'
+THREAD: Final = b'{"thread":"' + b"s" * 337 + b'"}'
+BEGAN_MS: Final = 1_800_000_000_000
+_FRAME: Final = b'{"statusUpdate":{"text":"' + b"f" * 155 + b'"}}'
+_EPOCH: Final = "0a1b2c3d"
+_numbers: Final = itertools.count(1)
+
+
+def mint(prefix: str, shard: Shard) -> str:
+    """An id that nothing else in this process has."""
+    return compose_id(prefix, shard, BEGAN_MS, next(_numbers))
+
+
+def make_event(shard: Shard, facade: str | None) -> EncodedEvent:
+    """One event of 430 bytes, with a frame when it has a facade id."""
+    identifier = mint("ev", shard)
+    opening = f'"eventId":"{identifier}","type":"task.progress","payload":{{'.encode()
+    if facade is None:
+        closing = b'"}}'
+        fill = b'"text":"' + b"e" * (EVENT_BYTES - len(opening) - len(closing) - 8)
+        return EncodedEvent(identifier, "task.progress", opening + fill + closing, None, None)
+    closing = b',"a2a":' + _FRAME + b"}}"
+    fill = b'"text":"' + b"e" * (EVENT_BYTES - len(opening) - len(closing) - 9) + b'"'
+    offset = len(opening) + len(fill) + len(b',"a2a":')
+    frame = (offset, len(_FRAME))
+    return EncodedEvent(identifier, "task.progress", opening + fill + closing, frame, facade)
+
+
+@dataclass(slots=True)
+class Subject:
+    """A task in a session that is written again and again; ``stamp`` is what the store holds."""
+
+    shard: Shard
+    session: str
+    task: str
+    thread: str
+    run: str
+    stamp: Stamp = ABSENT
+    last: int = 0
+    """Sequence of its last event."""
+    _next_op: str = field(default="", repr=False)
+
+    def update(self, shard_epoch: int, events: int = 1, *, due: bool = False) -> Batch:
+        """Some events and a new snapshot, as a run in progress writes them."""
+        return self._compose(
+            shard_epoch,
+            events,
+            entities=(self._write_task(),),
+            due=(DueChange(f"timeout:{self.task}", BEGAN_MS),) if due else (),
+        )
+
+    def accept(self, shard_epoch: int, driver: Incarnation, *, first_of_session: bool) -> Batch:
+        """The task begins, with eight events and all rows that a live task has."""
+        opening = (
+            EntityWrite(EntityRef(EntityKind.SESSION, self.session), ABSENT, (SESSION,)),
+            EntityWrite(EntityRef(EntityKind.THREAD, self.thread), ABSENT, (THREAD,)),
+        )
+        return self._compose(
+            shard_epoch,
+            8,
+            entities=(
+                self._write_task({"own": str(driver).encode()}),
+                *(opening if first_of_session else ()),
+            ),
+            due=(DueChange(f"timeout:{self.task}", BEGAN_MS),),
+            open_=(OpenChange(self.task, 0),),
+            runs=(RunMove(self.run, self.task, driver, enters=True),),
+        )
+
+    def end(self, shard_epoch: int, driver: Incarnation) -> Batch:
+        """The task ends: the last event, the last snapshot, and every row of a live task is dropped."""
+        return self._compose(
+            shard_epoch,
+            1,
+            entities=(self._write_task({"own": None}),),
+            due=(DueChange(f"timeout:{self.task}", None),),
+            open_=(OpenChange(self.task, None),),
+            runs=(RunMove(self.run, self.task, driver, enters=False),),
+        )
+
+    def settle(self, last: int) -> None:
+        """The last batch is stored, its last event at sequence ``last``."""
+        self.stamp = Stamp(self.stamp.version + 1, self._next_op)
+        self.last = last
+
+    def _write_task(self, fields: dict[str, bytes | None] | None = None) -> EntityWrite:
+        return EntityWrite(
+            EntityRef(EntityKind.TASK, self.task), self.stamp, (SNAPSHOT,), fields or {}
+        )
+
+    def _compose(
+        self,
+        shard_epoch: int,
+        events: int,
+        *,
+        entities: tuple[EntityWrite, ...],
+        due: tuple[DueChange, ...] = (),
+        open_: tuple[OpenChange, ...] = (),
+        runs: tuple[RunMove, ...] = (),
+    ) -> Batch:
+        self._next_op = mint("op", self.shard)
+        return Batch(
+            session=self.session,
+            op=self._next_op,
+            shard_epoch=shard_epoch,
+            stream_epoch=_EPOCH,
+            entities=entities,
+            events=tuple(
+                make_event(self.shard, self.task if place % 2 else None) for place in range(events)
+            ),
+            due=due,
+            open=open_,
+            runs=runs,
+            task_times=((self.task, BEGAN_MS),),
+            # Rows of the feed live until the relay has passed them on, so they are no part of a task's size.
+            feed=False,
+        )
+
+
+def make_subjects(count: int, tasks_per_session: int = 1) -> list[Subject]:
+    """Tasks spread over all shards."""
+    made: list[Subject] = []
+    for number in range(0, count, tasks_per_session):
+        shard = Shard(number // tasks_per_session % SHARDS)
+        session, thread = mint("se", shard), mint("th", shard)
+        made += [
+            Subject(shard, session, mint("task", shard), thread, mint("run", shard))
+            for _ in range(min(tasks_per_session, count - number))
+        ]
+    return made

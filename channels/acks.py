@@ -1,0 +1,37 @@
+"""Judging an acknowledgement by what was told on its connection (CHN-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from passerelle.channels.cursor import Cursor
+
+AckFault: TypeAlias = Literal["not_subscribed", "ack_epoch", "ack_ahead"]
+
+ACK_FAULTS: Final[Mapping[AckFault, str]] = {
+    "not_subscribed": "this connection does not follow the stream",
+    "ack_epoch": "the cursor is of another life of the stream",
+    "ack_ahead": "the cursor is beyond what was sent on this connection",
+}
+
+
+def judge_cursor(told: Mapping[str, Cursor | None], stream: str, cursor: Cursor) -> AckFault | None:
+    """What is wrong with acknowledging ``cursor``; ``told`` is the last cursor given out per stream."""
+    if stream not in told:
+        return "not_subscribed"
+    last = told[stream]
+    if last is None or cursor.epoch != last.epoch:
+        return "ack_epoch"
+    if cursor.sequence > last.sequence:
+        return "ack_ahead"
+    if cursor.sequence == last.sequence and cursor.chain != last.chain:
+        return "ack_ahead"
+    return None
+
+
+def choose_later(held: Cursor | None, cursor: Cursor) -> Cursor:
+    """The cursor to keep: an acknowledgement never moves back inside one epoch."""
+    if held is None or held.epoch != cursor.epoch or cursor.sequence > held.sequence:
+        return cursor
+    return held

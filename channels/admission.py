@@ -1,0 +1,83 @@
+"""Admission: from a ``hello`` to a ``welcome``. Nothing is written for who is not known (CHN-11)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import orjson
+
+from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Welcome
+from passerelle.core.errors import Forbidden
+from passerelle.core.ids import derive_id
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.channels.limits import Limits
+    from passerelle.channels.services import ChannelServices
+    from passerelle.core.json import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who a connection is. ``device`` names its acks; the highest ``generation`` has the channel."""
+
+    principal: Principal
+    device: str
+    channel: str
+    generation: int
+    welcome: Welcome
+
+
+async def admit(
+    services: ChannelServices, limits: Limits, hello: Hello, token: str | None
+) -> Admission:
+    """In this order: credential, right, channel record, open actions.
+
+    Raises:
+        Unauthenticated: neither ``hello`` nor the handshake (``token``) had a credential that holds.
+        Forbidden: the credential may not open channels.
+        StoreUnavailable: the record could not be written.
+    """
+    principal = services.authenticator.authenticate(hello.token or token, hello.device)
+    if Scope.CONNECT not in principal.scopes:
+        raise Forbidden("the credential may not open channels", scope=Scope.CONNECT)
+    device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"
+    channel = derive_id("ch", principal.home, principal.key, device)
+    now = format_ms(services.clock.now_ms())
+    record = orjson.dumps(_describe(hello, principal, channel, now))
+    generation = await services.channels.say_hello(principal.key, channel, record, None)
+    pending, more = await services.snapshots.read_pending(principal, limits.pending)
+    welcome = Welcome(
+        connection=services.ids.mint("cn", principal.home),
+        channel=channel,
+        generation=generation,
+        principal=principal.key,
+        capabilities=tuple(sorted(CAPABILITIES & hello.capabilities)),
+        heartbeat_s=limits.heartbeat_s,
+        idle_s=limits.idle_s,
+        limits=limits.announce(),
+        resume=f"{channel}.{generation}",
+        now=now,
+        pending=pending,
+        pending_more=more,
+    )
+    return Admission(principal, device, channel, generation, welcome)
+
+
+def _describe(hello: Hello, principal: Principal, channel: str, now: str) -> JsonObject:
+    """What identifies this link for good, over all of its sockets (CHN-1, CHN-2)."""
+    return {
+        "channelId": channel,
+        "transport": "ws",
+        "peerRole": hello.role,
+        "accountRef": principal.key,
+        "capabilities": [*sorted(hello.capabilities)],
+        "lastSeenAt": now,
+        "resumeTokenRef": channel,
+        "nativeProtocol": SUBPROTOCOL,
+        "deviceId": hello.device,
+        "tab": hello.tab,
+        "client": hello.sdk,
+    }

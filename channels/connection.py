@@ -1,0 +1,354 @@
+"""One connection: the shell around its machine. It owns the socket and every task of the connection.
+
+A reader and a writer live beside each other and end together; subscriptions and calls are tasks of the
+same group. What the machine wants is carried out here, what comes of it is fed back; nothing is decided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, assert_never
+
+import structlog
+
+from passerelle.channels import session
+from passerelle.channels.admission import Admission, admit
+from passerelle.channels.closing import CloseCode, fit_reason
+from passerelle.channels.decoding import decode_client, split_message
+from passerelle.channels.encoding import encode_server
+from passerelle.channels.failures import end_connection, refuse_call
+from passerelle.channels.frames import (
+    Answer,
+    AskSnapshot,
+    Call,
+    Failure,
+    Hello,
+    Refusal,
+    Subscribe,
+    Unsubscribed,
+)
+from passerelle.channels.inputs import (
+    AckJudged,
+    Admitted,
+    Answered,
+    DrainAsked,
+    Ended,
+    Input,
+    Left,
+    Received,
+    Ticked,
+    Told,
+    Undecodable,
+)
+from passerelle.channels.outputs import (
+    Admit,
+    Close,
+    Execute,
+    Open,
+    Output,
+    Release,
+    Send,
+    StoreAcks,
+    TakeSnapshot,
+)
+from passerelle.channels.services import parse_stream_name
+from passerelle.channels.session import Phase
+from passerelle.channels.subscription import Subscription
+from passerelle.channels.transport import Outbox
+from passerelle.channels.views import TaskView
+from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
+from passerelle.core.principal import Principal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.limits import Limits
+    from passerelle.channels.services import ChannelServices, Grant
+    from passerelle.channels.transport import Socket
+
+_DECIDES: Final = "respond_action"
+_FLUSH_S: Final = 5.0
+"""How long the last frames, the close and the last acks may take on a socket that takes nothing."""
+
+
+class Connection:
+    """Serves one accepted socket until it ends."""
+
+    def __init__(
+        self,
+        socket: Socket,
+        services: ChannelServices,
+        limits: Limits,
+        token: str | None,
+        on_admitted: Callable[[Connection], None],
+    ) -> None:
+        self.services = services
+        self.limits = limits
+        self.outbox = Outbox(limits.buffered_bytes)
+        self._admission: Admission | None = None
+        self._socket = socket
+        self._token = token
+        self._on_admitted = on_admitted
+        self._loop = asyncio.get_running_loop()
+        self._state = session.start(limits, self._loop.time())
+        self._subscriptions: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._acks: set[asyncio.Task[None]] = set()
+        self._group = asyncio.TaskGroup()
+        self._stepped = asyncio.Event()
+        self._over = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = Close(CloseCode.NORMAL, "")
+
+    @property
+    def channel(self) -> str:
+        """The channel that this connection is of; empty before the welcome."""
+        return self._admission.channel if self._admission else ""
+
+    @property
+    def principal(self) -> Principal:
+        """Who is at the other end."""
+        return self._known.principal
+
+    @property
+    def _known(self) -> Admission:
+        if self._admission is None:
+            raise AssertionError("nothing is followed or called before the welcome")
+        return self._admission
+
+    async def serve(self) -> None:
+        """Runs the connection; returns when its socket is closed and its acks are stored."""
+        try:
+            async with self._group:
+                writer = self._spawn(self._write())
+                self._spawn(self._read())
+                self._schedule()
+                await self._over.wait()
+                await asyncio.wait([writer], timeout=_FLUSH_S)
+                for task in tuple(self._tasks):
+                    task.cancel()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._acks:
+                await asyncio.wait(self._acks, timeout=_FLUSH_S)
+
+    def feed(self, given: Input) -> None:
+        """Gives the machine an input and carries out what follows."""
+        self._state, outputs = session.step(self._state, given, self._loop.time())
+        for output in outputs:
+            self._carry_out(output)
+        if self._state.phase is Phase.CLOSED:
+            self.outbox.finish()
+            self._over.set()
+        self._stepped.set()
+        self._schedule()
+
+    def name_device(self, stream: str, grant: Grant) -> str:
+        """The field of a stream's acks: a task's view never moves the ack of its session."""
+        device = self._known.device
+        return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device
+
+    def _carry_out(self, output: Output) -> None:
+        match output:
+            case Send(frame):
+                self.outbox.put(encode_server(frame))
+            case Admit(hello):
+                self._spawn(self._admit(hello))
+            case Open(ask):
+                self._subscribe(ask)
+            case Release(stream):
+                self._release(stream)
+            case TakeSnapshot(ask):
+                self._take_snapshot(ask)
+            case StoreAcks(cursors):
+                self._store_acks(cursors)
+            case Execute(call):
+                self._spawn(self._call(call))
+            case Close():
+                self._closing = output
+            case _:
+                assert_never(output)
+
+    # Socket
+
+    async def _read(self) -> None:
+        while (message := await self._socket.receive()) is not None:
+            if not isinstance(message, str):
+                self._refuse_message(CloseCode.MALFORMED, "malformed", "text messages only")
+            elif len(message) > self.limits.inbound_bytes:
+                self._refuse_message(CloseCode.FRAME_TOO_LARGE, "too_large", "message too large")
+            else:
+                await self._take_frames(split_message(message))
+            if self._over.is_set():
+                return
+        self.feed(Left())
+
+    async def _take_frames(self, frames: list[bytes]) -> None:
+        if len(frames) > self.limits.frames_per_message:
+            answer = Refusal(
+                "too_many_frames", f"at most {self.limits.frames_per_message} a message"
+            )
+            self.feed(Undecodable(answer))
+            return
+        for line in frames:
+            frame = decode_client(line)
+            if isinstance(frame, Refusal | Failure):
+                self.feed(Undecodable(frame))
+            else:
+                self.feed(Received(frame, self._read_reached()))
+            while self._state.phase is Phase.ADMITTING or self._state.is_saturated:
+                if self._over.is_set():
+                    return
+                self._stepped.clear()
+                await self._stepped.wait()
+
+    def _refuse_message(self, code: CloseCode, word: str, reason: str) -> None:
+        self.feed(Ended(code, Refusal(word, reason, fatal=True)))
+
+    async def _write(self) -> None:
+        while (message := await self.outbox.take()) is not None:
+            try:
+                async with asyncio.timeout(self.limits.stall_s):
+                    await self._socket.send(message)
+            except TimeoutError:
+                self.feed(Ended(CloseCode.TOO_SLOW))
+                break
+        await self._socket.close(self._closing.code, fit_reason(self._closing.reason))
+
+    def _schedule(self) -> None:
+        due_s = session.next_tick_s(self._state)
+        if self._timer is not None:
+            if self._timer.when() <= due_s and not self._timer.cancelled():
+                return
+            self._timer.cancel()
+        self._timer = None if self._over.is_set() else self._loop.call_at(due_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.feed(Ticked())
+
+    # Admission
+
+    async def _admit(self, hello: Hello) -> None:
+        try:
+            admission = await admit(self.services, self.limits, hello, self._token)
+        except PasserelleError as error:
+            self.feed(Ended(*end_connection(error, "hello")))
+            return
+        self._admission = admission
+        self._on_admitted(self)
+        self.feed(Admitted(admission.welcome))
+        self._spawn(self._recheck_at_intervals())
+
+    async def _recheck_at_intervals(self) -> None:
+        """Notices a newer connection of this device, and rights that have changed."""
+        while True:
+            await asyncio.sleep(self.limits.recheck_s)
+            with suppress(StoreUnavailable):  # asked again at the next round
+                if await self._is_superseded():
+                    self.supersede()
+                    return
+                await self._recheck_rights()
+
+    async def _is_superseded(self) -> bool:
+        newest = await self.services.channels.read_generation(self.channel)
+        return newest > self._known.generation
+
+    async def _recheck_rights(self) -> None:
+        for stream, (subscription, _) in tuple(self._subscriptions.items()):
+            if subscription.grant is None:
+                continue
+            try:
+                held = await self.services.access.grant(
+                    self.principal, parse_stream_name(stream), full=subscription.ask.full
+                )
+            except CallerError:
+                held = None
+            if held != subscription.grant:
+                self._release(stream)
+                self.feed(Told(Unsubscribed(stream, "forbidden")))
+
+    def supersede(self) -> None:
+        """Ends this connection because the same device and tab has a newer one."""
+        notice = Refusal("superseded", "a newer connection has this device", fatal=True)
+        self.feed(Ended(CloseCode.SUPERSEDED, notice))
+
+    def drain(self, within_ms: int, jitter_ms: int) -> None:
+        """Tells the client to go elsewhere."""
+        self.feed(DrainAsked(within_ms, jitter_ms))
+
+    # Streams and calls
+
+    def _subscribe(self, ask: Subscribe) -> None:
+        older = self._subscriptions.get(ask.stream)
+        subscription = Subscription(self, ask)
+        task = self._spawn(self._follow(subscription, older[1] if older else None))
+        self._subscriptions[ask.stream] = (subscription, task)
+
+    async def _follow(self, subscription: Subscription, older: asyncio.Task[None] | None) -> None:
+        if older is not None:
+            older.cancel()
+            await asyncio.wait([older])
+        await subscription.run()
+
+    def _release(self, stream: str) -> None:
+        held = self._subscriptions.pop(stream, None)
+        if held is not None:
+            held[1].cancel()
+
+    def _read_reached(self) -> Mapping[str, Cursor]:
+        return {
+            stream: reached
+            for stream, (subscription, _) in self._subscriptions.items()
+            if (reached := subscription.reached) is not None
+        }
+
+    def _take_snapshot(self, ask: AskSnapshot) -> None:
+        held = self._subscriptions.get(ask.stream)
+        if held is not None and held[0].grant is not None:
+            self._spawn(held[0].answer_snapshot(ask, held[0].grant))
+
+    def _store_acks(self, cursors: Mapping[str, Cursor]) -> None:
+        for stream, cursor in cursors.items():
+            held = self._subscriptions.get(stream)
+            if held is not None and held[0].grant is not None:
+                task = asyncio.create_task(self._store_ack(stream, held[0].grant, cursor))
+                self._acks.add(task)
+                task.add_done_callback(self._acks.discard)
+
+    async def _store_ack(self, stream: str, grant: Grant, cursor: Cursor) -> None:
+        services = self.services
+        with suppress(StoreUnavailable):  # the client still has its cursor, and acks the next one
+            result = await services.acks.store_ack(
+                grant.stream,
+                self.name_device(stream, grant),
+                self._known.generation,
+                str(cursor),
+                services.clock.now_ms(),
+            )
+            self.feed(AckJudged(stream, result))
+
+    async def _call(self, call: Call) -> None:
+        """Carries out a call; a socket that a newer one has replaced decides nothing (CHN-9)."""
+        try:
+            if call.method == _DECIDES and await self._is_superseded():
+                self.supersede()
+                return
+            data = await self.services.calls.call(self.principal, call.method, call.data, call.idem)
+            answer: Answer | Failure = Answer(call.id, data)
+        except PasserelleError as error:
+            answer = refuse_call(call.id, error)
+        except Exception as error:  # noqa: BLE001  one call that fails must not end the streams beside it
+            structlog.get_logger().error("channel.fault", method=call.method, exc_info=error)
+            fault = PasserelleError("the gateway failed to answer; its log says why")
+            answer = refuse_call(call.id, fault)
+        self.feed(Answered(answer))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

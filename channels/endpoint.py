@@ -1,0 +1,132 @@
+"""The WebSocket endpoint: handshake, the connections of this instance, and their drain.
+
+Mounted by the gateway at ``GET /v1/channel``. The server underneath must bound one message at
+``Limits.inbound_bytes``, so that an unknown client costs no more than a timer and that much memory (CHN-11).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from starlette.responses import PlainTextResponse
+
+from passerelle.channels.connection import Connection
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.limits import Limits
+from passerelle.channels.transport import AsgiSocket
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.websockets import WebSocket
+
+    from passerelle.channels.services import ChannelServices
+
+_BEARER: Final = "bearer "
+_BEARER_ITEM: Final = "bearer."
+_RETRY_AFTER_S: Final = 2
+_CLOSING_S: Final = 2.0
+
+
+class ChannelEndpoint:
+    """Serves WebSockets: ``WebSocketRoute("/v1/channel", endpoint.handle)``."""
+
+    def __init__(
+        self,
+        services: ChannelServices,
+        limits: Limits | None = None,
+        origins: Collection[str] = (),
+    ) -> None:
+        self._services = services
+        self._limits = limits or Limits()
+        self._origins = frozenset(origins)
+        self._connections: set[Connection] = set()
+        self._by_channel: dict[str, Connection] = {}
+        self._draining = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    @property
+    def connections(self) -> int:
+        """How many sockets are served, greeted or not."""
+        return len(self._connections)
+
+    async def handle(self, websocket: WebSocket) -> None:
+        """Serves one socket from handshake to close."""
+        refusal = self._refuse(websocket)
+        if refusal is not None:
+            await websocket.send_denial_response(refusal)
+            return
+        await websocket.accept(subprotocol=SUBPROTOCOL)
+        connection = Connection(
+            AsgiSocket(websocket),
+            self._services,
+            self._limits,
+            _read_token(websocket),
+            self._take_over,
+        )
+        self._connections.add(connection)
+        self._empty.clear()
+        try:
+            await connection.serve()
+        finally:
+            self._leave(connection)
+
+    async def drain(self, within_ms: int = 2_000, jitter_ms: int = 5_000) -> None:
+        """Takes no new socket, tells every client to go elsewhere, and returns when they are gone.
+
+        Sockets that are left after ``within_ms + jitter_ms`` are closed with 4001, their acks stored before.
+        """
+        self._draining = True
+        for connection in tuple(self._connections):
+            connection.drain(within_ms, jitter_ms)
+        limit_s = (within_ms + jitter_ms) / 1000 + _CLOSING_S
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._empty.wait()
+        except TimeoutError:
+            return
+
+    def _refuse(self, websocket: WebSocket) -> PlainTextResponse | None:
+        if self._draining:
+            headers = {"retry-after": str(_RETRY_AFTER_S)}
+            return PlainTextResponse("draining", 503, headers)
+        if SUBPROTOCOL not in websocket.scope.get("subprotocols", []):
+            return PlainTextResponse(f"the subprotocol is {SUBPROTOCOL}", 400)
+        if not self._allows_origin(websocket):
+            return PlainTextResponse("this origin is not allowed", 403)
+        return None
+
+    def _allows_origin(self, websocket: WebSocket) -> bool:
+        """A web page must be listed or of the same host; a program sends no origin."""
+        origin = websocket.headers.get("origin")
+        if origin is None or origin in self._origins:
+            return True
+        return urlsplit(origin).netloc == websocket.headers.get("host")
+
+    def _take_over(self, connection: Connection) -> None:
+        older = self._by_channel.get(connection.channel)
+        self._by_channel[connection.channel] = connection
+        if older is not None:
+            older.supersede()
+
+    def _leave(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._by_channel.get(connection.channel) is connection:
+            del self._by_channel[connection.channel]
+        if not self._connections:
+            self._empty.set()
+
+
+def _read_token(websocket: WebSocket) -> str | None:
+    """The bearer of the handshake; never out of the URL, which ends up in logs."""
+    header = websocket.headers.get("authorization", "")
+    if header.lower().startswith(_BEARER):
+        return header[len(_BEARER) :].strip()
+    offered: list[str] = websocket.scope.get("subprotocols", [])
+    for item in offered:
+        if item.startswith(_BEARER_ITEM):
+            return item[len(_BEARER_ITEM) :]
+    return None

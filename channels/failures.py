@@ -1,0 +1,56 @@
+"""How an error of ours looks over a channel: as the ``err`` of a call, or as the end of a connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.frames import Failure, Refusal
+from passerelle.core.errors import (
+    ActionClosed,
+    CallerError,
+    Forbidden,
+    PasserelleError,
+    RemoteError,
+    Unauthenticated,
+)
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+
+def refuse_call(call: str, error: PasserelleError) -> Failure:
+    """The ``err`` frame of an error; a loser always learns the winner (I7)."""
+    data: JsonObject = {**error.details}
+    if isinstance(error, ActionClosed):
+        data["winner"] = error.winner
+    return Failure(call, error.stable_code, error.message, _read_retry(error), data or None)
+
+
+def refuse_subscription(stream: str, error: PasserelleError) -> Refusal:
+    """The ``error`` frame of a stream that cannot be followed."""
+    return Refusal(error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error))
+
+
+def end_connection(error: PasserelleError, of: str) -> tuple[CloseCode, Refusal]:
+    """The close code and the notice before it, for an error that a connection cannot outlive."""
+    notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=_read_retry(error))
+    return _choose_code(error), notice
+
+
+def _choose_code(error: PasserelleError) -> CloseCode:
+    match error:
+        case Unauthenticated():
+            return CloseCode.BAD_CREDENTIALS
+        case Forbidden():
+            return CloseCode.FORBIDDEN
+        case CallerError():
+            return CloseCode.MALFORMED
+        case RemoteError():
+            return CloseCode.STORE_UNAVAILABLE
+        case _:
+            return CloseCode.RESTART
+
+
+def _read_retry(error: PasserelleError) -> int | None:
+    return error.retry_after_s if isinstance(error, RemoteError) else None

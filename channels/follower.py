@@ -1,0 +1,238 @@
+"""One stream as this instance follows it: a position of its own, hints applied by their chain, a ring.
+
+The position starts at the head and no reader's cursor moves it, so a reader far behind delays nobody.
+
+A hint that begins at our position and has its entries goes into the ring without a read. One that ends
+at or below our position with the chain that we have there is old news. Anything else (a hole, another
+chain, no entries) makes us read on from our position, and a read that does not verify is a lost history:
+the position is taken from the head anew, the ring is emptied, and every reader is verified by its own
+cursor at its next read. Skipping a hint for its low sequence, without comparing chains, is how
+re-used sequences go unnoticed.
+
+Hints that arrive while a read is under way wait in a bounded buffer; when it overflows we read once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+from passerelle.channels.cursor import (
+    Broken,
+    Cursor,
+    GapReason,
+    Held,
+    Linked,
+    ReadAgain,
+    end_of,
+    link_entries,
+    verify,
+    verify_again,
+)
+from passerelle.channels.hints import Hint, parse_hint
+from passerelle.channels.ring import Ring, RingBounds
+from passerelle.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from passerelle.core.ports import Entry, Head, Hints, StreamRef
+
+PAGE_EVENTS: Final = 256
+_BUFFERED_HINTS: Final = 256
+_PROVES_LOSS: Final = frozenset({GapReason.AHEAD, GapReason.FORKED})
+
+
+class StreamReads(Protocol):
+    """The two reads of the event log that a follower needs; both raise StoreUnavailable."""
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        """The head, or None when there is no such stream."""
+        ...
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        """Head, then page, in this order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a follower needs from outside. ``spawn`` owns the tasks; ``on_lost`` is told of a proven loss."""
+
+    log: StreamReads
+    hints: Hints
+    bounds: RingBounds
+    spawn: Callable[[Coroutine[None, None, None]], object]
+    on_lost: Callable[[StreamRef, GapReason], None]
+    retry_s: float = 1.0
+
+
+async def read_verified(log: StreamReads, stream: StreamRef, cursor: Cursor) -> Held | Broken:
+    """Reads the page after ``cursor`` and judges both; raises StoreUnavailable."""
+    head, page = await log.read_resume(stream, cursor.sequence, PAGE_EVENTS)
+    verdict = verify(head, page, cursor)
+    if isinstance(verdict, ReadAgain):
+        return verify_again(*await log.read_resume(stream, cursor.sequence, PAGE_EVENTS), cursor)
+    return verdict
+
+
+class Follower:
+    """The state of one followed stream. All methods run in one event loop."""
+
+    def __init__(self, stream: StreamRef, around: Surroundings) -> None:
+        self.stream = stream
+        self.ring: Ring | None = None
+        """None while the stream has no head."""
+        self.repairs = 0
+        """Reads that were needed because hints did not do."""
+        self._around = around
+        self._changed = asyncio.Event()
+        self._caught_up = asyncio.Event()
+        self._buffer: list[Hint] = []
+        self._behind = False
+        self._reading = True
+        self._failed = False
+        self._closed = False
+
+    async def open(self) -> None:
+        """Hints first, then the head: whatever is stored in between is in the buffer."""
+        await self._around.hints.subscribe(self.stream, self.take_hint)
+        head = await self._around.log.read_head(self.stream)
+        self._start_at(head)
+        self._reading = False
+        self._caught_up.set()
+        if self._behind:
+            self._start_reading()
+        self._apply_buffer()
+
+    async def close(self) -> None:
+        """Ends the hints; a read that is under way stops after its page."""
+        self._closed = True
+        await self._around.hints.unsubscribe(self.stream)
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set at the next change of the ring; a new event takes its place then."""
+        return self._changed
+
+    def take_hint(self, raw: bytes) -> None:
+        """Applies one hint, or keeps it while a read is under way."""
+        hint = parse_hint(raw)
+        if hint is not None and not self._closed:
+            self._apply_or_keep(hint)
+
+    def _apply_or_keep(self, hint: Hint) -> None:
+        if not self._reading:
+            self._apply(hint)
+        elif len(self._buffer) < _BUFFERED_HINTS:
+            self._buffer.append(hint)
+        else:
+            self._behind = True
+
+    async def read_on(self) -> None:
+        """Reads from our position to the head; returns when that is done.
+
+        Raises:
+            StoreUnavailable: the read failed; it is tried again in the background.
+        """
+        self._start_reading()
+        await self._caught_up.wait()
+        if self._failed:
+            raise StoreUnavailable("reading on failed", "no")
+
+    async def audit(self) -> None:
+        """Compares our position with the head: finds lost hints and lost histories. Raises StoreUnavailable."""
+        before = self.ring.end if self.ring else None
+        head = await self._around.log.read_head(self.stream)
+        if self._closed or (head is None and before is None):
+            return
+        if before is None or head is None or end_of(head) != before:
+            self._start_reading()
+
+    def _apply(self, hint: Hint) -> None:
+        ring = self.ring
+        if ring is None:
+            self._start_reading()
+        elif hint.last <= ring.end.sequence:
+            if ring.chain_at(hint.last) != hint.chain:
+                self._start_reading()
+        elif hint.first == ring.end.sequence + 1 and hint.previous == ring.end.chain:
+            if hint.entries:
+                self._add(link_entries(hint.entries, ring.end))
+            else:
+                self._start_reading()
+        else:
+            self._start_reading()
+
+    def _add(self, entries: tuple[Linked, ...]) -> None:
+        if self.ring is None or not entries:
+            return
+        for linked in entries:
+            self.ring.add(linked)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _start_at(self, head: Head | None) -> None:
+        self.ring = Ring(end_of(head), self._around.bounds) if head else None
+        self._notify()
+
+    def _start_reading(self) -> None:
+        self._behind = True
+        if self._reading or self._closed:
+            return
+        self._reading = True
+        self._caught_up.clear()
+        self._around.spawn(self._read_until_caught_up())
+
+    async def _read_until_caught_up(self) -> None:
+        try:
+            while self._behind and not self._closed:
+                await self._read_pages()
+        finally:
+            self._reading = False
+            self._caught_up.set()
+        self._apply_buffer()
+
+    async def _read_pages(self) -> None:
+        try:
+            self._behind = False
+            await self._read_to_head()
+            self._failed = False
+        except StoreUnavailable:
+            self._behind = True
+            self._failed = True
+            self._caught_up.set()
+            await asyncio.sleep(self._around.retry_s)
+            self._caught_up.clear()
+
+    async def _read_to_head(self) -> None:
+        self.repairs += 1
+        while not self._closed:
+            ring = self.ring
+            if ring is None:
+                self._start_at(await self._around.log.read_head(self.stream))
+                return
+            verdict = await read_verified(self._around.log, self.stream, ring.end)
+            match verdict:
+                case Held(entries, head):
+                    self._add(entries)
+                    if not entries or ring.end.sequence >= head.sequence:
+                        return
+                case Broken(why, head):
+                    self._start_at(head)
+                    if why in _PROVES_LOSS:
+                        self._around.on_lost(self.stream, why)
+                    return
+                case _:
+                    assert_never(verdict)
+
+    def _apply_buffer(self) -> None:
+        buffered, self._buffer = self._buffer, []
+        for hint in buffered:
+            self._apply_or_keep(hint)

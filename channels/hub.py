@@ -1,0 +1,290 @@
+"""The hub: one per instance; everyone who follows a stream reads through it (channels and A2A streams).
+
+A stream goes ``cold → opening → live → lingering``. Opening is shared by all who wait for it. The last
+reader's leave starts a linger, so that a page reload finds the ring warm; then the hints end.
+
+Every stream is audited at an interval, and at once after hints may have been lost: a lost hint costs
+latency up to one audit, never data. Equal page reads share one call; equal means the whole cursor,
+since two readers at one sequence with different chains have different answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
+
+from passerelle.channels.cursor import (
+    Broken,
+    Cursor,
+    GapReason,
+    Held,
+    start_chain,
+)
+from passerelle.channels.follower import Follower, Surroundings, read_verified
+from passerelle.channels.position import Position, ReplayBounds
+from passerelle.channels.ring import RingBounds
+from passerelle.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from types import TracebackType
+
+    from passerelle.channels.follower import StreamReads
+    from passerelle.channels.ring import Ring
+    from passerelle.channels.views import View
+    from passerelle.core.ports import Hints, StreamRef
+
+
+_AUDITED_AT_ONCE: Final = 100
+
+
+class Start(Enum):
+    """Where a reader without a cursor begins."""
+
+    LIVE = auto()
+    """After the last event."""
+    BEGINNING = auto()
+    """Before the first event; a trimmed stream answers with a gap."""
+
+
+From: TypeAlias = Cursor | Start
+
+
+@dataclass(frozen=True, slots=True)
+class HubSettings:
+    """Times in seconds; ``jitter`` gives the random part of an interval, from 0 to 1."""
+
+    jitter: Callable[[], float]
+    audit_s: float = 30.0
+    linger_s: float = 30.0
+    open_s: float = 5.0
+    """How long the confirmation of a subscription may take."""
+    retry_s: float = 1.0
+    bounds: RingBounds = field(default_factory=RingBounds)
+
+
+class _Followed:
+    """A follower with its readers counted and its page reads shared."""
+
+    def __init__(self, follower: Follower, log: StreamReads) -> None:
+        self.follower = follower
+        self.opening: asyncio.Task[None] | None = None
+        self.readers = 0
+        self.linger: asyncio.TimerHandle | None = None
+        self._log = log
+        self._reads: dict[Cursor, asyncio.Task[Held | Broken]] = {}
+
+    @property
+    def ring(self) -> Ring | None:
+        return self.follower.ring
+
+    @property
+    def changed(self) -> asyncio.Event:
+        return self.follower.changed
+
+    async def read_on(self) -> None:
+        await self.follower.read_on()
+
+    async def read_page(self, cursor: Cursor) -> Held | Broken:
+        read = self._reads.get(cursor)
+        if read is None:
+            read = asyncio.create_task(read_verified(self._log, self.follower.stream, cursor))
+            self._reads[cursor] = read
+            read.add_done_callback(lambda done: self._forget(cursor, done))
+        return await asyncio.shield(read)
+
+    def _forget(self, cursor: Cursor, done: asyncio.Task[Held | Broken]) -> None:
+        del self._reads[cursor]
+        if not done.cancelled():
+            done.exception()  # seen by every reader that still waits; retrieved here for those that left
+
+    async def stop_reads(self) -> None:
+        reads = list(self._reads.values())
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
+
+class Hub:
+    """``async with Hub(...) as hub``, then ``async with hub.open(...) as position`` for each reader."""
+
+    def __init__(
+        self,
+        log: StreamReads,
+        hints: Hints,
+        settings: HubSettings,
+        on_lost: Callable[[StreamRef, GapReason], None] = lambda _stream, _why: None,
+    ) -> None:
+        self._log = log
+        self._hints = hints
+        self._settings = settings
+        self._on_lost = on_lost
+        self._followed: dict[StreamRef, _Followed] = {}
+        self._closing: dict[StreamRef, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._audit_now = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        self._hints.on_loss(self.audit_soon)
+        self._spawn(self._audit_at_intervals())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for followed in self._followed.values():
+            if followed.linger is not None:
+                followed.linger.cancel()
+            await followed.stop_reads()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def streams(self) -> int:
+        """How many streams are followed or linger."""
+        return len(self._followed)
+
+    def audit_soon(self) -> None:
+        """Audits every stream now: hints may have been lost, or a shard may have lost writes."""
+        self._audit_now.set()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        stream: StreamRef,
+        view: View,
+        start: From,
+        bounds: ReplayBounds | None = None,
+    ) -> AsyncGenerator[Position]:
+        """A position on ``stream``; leaving the context releases it.
+
+        The caller has authorized the stream. A stream that does not exist opens all the same, and its
+        position yields a gap. Raises StoreUnavailable where the stream cannot be opened.
+        """
+        followed = await self._acquire(stream)
+        try:
+            yield Position(followed, view, _locate(followed.ring, start), bounds)
+        finally:
+            self._release(stream, followed)
+
+    async def _acquire(self, stream: StreamRef) -> _Followed:
+        # A late end of the old hints would take the new ones away with it.
+        while (closing := self._closing.get(stream)) is not None and not closing.done():
+            await asyncio.wait([closing])
+        followed = self._followed.get(stream)
+        if followed is None:
+            followed = _Followed(Follower(stream, self._surround()), self._log)
+            self._followed[stream] = followed
+            followed.opening = asyncio.create_task(self._open(followed))
+            self._own(followed.opening)
+        if followed.linger is not None:
+            followed.linger.cancel()
+            followed.linger = None
+        followed.readers += 1
+        try:
+            if followed.opening is not None:
+                await asyncio.shield(followed.opening)
+        except BaseException:
+            self._release(stream, followed)
+            raise
+        return followed
+
+    async def _open(self, followed: _Followed) -> None:
+        stream = followed.follower.stream
+        try:
+            async with asyncio.timeout(self._settings.open_s):
+                await followed.follower.open()
+        except (StoreUnavailable, TimeoutError) as error:
+            if self._followed.get(stream) is followed:
+                del self._followed[stream]
+            self._close(followed)
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable("a subscription was not confirmed", "no") from error
+            raise
+        followed.opening = None
+
+    def _release(self, stream: StreamRef, followed: _Followed) -> None:
+        followed.readers -= 1
+        if followed.readers > 0 or self._followed.get(stream) is not followed:
+            return
+        loop = asyncio.get_running_loop()
+        followed.linger = loop.call_later(self._settings.linger_s, self._expire, stream, followed)
+
+    def _expire(self, stream: StreamRef, followed: _Followed) -> None:
+        del self._followed[stream]
+        self._close(followed)
+
+    def _close(self, followed: _Followed) -> None:
+        stream = followed.follower.stream
+        task = asyncio.create_task(self._end_hints(followed))
+        self._closing[stream] = task
+        task.add_done_callback(lambda done: self._forget_closing(stream, done))
+        self._own(task)
+
+    def _forget_closing(self, stream: StreamRef, done: asyncio.Task[None]) -> None:
+        if self._closing.get(stream) is done:
+            del self._closing[stream]
+
+    async def _end_hints(self, followed: _Followed) -> None:
+        with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
+            await followed.follower.close()
+
+    def _surround(self) -> Surroundings:
+        settings = self._settings
+        return Surroundings(
+            self._log, self._hints, settings.bounds, self._spawn, self._on_lost, settings.retry_s
+        )
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._own(asyncio.create_task(work))
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._disown)
+
+    def _disown(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StoreUnavailable):
+            task.get_loop().call_exception_handler(
+                {"message": "a task of the hub failed", "exception": error, "task": task}
+            )
+
+    async def _audit_at_intervals(self) -> None:
+        while True:
+            pause = self._settings.audit_s * (0.75 + 0.5 * self._settings.jitter())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._audit_now.wait()
+            self._audit_now.clear()
+            open_now = [one.follower for one in self._followed.values() if one.opening is None]
+            for first in range(0, len(open_now), _AUDITED_AT_ONCE):
+                part = open_now[first : first + _AUDITED_AT_ONCE]
+                await asyncio.gather(*(_audit(follower) for follower in part))
+
+
+async def _audit(follower: Follower) -> None:
+    with suppress(
+        StoreUnavailable
+    ):  # the next round asks again, and a restored connection asks at once
+        await follower.audit()
+
+
+def _locate(ring: Ring | None, start: From) -> Cursor | None:
+    match start:
+        case Cursor():
+            return start
+        case Start.LIVE:
+            return ring.end if ring else None
+        case Start.BEGINNING:
+            return Cursor(ring.end.epoch, 0, start_chain(ring.end.epoch)) if ring else None
+        case _:
+            assert_never(start)

@@ -1,0 +1,116 @@
+"""What can happen to a connection: the closed union of inputs to its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.frames import (
+    Answer,
+    ClientFrame,
+    Failure,
+    Gap,
+    Live,
+    Refusal,
+    Snapshot,
+    Subscribed,
+    Unsubscribed,
+    Welcome,
+)
+from passerelle.core.ports import AckResult
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A frame came. ``reached`` is how far streams have come that are caught up, hidden events included."""
+
+    frame: ClientFrame
+    reached: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Something came that is no frame, or not one for clients; ``answer`` says so."""
+
+    answer: Refusal | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The credential holds."""
+
+    welcome: Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The client is to be told about one of its streams."""
+
+    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Events of a stream were handed to the writer, up to ``cursor``."""
+
+    stream: str
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class AckJudged:
+    """The store's word on an acknowledgement."""
+
+    stream: str
+    result: AckResult
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A call has its result."""
+
+    frame: Answer | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Time has passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAsked:
+    """This instance shuts down."""
+
+    within_ms: int
+    jitter_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection has to end, for a reason found outside of the machine."""
+
+    code: CloseCode
+    notice: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The socket is gone."""
+
+
+Input: TypeAlias = (
+    Received
+    | Undecodable
+    | Admitted
+    | Told
+    | Delivered
+    | AckJudged
+    | Answered
+    | Ticked
+    | DrainAsked
+    | Ended
+    | Left
+)

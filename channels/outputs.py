@@ -1,0 +1,71 @@
+"""What a connection's machine wants done: the closed union of its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.frames import AskSnapshot, Call, Hello, ServerFrame, Subscribe
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a frame, after everything that was sent before."""
+
+    frame: ServerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Look at the credential of a ``hello``; answer with Admitted or Ended."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Follow a stream, in place of what this connection follows under that name."""
+
+    subscribe: Subscribe
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Stop following a stream."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSnapshot:
+    """Build a snapshot for a client that asked for one."""
+
+    ask: AskSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAcks:
+    """Store acknowledged cursors, by stream."""
+
+    cursors: Mapping[str, Cursor]
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Carry out a call; answer with Answered."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close the socket."""
+
+    code: CloseCode
+    reason: str
+
+
+Output: TypeAlias = Send | Admit | Open | Release | TakeSnapshot | StoreAcks | Execute | Close

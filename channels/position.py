@@ -1,0 +1,212 @@
+"""A reader of a stream: a position, never a queue.
+
+Each step looks into the ring; where the ring does not reach, it reads a page and has it verified. Being
+caught up and waiting for the next change happen in one synchronous step, so nothing can come between.
+What a position yields is complete: between two pages, and between a page and ``Live``, no event of the
+view is left out, and where that cannot be kept it yields ``Gap`` and ends (I8).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never
+
+from passerelle.channels.cursor import (
+    Broken,
+    Cursor,
+    GapReason,
+    Held,
+    Linked,
+    end_of,
+)
+from passerelle.channels.views import TaskView, View, shows
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from passerelle.channels.ring import Ring
+
+STEP_EVENTS: Final = 256
+"""Entries looked at in one step, so that a reader far behind does not hold the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events of the view in order, the position after them, and the view's position before the first.
+
+    No event of the view lies strictly between ``previous`` and the first entry.
+    """
+
+    entries: tuple[Linked, ...]
+    previous: int
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The position has reached the ring's end; ``replayed`` events were yielded since it last left it."""
+
+    cursor: Cursor
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The cursor cannot be honoured; the position has ended. ``top`` is None where no stream is left."""
+
+    why: GapReason
+    have: Cursor | None
+    top: Cursor | None
+    first: int | None
+
+
+Item: TypeAlias = Page | Live | Gap
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBounds:
+    """More than this is not replayed but answered with a gap (``limit``, or ``slow`` after having been live)."""
+
+    events: int
+    size_bytes: int
+
+
+class Source(Protocol):
+    """What a position reads from: one followed stream of the hub."""
+
+    @property
+    def ring(self) -> Ring | None:
+        """The ring, or None while the stream has no head."""
+        ...
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set at the next change of the ring."""
+        ...
+
+    async def read_on(self) -> None:
+        """Brings the ring up to the head."""
+        ...
+
+    async def read_page(self, cursor: Cursor) -> Held | Broken:
+        """The verified page after a cursor; equal reads share one call."""
+        ...
+
+
+class Position:
+    """Iterate to read. A step that raises StoreUnavailable may be tried again: the position has not moved."""
+
+    def __init__(
+        self, source: Source, view: View, cursor: Cursor | None, bounds: ReplayBounds | None
+    ) -> None:
+        self.view = view
+        self.cursor = cursor
+        """How far this reader is, hidden events included; None where there is no stream."""
+        self.is_live = False
+        self._source = source
+        self._bounds = bounds
+        self._previous = cursor.sequence if cursor else 0
+        self._was_live = False
+        self._measured = False
+        self._replayed = 0
+        self._replayed_bytes = 0
+        self._ended = False
+
+    @property
+    def missed(self) -> int:
+        """How many sequences lie between this position and the end, as far as is known here."""
+        ring = self._source.ring
+        if ring is None or self.cursor is None:
+            return 0
+        return max(0, ring.end.sequence - self.cursor.sequence)
+
+    def __aiter__(self) -> Position:
+        return self
+
+    async def __anext__(self) -> Item:
+        while not self._ended:
+            cursor = self.cursor
+            if cursor is None:
+                return self._end(GapReason.LOST, None, None, None)
+            ring = self._source.ring
+            reached = ring.read_after(cursor, STEP_EVENTS) if ring else None
+            if ring is None or reached is None:
+                item = await self._read(cursor)
+            elif reached:
+                item = self._measure(cursor, ring.end, ring.start.sequence + 1)
+                item = item or self._take(reached)
+            else:
+                item = self._join(cursor)
+                if item is None:
+                    await self._source.changed.wait()
+            if item is not None:
+                return item
+        raise StopAsyncIteration
+
+    async def _read(self, cursor: Cursor) -> Item | None:
+        self.is_live = False
+        verdict = await self._source.read_page(cursor)
+        match verdict:
+            case Broken(why, head):
+                top = end_of(head) if head else None
+                return self._end(why, cursor, top, head.first if head else None)
+            case Held((), _):
+                await self._source.read_on()
+                return None
+            case Held(entries, head):
+                item = self._measure(cursor, end_of(head), head.first)
+                return item or self._take(entries)
+            case _:
+                assert_never(verdict)
+
+    def _join(self, cursor: Cursor) -> Live | None:
+        if self.is_live:
+            return None
+        self.is_live = self._was_live = True
+        replayed, self._replayed, self._replayed_bytes = self._replayed, 0, 0
+        self._measured = False
+        return Live(cursor, replayed)
+
+    def _measure(self, cursor: Cursor, top: Cursor, first: int) -> Gap | None:
+        """Refuses a replay that is too long before it begins, where its length is known."""
+        if self._bounds is None or self._measured or self.is_live:
+            return None
+        self._measured = True
+        known = not isinstance(self.view, TaskView)
+        if known and top.sequence - cursor.sequence > self._bounds.events:
+            return self._end(self._limit_reason(), cursor, top, first)
+        return None
+
+    def _take(self, reached: tuple[Linked, ...]) -> Item | None:
+        last = reached[-1]
+        before = self.cursor
+        if before is None:
+            raise AssertionError("entries are read from a position")
+        visible = tuple(linked for linked in reached if shows(self.view, linked.entry))
+        if visible and self._exceeds(visible):
+            return self._end(self._limit_reason(), before, None, None)
+        self.cursor = Cursor(before.epoch, last.entry.sequence, last.chain)
+        if not visible:
+            return None
+        previous, self._previous = self._previous, visible[-1].entry.sequence
+        return Page(visible, previous, self.cursor)
+
+    def _exceeds(self, visible: tuple[Linked, ...]) -> bool:
+        if self.is_live:
+            return False
+        self._replayed += len(visible)
+        self._replayed_bytes += sum(len(linked.entry.data) for linked in visible)
+        bounds = self._bounds
+        return bounds is not None and (
+            self._replayed > bounds.events or self._replayed_bytes > bounds.size_bytes
+        )
+
+    def _limit_reason(self) -> GapReason:
+        return GapReason.SLOW if self._was_live else GapReason.LIMIT
+
+    def _end(
+        self, why: GapReason, have: Cursor | None, top: Cursor | None, first: int | None
+    ) -> Gap:
+        self._ended = True
+        self.is_live = False
+        return Gap(why, have, top, first)

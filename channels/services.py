@@ -1,0 +1,111 @@
+"""What a channel asks of the rest of the gateway, given to it as arguments: it knows no store and no service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from passerelle.core.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.channels.cursor import GapReason
+    from passerelle.channels.follower import StreamReads
+    from passerelle.channels.hub import Hub
+    from passerelle.channels.views import View
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Acks, Channels, Clock, Ids, StreamRef
+    from passerelle.core.principal import Principal
+
+StreamWord: TypeAlias = Literal["session", "task", "inbox"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamName:
+    """A stream as clients name it: ``session:<id>``, ``task:<id>``, ``inbox:<principal>``, or ``inbox`` alone."""
+
+    word: StreamWord
+    id: str | None
+
+
+def parse_stream_name(text: str) -> StreamName:
+    """Reads a stream name.
+
+    Raises:
+        NotFound: no stream has such a name; the same answer as for a stream of somebody else.
+    """
+    word, colon, identifier = text.partition(":")
+    match word:
+        case "inbox" if not colon:
+            return StreamName("inbox", None)
+        case "session" | "task" | "inbox" if identifier:
+            return StreamName(word, identifier)
+        case _:
+            raise NotFound("stream", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The right to follow a stored stream in one view."""
+
+    stream: StreamRef
+    view: View
+
+
+class StreamAccess(Protocol):
+    """Who may follow what, asked before anything of the stream is read."""
+
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+        """The stream behind a name, in the view that the principal may see.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+            Forbidden: the full view is asked for without the right to it.
+        """
+        ...
+
+
+class Snapshots(Protocol):
+    """Read models as they go over a channel."""
+
+    async def read_snapshot(
+        self, principal: Principal, name: StreamName, grant: Grant
+    ) -> JsonObject:
+        """The state of a stream; the caller has read its cursor before, so nothing is missing in it."""
+        ...
+
+    async def read_pending(
+        self, principal: Principal, limit: int
+    ) -> tuple[tuple[JsonObject, ...], bool]:
+        """Open actions of the principal from keyed state, and whether there are more."""
+        ...
+
+
+class Calls(Protocol):
+    """The commands and reads that a channel offers; HTTP offers the same table (CMD-27)."""
+
+    async def call(
+        self, principal: Principal, method: str, data: JsonObject, idem: str | None
+    ) -> JsonObject:
+        """Carries out one method, once per idempotency key. Raises PasserelleError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelServices:
+    """Everything that a connection works with."""
+
+    hub: Hub
+    log: StreamReads
+    acks: Acks
+    channels: Channels
+    access: StreamAccess
+    snapshots: Snapshots
+    calls: Calls
+    authenticator: Authenticator
+    clock: Clock
+    ids: Ids
+    on_gap: Callable[[GapReason], None] = lambda _why: None
+    """Told of each gap that a client is told of."""

@@ -1,0 +1,281 @@
+"""One subscription of a connection: from a granted stream to frames in its outbox.
+
+The order is fixed. First the right to the stream, then a position, then ``sub``, then events. A snapshot
+is taken cursor first and state second, so that writes in between show up twice and never not at all;
+the position then begins at that cursor. After a gap no event is sent before the snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+from passerelle.channels.cursor import Cursor, GapReason, end_of, parse_cursor
+from passerelle.channels.encoding import build_event, encode_server
+from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
+from passerelle.channels.frames import (
+    AskSnapshot,
+    Mode,
+    Refusal,
+    Snapshot,
+    SnapshotPlace,
+    SnapshotWish,
+    Subscribe,
+    Subscribed,
+    Unsubscribed,
+)
+from passerelle.channels.frames import Gap as GapFrame
+from passerelle.channels.frames import Live as LiveFrame
+from passerelle.channels.hub import From, Start
+from passerelle.channels.inputs import Delivered, Ended, Told
+from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
+from passerelle.channels.services import Grant, StreamName, parse_stream_name
+from passerelle.channels.views import is_dense
+from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from passerelle.channels.inputs import Input
+    from passerelle.channels.limits import Limits
+    from passerelle.channels.services import ChannelServices
+    from passerelle.channels.transport import Outbox
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+
+_MEMOS: Final = 8
+"""Prebuilt frames kept per entry: one per name and view; a resumed reader's first one may differ."""
+_STORE_AWAY_S: Final = 60.0
+_RETRY_S: Final = 1.0
+
+
+class Link(Protocol):
+    """The connection that a subscription belongs to."""
+
+    @property
+    def principal(self) -> Principal:
+        """Who follows."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the connection."""
+        ...
+
+    @property
+    def outbox(self) -> Outbox:
+        """Where frames go."""
+        ...
+
+    @property
+    def services(self) -> ChannelServices:
+        """What the connection works with."""
+        ...
+
+    def name_device(self, stream: str, grant: Grant) -> str:
+        """Under which name this connection's acks of a stream are stored."""
+        ...
+
+    def feed(self, given: Input) -> None:
+        """Tells the connection's machine what happened."""
+        ...
+
+
+class Subscription:
+    """Runs until the stream is released, the right to it ends, or nothing is left of it."""
+
+    def __init__(self, link: Link, ask: Subscribe) -> None:
+        self.ask = ask
+        self.grant: Grant | None = None
+        self._link = link
+        self._position: Position | None = None
+        self._waits = False
+
+    @property
+    def reached(self) -> Cursor | None:
+        """How far the view has come while it is caught up, hidden events included; else None."""
+        position = self._position
+        return position.cursor if position and position.is_live and self._waits else None
+
+    async def run(self) -> None:
+        """Follows the stream; a stream that may not be followed is refused, a store that is away ends the link."""
+        try:
+            name = parse_stream_name(self.ask.stream)
+            self.grant = await self._link.services.access.grant(
+                self._link.principal, name, full=self.ask.full
+            )
+            await self._follow(name, self.grant)
+        except CallerError as error:
+            self._link.feed(Told(refuse_subscription(self.ask.stream, error)))
+        except PasserelleError as error:
+            self._link.feed(Ended(*end_connection(error, "sub")))
+
+    async def _follow(self, name: StreamName, grant: Grant) -> None:
+        mode, start = await self._begin(grant)
+        wish = self.ask.snapshot or ("first" if name.word == "inbox" else "gap")
+        gap: Gap | None
+        if start is None:
+            taken = await self._take_snapshot(name, grant)
+            if taken is None:
+                return
+            self._link.feed(Told(self._subscribed(grant, mode, taken.cursor, 0)))
+            self._link.feed(Told(taken))
+            gap = await self._read(grant, taken.cursor, None)
+        else:
+            if wish == "first" and (taken := await self._take_snapshot(name, grant)) is not None:
+                self._link.feed(Told(taken))
+            gap = await self._read(grant, start, mode)
+        while gap is not None:
+            resumed = await self._repair(name, grant, gap, wish)
+            gap = None if resumed is None else await self._read(grant, resumed, None)
+            if gap is not None and gap.why is GapReason.LIMIT:
+                gap = replace(gap, why=GapReason.SLOW)  # the repair was followed too slowly
+
+    async def _begin(self, grant: Grant) -> tuple[Mode, From | None]:
+        """What ``sub`` will call it, and where to begin; None where a snapshot says that."""
+        ask = self.ask
+        if ask.cursor is not None:
+            return "resumed", ask.cursor
+        match ask.start:
+            case "snap":
+                return "snap", None
+            case "live":
+                return "live", Start.LIVE
+            case "start":
+                return "start", Start.BEGINNING
+            case "ack" | None:
+                device = self._link.name_device(ask.stream, grant)
+                stored = await self._link.services.acks.read_ack(grant.stream, device)
+                if stored is None:
+                    return "snap", None
+                return "acked", parse_cursor(stored)
+            case _:
+                assert_never(ask.start)
+
+    async def _read(self, grant: Grant, start: From, mode: Mode | None) -> Gap | None:
+        """Sends what follows ``start``; with a mode, ``sub`` goes first. Returns at a gap."""
+        services, bounds = self._link.services, self._replay_bounds()
+        async with services.hub.open(grant.stream, grant.view, start, bounds) as position:
+            self._position = position
+            try:
+                missed, begun = position.missed, position.cursor
+                item = await self._next(position)
+                if mode is not None:
+                    self._announce(grant, mode, item, begun, missed)
+                while not isinstance(item, Gap):
+                    await self._send(item)
+                    item = await self._next(position)
+                return item
+            finally:
+                self._position = None
+
+    async def _next(self, position: Position) -> Item:
+        """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
+        tries = int(_STORE_AWAY_S / _RETRY_S)
+        while True:
+            try:
+                self._waits = True
+                return await anext(position)
+            except StoreUnavailable:
+                tries -= 1
+                if tries <= 0:
+                    raise
+            finally:
+                self._waits = False
+            await asyncio.sleep(_RETRY_S)
+
+    def _announce(
+        self, grant: Grant, mode: Mode, first: Item, begun: Cursor | None, missed: int
+    ) -> None:
+        if not isinstance(first, Gap):
+            if begun is not None:
+                self._link.feed(Told(self._subscribed(grant, mode, begun, missed)))
+        elif first.top is not None:
+            self._link.feed(Told(self._subscribed(grant, "gap", first.top, 0)))
+
+    async def _send(self, item: Page | Live) -> None:
+        stream, link = self.ask.stream, self._link
+        match item:
+            case Page(entries, previous):
+                await link.outbox.wait_for_room()
+                for linked in entries:
+                    key = f"{stream}\0{previous}"
+                    frame = linked.memo.get(key)
+                    if frame is None:
+                        frame = build_event(stream, linked, previous)
+                        if len(linked.memo) < _MEMOS:
+                            linked.memo[key] = frame
+                    link.outbox.put(frame)
+                    previous = linked.entry.sequence
+                last = entries[-1]
+                cursor = Cursor(item.cursor.epoch, last.entry.sequence, last.chain)
+                link.feed(Delivered(stream, cursor))
+            case Live(cursor, replayed):
+                link.feed(Told(LiveFrame(stream, cursor, replayed)))
+            case _:
+                assert_never(item)
+
+    async def _repair(
+        self, name: StreamName, grant: Grant, gap: Gap, wish: SnapshotWish
+    ) -> Cursor | None:
+        """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
+        stream = self.ask.stream
+        taken = None if wish == "never" else await self._build_snapshot(name, grant)
+        place: SnapshotPlace = "inline" if taken else "none"
+        top = taken.cursor if taken else gap.top
+        self._link.services.on_gap(gap.why)
+        self._link.feed(Told(GapFrame(stream, gap.why, gap.have, top, gap.first, place)))
+        if taken is not None:
+            await self._link.outbox.wait_for_room()
+            self._link.feed(Told(taken))
+            return taken.cursor
+        self._link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
+        return None
+
+    async def _take_snapshot(self, name: StreamName, grant: Grant) -> Snapshot | None:
+        """The snapshot of the stream, or None after the client was told that there is none."""
+        taken = await self._build_snapshot(name, grant)
+        if taken is None:
+            stream = self.ask.stream
+            self._link.services.on_gap(GapReason.LOST)
+            self._link.feed(
+                Told(GapFrame(stream, GapReason.LOST, self.ask.cursor, None, None, "none"))
+            )
+            self._link.feed(Told(Unsubscribed(stream, "gone")))
+        return taken
+
+    async def answer_snapshot(self, ask: AskSnapshot, grant: Grant) -> None:
+        """Sends the read model as of now to a client that asked for it; a following goes on beside it."""
+        link = self._link
+        try:
+            taken = await self._build_snapshot(parse_stream_name(ask.stream), grant)
+        except PasserelleError as error:
+            refusal = refuse_subscription(ask.stream, error)
+            link.feed(Told(refuse_call(ask.id, error) if ask.id else replace(refusal, of="snap")))
+            return
+        if taken is None:
+            link.feed(Told(Refusal("not_found", "no snapshot is left", "snap", ask.stream)))
+        else:
+            link.feed(Told(replace(taken, id=ask.id)))
+
+    async def _build_snapshot(self, name: StreamName, grant: Grant) -> Snapshot | None:
+        """Cursor first, state second: writes in between show up twice, and never not at all."""
+        services = self._link.services
+        head = await services.log.read_head(grant.stream)
+        if head is None:
+            return None
+        cursor = end_of(head)
+        state = await services.snapshots.read_snapshot(self._link.principal, name, grant)
+        data: JsonObject = {**state, "asOf": str(cursor)}
+        taken = Snapshot(self.ask.stream, cursor, data, self.ask.id)
+        too_large = len(encode_server(taken)) > self._link.limits.outbound_bytes
+        return None if too_large else taken
+
+    def _subscribed(self, grant: Grant, mode: Mode, cursor: Cursor, missed: int) -> Subscribed:
+        return Subscribed(self.ask.stream, mode, cursor, is_dense(grant.view), missed, self.ask.id)
+
+    def _replay_bounds(self) -> ReplayBounds:
+        limits = self._link.limits
+        asked = self.ask.max_events or limits.replay_events
+        events = min(asked, limits.replay_events_max)
+        scale = max(1, events // limits.replay_events)
+        return ReplayBounds(events, limits.replay_bytes * scale)

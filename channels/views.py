@@ -1,0 +1,73 @@
+"""The three views of a stream: pure filters over stored entries.
+
+``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one
+task. A filtered view has the cursor and the sequences of its stream, so holes in it are normal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+import orjson
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Entry
+
+_PAYLOAD: Final = b',"payload":'
+_REASONING: Final = "reasoning."
+
+
+@dataclass(frozen=True, slots=True)
+class FullView:
+    """Every event of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainView:
+    """Every event without reasoning: what people follow by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """The plain events of one task, its attempts, actions and artifacts."""
+
+    task: str
+
+
+View: TypeAlias = FullView | PlainView | TaskView
+
+
+def is_dense(view: View) -> bool:
+    """Whether every sequence of the stream is in the view."""
+    return isinstance(view, FullView)
+
+
+def shows(view: View, entry: Entry) -> bool:
+    """Whether ``entry`` is part of the view."""
+    match view:
+        case FullView():
+            return True
+        case PlainView():
+            return not entry.type.startswith(_REASONING)
+        case TaskView(task):
+            return not entry.type.startswith(_REASONING) and read_task(entry.data) == task
+        case _:
+            assert_never(view)
+
+
+def read_task(data: bytes) -> str | None:
+    """The ``taskId`` of an envelope, without decoding its payload."""
+    task = read_header(data).get("taskId")
+    return task if isinstance(task, str) else None
+
+
+def read_header(data: bytes) -> JsonObject:
+    """The members of an envelope before its payload, which is the last one.
+
+    The cut is safe: inside a JSON string a quote is escaped, so no value can contain the separator.
+    """
+    end = data.find(_PAYLOAD)
+    header: JsonObject = orjson.loads(data if end < 0 else data[:end] + b"}")
+    return header

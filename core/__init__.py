@@ -1,0 +1,1 @@
+"""Facts, states and commands: pure, without I/O, clock or randomness."""

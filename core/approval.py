@@ -1,0 +1,301 @@
+"""The approval machine: what a question can be told, and what follows.
+
+A question is opened once and closed at most once (I7). Two things are kept apart that other systems mix: the
+*resolution*, which is a fact the moment it is stored, and the *return*, which is the long way of that answer to the
+peer that waits for it. A person who has decided is done, even while the peer is away.
+
+Resolution. A question is *pending* until the first valid answer, its expiry, or the end of what asked for it. It
+then is *allowed*, *rejected*, *answered* (words were wanted, and came), *expired*, *cancelled* or *superseded*, and
+nothing moves it again: whoever comes late learns who closed it and how. The repeat of the very answer that won is no
+loser: it changes nothing and is told the same as the first time. A timeout never allows. Who may decide is checked
+before anything else, so that a stranger learns nothing.
+
+Return. Where a peer waits, the append that closes the question also owes it the answer: *owed*, then *returning* for
+each attempt (stored before anything is sent), then *returned* or *undeliverable*. The latter is visible and can be
+tried again; it never reopens the question. ``none`` means that nobody waits for it elsewhere.
+
+Presence does not occur. There is no command for a lost connection, a closed app, a drain or a restart, so none of
+these can decide (I6). Nor does this file look at a clock: an answer that is too late is refused by the store, which
+compares ``not_after_ms`` with its own time, and so gateways with clocks apart agree.
+
+``TABLE`` is the whole of it: for a command, from which state it is allowed and where it may lead. None is a question
+that does not exist. Resolution commands read the state, return commands the return state. ``decide`` turns a command
+into facts, ``evolve`` folds facts into the record and never raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.approval_commands import (
+    ActionCommand,
+    Answer,
+    BeginReturn,
+    CancelAction,
+    Expire,
+    FailReturn,
+    FinishReturn,
+    OpenAction,
+    RetryReturn,
+    SupersedeAction,
+)
+from passerelle.core.approval_facts import (
+    OUTCOMES,
+    decide_alone,
+    record_answer,
+    tell_closing,
+    tell_opening,
+    tell_return,
+)
+from passerelle.core.approval_guards import (
+    check_audience,
+    check_binding,
+    check_opening,
+    check_words,
+    choose_option,
+)
+from passerelle.core.approval_record import SCHEMA, ActionRecord, ActionState, ReturnState
+from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.payloads.approval import (
+    ActionRequired,
+    ActionResolved,
+    ChannelPermissionReturned,
+)
+
+if TYPE_CHECKING:
+    from passerelle.core.events import Event, Fact
+    from passerelle.core.payloads.approval import Decision
+
+__all__ = [
+    "TABLE",
+    "ActionRecord",
+    "decide",
+    "evolve",
+    "find_not_after",
+    "find_replay",
+    "folds_action",
+    "render_table",
+]
+
+Stand: TypeAlias = ActionState | ReturnState
+
+TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
+    OpenAction: {None: frozenset({"pending"})},
+    Answer: {"pending": frozenset(OUTCOMES.values())},
+    Expire: {"pending": frozenset({"expired"})},
+    CancelAction: {"pending": frozenset({"cancelled"})},
+    SupersedeAction: {"pending": frozenset({"superseded"})},
+    BeginReturn: {"owed": frozenset({"returning"}), "returning": frozenset({"returning"})},
+    FinishReturn: {"returning": frozenset({"returned"})},
+    FailReturn: {
+        "owed": frozenset({"undeliverable"}),
+        "returning": frozenset({"undeliverable"}),
+    },
+    RetryReturn: {"undeliverable": frozenset({"owed"})},
+}
+
+_RETURNING: Final = (BeginReturn, FinishReturn, FailReturn, RetryReturn)
+_RETURN_MOVES: Final = frozenset(
+    (source, target)
+    for command in _RETURNING
+    for source, targets in TABLE[command].items()
+    for target in targets
+)
+
+
+def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> list[Fact]:
+    """The facts that a command leads to, all for one append; none for the repeat of the answer that won.
+
+    Raises:
+        NotFound: no such question, or another owner's.
+        Forbidden: the credential does not decide.
+        ActionClosed: the question is closed; ``winner`` says by whom (I7).
+        StaleAnswer: the answer was to another revision or digest.
+        UnknownOption, InvalidContent, InvalidInput: naming the field.
+        UnsupportedOperation: the state does not allow the command, or it is too early to expire.
+    """
+    if isinstance(command, OpenAction):
+        if state is not None:
+            raise InvalidInput("actionId", "the question is open already")
+        check_opening(command)
+        return tell_opening(command.scope, command.request)
+    if state is None:
+        raise NotFound("action", "")
+    if isinstance(command, Answer):
+        check_audience(state, command)
+        if find_replay(state, command) is not None:
+            return []
+    stand = state.return_state if isinstance(command, _RETURNING) else state.state
+    if stand not in TABLE[type(command)]:
+        raise _refuse(state, command, stand)
+    return _decide(state, command, now_ms)
+
+
+def find_replay(state: ActionRecord | None, answer: Answer) -> Decision | None:
+    """The recorded decision, if ``answer`` is the repeat of it: same id, principal, option and content."""
+    won = state.decision if state is not None else None
+    if state is None or won is None or won.source != "answer":
+        return None
+    named = answer.option_id or won.option_id
+    same = (answer.decision_id, answer.who.id, named, answer.content)
+    return won if same == (won.decision_id, won.decided_by, won.option_id, won.content) else None
+
+
+def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | None:
+    """``not_after_ms`` of the append: an answer counts until the question expires, by the store's clock."""
+    return state.request.expires_ms if state is not None and isinstance(command, Answer) else None
+
+
+def folds_action(event: Event) -> bool:
+    """Whether the event can change the record of the action that its scope names."""
+    payload = event.fact.payload
+    if isinstance(payload, ChannelPermissionReturned):
+        return payload.direction == "delivery"
+    return isinstance(payload, ActionRequired | ActionResolved)
+
+
+def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
+    """The record after an event; total. What it does not know, or has folded already, changes nothing."""
+    payload = event.fact.payload
+    if state is None:
+        return _start(payload, event) if isinstance(payload, ActionRequired) else None
+    if event.fact.scope.action_id != state.request.action_id:
+        return state
+    if state.last_seq > 0 and event.sequence <= state.last_seq:
+        return state
+    moved = replace(state, updated_at=event.timestamp, last_seq=event.sequence)
+    match payload:
+        case ActionResolved(decision=decision) if state.is_open:
+            return replace(
+                moved,
+                state=decision.outcome,
+                rev=state.rev + 1,
+                decision=decision,
+                superseded_by=payload.superseded_by,
+                return_state="owed" if payload.returns else "none",
+            )
+        case ChannelPermissionReturned(direction="delivery"):
+            return _fold_return(state, moved, payload)
+        case _:
+            return state
+
+
+def render_table() -> str:
+    """``TABLE`` as Markdown: a diagram and every row of it."""
+    arrows = [
+        f"    {_name(source)} --> {target} : {command.__name__}"
+        for command, rows in TABLE.items()
+        for source, targets in rows.items()
+        for target in sorted(targets)
+    ]
+    rows_text = [
+        f"| {command.__name__} | {source or 'none yet'} | {', '.join(sorted(targets))} |"
+        for command, rows in TABLE.items()
+        for source, targets in rows.items()
+    ]
+    return "\n".join(
+        [
+            "```mermaid",
+            "stateDiagram-v2",
+            *arrows,
+            "```",
+            "",
+            "| command | from | to |",
+            "| --- | --- | --- |",
+            *rows_text,
+            "",
+        ]
+    )
+
+
+def _name(source: Stand | None) -> str:
+    return "[*]" if source is None else source
+
+
+def _decide(
+    state: ActionRecord,
+    command: Answer
+    | Expire
+    | CancelAction
+    | SupersedeAction
+    | BeginReturn
+    | FinishReturn
+    | FailReturn
+    | RetryReturn,
+    now_ms: int,
+) -> list[Fact]:
+    match command:
+        case Answer():
+            return _answer(state, command, now_ms)
+        case Expire():
+            if now_ms < state.request.expires_ms:
+                raise UnsupportedOperation("the question has not expired", state=state.state)
+            return tell_closing(state, decide_alone(state, "expired", "timeout", "timeout", now_ms))
+        case CancelAction(cause=cause):
+            return tell_closing(state, decide_alone(state, "cancelled", cause, "system", now_ms))
+        case SupersedeAction(by=by):
+            decision = decide_alone(state, "superseded", "superseded", "system", now_ms)
+            return tell_closing(state, decision, by)
+        case BeginReturn():
+            return [tell_return(state, "returning")]
+        case FinishReturn(native_status=native_status):
+            return [tell_return(state, "returned", native_status=native_status)]
+        case FailReturn(reason=reason):
+            return [tell_return(state, "undeliverable", reason=reason)]
+        case RetryReturn():
+            return [tell_return(state, "owed")]
+        case _:
+            assert_never(command)
+
+
+def _refuse(
+    state: ActionRecord, command: ActionCommand, stand: Stand
+) -> ActionClosed | UnsupportedOperation:
+    closed = state.closed_as
+    if closed is not None and not isinstance(command, _RETURNING):
+        return ActionClosed(closed, state.describe_winner())
+    name = type(command).__name__
+    return UnsupportedOperation(
+        f"a question that is {state.state}, return {state.return_state}, does not take {name}",
+        state=stand,
+        command=name,
+    )
+
+
+def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
+    check_binding(state, answer)
+    option = choose_option(state, answer)
+    check_words(state, answer, option)
+    return tell_closing(state, record_answer(answer, option, now_ms))
+
+
+def _start(payload: ActionRequired, event: Event) -> ActionRecord:
+    return ActionRecord(
+        schema=SCHEMA,
+        request=payload.request,
+        scope=replace(event.fact.scope, action_id=payload.request.action_id),
+        state="pending",
+        rev=1,
+        updated_at=event.timestamp,
+        first_seq=event.sequence,
+        last_seq=event.sequence,
+    )
+
+
+def _fold_return(
+    state: ActionRecord, moved: ActionRecord, told: ChannelPermissionReturned
+) -> ActionRecord:
+    match told.outcome:
+        case ("owed" | "returning" | "returned" | "undeliverable") as outcome if (
+            state.return_state,
+            outcome,
+        ) in _RETURN_MOVES:
+            return replace(
+                moved,
+                return_state=outcome,
+                return_attempts=told.attempts,
+                return_error=told.reason,
+            )
+        case _:
+            return state

@@ -1,0 +1,101 @@
+"""What can be told to a question; ``core/approval.py`` says when each is allowed and what it does.
+
+There is no command for a lost connection, a closed app, a drain or a restart: those decide nothing (I6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from passerelle.core.facts import Scope
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import Request
+from passerelle.core.principal import Principal
+
+CancelCause: TypeAlias = Literal[
+    "task_cancelled", "asker_withdrew", "asker_lost", "peer_terminal", "peer_moved_on"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAction:
+    """Asks. ``scope`` names what the question belongs to; its action id is filled in."""
+
+    request: Request
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answers (CMD-14). ``who`` is the authenticated principal, never a name out of a body.
+
+    ``rev`` and ``digest`` say what was read. Without ``option_id`` the one option that takes an answer is meant.
+    ``turn_id`` is set where the answer came as a message to the task: the turn then gives the decision its id,
+    and no other answer may name a turn.
+    """
+
+    who: Principal
+    rev: int
+    digest: str
+    decision_id: str
+    option_id: str | None = None
+    content: JsonObject | None = None
+    comment: str | None = None
+    turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """The time is over; the time of ``decide`` must be the store's, which claimed the due row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAction:
+    """Nobody waits for the answer any more."""
+
+    cause: CancelCause
+
+
+@dataclass(frozen=True, slots=True)
+class SupersedeAction:
+    """The peer asks something else instead; ``by`` is the action that opens in the same append."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReturn:
+    """An attempt to tell the asking side begins: stored before anything is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishReturn:
+    """The asking side has the answer; ``native_status`` is its state since then."""
+
+    native_status: str
+
+
+@dataclass(frozen=True, slots=True)
+class FailReturn:
+    """The answer cannot be delivered any more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryReturn:
+    """Somebody wants an undeliverable answer tried again."""
+
+
+ActionCommand: TypeAlias = (
+    OpenAction
+    | Answer
+    | Expire
+    | CancelAction
+    | SupersedeAction
+    | BeginReturn
+    | FinishReturn
+    | FailReturn
+    | RetryReturn
+)

@@ -1,0 +1,170 @@
+"""What must hold before a question is opened or an answer counts: each guard raises one typed error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.canonical import canonicalize
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidContent,
+    InvalidInput,
+    NotFound,
+    StaleAnswer,
+    UnknownOption,
+)
+from passerelle.core.events import check_scope
+from passerelle.core.ids import read_shard
+from passerelle.core.principal import PrincipalKind, Scope
+from passerelle.core.response_schema import check_content, check_schema, is_blank
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_commands import Answer, OpenAction
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import Option, Request
+
+TITLE_LIMIT: Final = 120
+COMMENT_LIMIT: Final = 2000
+CONTENT_LIMIT_BYTES: Final = 8192
+DECISION_ID_LIMIT: Final = 128
+MAX_LIFETIME_MS: Final = 30 * 24 * 3_600_000
+
+_DECIDERS: Final[frozenset[PrincipalKind]] = frozenset({"person", "service"})
+
+
+def check_opening(command: OpenAction) -> None:
+    """Refuses a question that nobody could answer, or that would never end.
+
+    Raises:
+        InvalidInput: naming the field.
+    """
+    request = command.request
+    if read_shard(request.action_id) is None:
+        raise InvalidInput("actionId", "is not an id of ours")
+    check_scope("permission.requested", command.scope)
+    if not 0 < len(request.title) <= TITLE_LIMIT or not request.title.isprintable():
+        raise InvalidInput("title", f"must be one line of 1 to {TITLE_LIMIT} characters")
+    if not request.owner:
+        raise InvalidInput("owner", "somebody must be able to decide")
+    if not request.digest:
+        raise InvalidInput("digest", "an answer needs something to be bound to")
+    if not 0 < request.expires_ms - request.created_ms <= MAX_LIFETIME_MS:
+        raise InvalidInput("expiresMs", "must be after createdMs, and within 30 days of it")
+    if request.on_timeout == "keep_waiting" and request.kind != "input":
+        raise InvalidInput("onTimeout", "keep_waiting is for questions of kind input")
+    _check_options(request)
+
+
+def check_audience(record: ActionRecord, answer: Answer) -> None:
+    """Only the owner decides, and only as a person or a service that holds the right.
+
+    An agent's credential never decides, whatever its scopes say: it is the asking side. Words are no decision: who
+    owns a task may answer a question of kind input by writing to the task, as in any A2A conversation (ST-6).
+
+    Raises:
+        NotFound: another owner's question looks like none.
+        Forbidden: the owner's credential does not carry the right.
+    """
+    who, request = answer.who, record.request
+    if (who.tenant, who.key) != (request.tenant, request.owner):
+        raise NotFound("action", request.action_id)
+    if request.kind == "input" and answer.turn_id is not None:
+        return
+    if who.kind not in _DECIDERS:
+        raise Forbidden(f"a credential of kind {who.kind} never decides", kind=who.kind)
+    if Scope.DECIDE not in who.scopes:
+        raise Forbidden(f"the credential lacks {Scope.DECIDE}", scope=Scope.DECIDE)
+
+
+def check_binding(record: ActionRecord, answer: Answer) -> None:
+    """The answer must be to what stands here now, not to an earlier state of it.
+
+    Raises:
+        StaleAnswer: another revision, or another digest.
+        InvalidInput: ``rev`` is no number.
+    """
+    if isinstance(answer.rev, bool):
+        raise InvalidInput("rev", "must be a whole number")
+    if answer.rev != record.rev:
+        raise StaleAnswer("stale_revision", "rev")
+    if answer.digest != record.request.digest:
+        raise StaleAnswer("digest_mismatch", "digest")
+
+
+def choose_option(record: ActionRecord, answer: Answer) -> Option:
+    """The option that an answer names; without a name, the one that takes an answer.
+
+    Raises:
+        UnknownOption: the question does not offer it.
+    """
+    if answer.option_id is not None:
+        option = record.find_option(answer.option_id)
+        if option is None:
+            raise UnknownOption("optionId", "is not one of the options")
+        return option
+    answering = [option for option in record.request.options if option.kind == "answer"]
+    if len(answering) != 1 or answer.content is None:
+        raise UnknownOption("optionId", "must name one of the options")
+    return answering[0]
+
+
+def check_words(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """What was said beside the option: ids, comment, content.
+
+    Raises:
+        InvalidInput: the decision id or the comment is out of bounds.
+        InvalidContent: the content is missing, blank, unasked for, or not what the schema wants.
+    """
+    if not 0 < len(answer.decision_id) <= DECISION_ID_LIMIT:
+        raise InvalidInput("decisionId", f"must have 1 to {DECISION_ID_LIMIT} characters")
+    # What is sent to the peer for a decision named after a turn is that turn's message.
+    names_turn = answer.decision_id.startswith("turn_")
+    if names_turn != (answer.turn_id is not None) or answer.turn_id not in {
+        None,
+        answer.decision_id,
+    }:
+        raise InvalidInput(
+            "decisionId", "only an answer that came as a turn has the id of its turn"
+        )
+    if names_turn and (option.kind != "answer" or record.request.kind != "input"):
+        raise InvalidInput("optionId", "a message answers questions in words, and nothing else")
+    if answer.comment is not None and len(answer.comment) > COMMENT_LIMIT:
+        raise InvalidInput("comment", f"must have at most {COMMENT_LIMIT} characters")
+    if option.kind == "answer":
+        _check_content(answer.content, record.request.response_schema)
+        _check_size(answer.content)
+    elif answer.content is not None:
+        raise InvalidContent("content", f"the option {option.option_id} takes none")
+
+
+def _check_content(content: JsonObject | None, schema: JsonObject | None) -> None:
+    if content is None or is_blank(content):
+        raise InvalidContent("content", "an empty answer answers nothing")
+    if schema is not None:
+        check_content(schema, content)
+
+
+def _check_size(content: JsonObject | None) -> None:
+    try:
+        size = len(canonicalize(content))
+    except InvalidInput as error:
+        raise InvalidContent("content", error.reason) from None
+    if size > CONTENT_LIMIT_BYTES:
+        raise InvalidContent("content", f"has more than {CONTENT_LIMIT_BYTES} bytes")
+
+
+def _check_options(request: Request) -> None:
+    names = [option.option_id for option in request.options]
+    if not names or len(set(names)) != len(names) or not all(names):
+        raise InvalidInput("options", "must have distinct, non-empty ids, and be at least one")
+    wants_words = request.kind in {"input", "auth"}
+    for option in request.options:
+        if (option.kind == "answer" and not wants_words) or (
+            option.kind.startswith("allow_") and wants_words
+        ):
+            raise InvalidInput(
+                "options", f"{option.kind} does not fit a question of {request.kind}"
+            )
+    if request.response_schema is not None:
+        check_schema(request.response_schema)

@@ -1,0 +1,169 @@
+"""What can be asked of the gateway: the closed unions behind A2A, ``/v1``, channels and the command line.
+
+An edge translates into one of these and nothing else (CMD-27). A command may change something; a query
+never does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import Decision
+from passerelle.core.record import record
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import FacadeTaskId
+    from passerelle.core.principal import Principal
+
+TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
+Wait: TypeAlias = Literal["stream", "unary", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitTurn:
+    """A message to an agent (CMD-1).
+
+    ``message`` is an A2A 1.0 Message as the caller wrote it, unknown members included; ``task`` and ``context_id``
+    are what it names. ``session_id`` puts a new context into a session that exists. ``params`` are further members of
+    the caller's SendMessage request. ``wait`` says how the caller takes its answer, and so how the peer is asked.
+    """
+
+    agent: str
+    message: JsonObject
+    source: TurnSource
+    wait: Wait
+    task: str | None = None
+    context_id: str | None = None
+    session_id: str | None = None
+    params: JsonObject | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTask:
+    """Stop a task (CMD-9): the intent is recorded first, then the peer is told."""
+
+    task: str
+    agent: str | None = None
+    reason: str | None = None
+
+
+@record
+class RespondAction:
+    """Answer a question (CMD-14): the only way to resolve one. ``rev`` and ``digest`` say what was read."""
+
+    action_id: str
+    rev: int
+    digest: str
+    decision_id: str
+    option_id: str | None = None
+    content: JsonObject | None = None
+    comment: str | None = None
+
+
+Command: TypeAlias = SubmitTurn | CancelTask | RespondAction
+
+
+@dataclass(frozen=True, slots=True)
+class GetTask:
+    """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none."""
+
+    task: str
+    agent: str | None = None
+    history_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListTasks:
+    """Tasks of the caller, by status time, newest first. ``after_ms`` is a status time (exclusive)."""
+
+    agent: str | None = None
+    context_id: str | None = None
+    state: str | None = None
+    page_size: int = 50
+    page_token: str | None = None
+    history_length: int | None = None
+    after_ms: int | None = None
+    include_artifacts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GetRecord:
+    """The local record of a task: what A2A has no room for (attempts, edges, progress)."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetAction:
+    """One question and where it stands."""
+
+    action_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListActions:
+    """Open questions that the caller may see."""
+
+    limit: int = 100
+
+
+Query: TypeAlias = GetTask | ListTasks | GetRecord | GetAction | ListActions
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAccepted:
+    """A turn is stored. ``task`` is the local record; whether callers see it as a task shows with the first answer."""
+
+    session_id: str
+    thread_id: str
+    turn_id: str
+    task_id: str
+    facade: FacadeTaskId
+    context_id: str
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CancelAccepted:
+    """The intent is stored; ``task`` is the task as its owner sees it now, in A2A form."""
+
+    task: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class ActionAnswered:
+    """Our answer counts (``won``), or it is the repeat of one that did (``replayed``)."""
+
+    outcome: Literal["won", "replayed"]
+    rev: int
+    decision: Decision
+
+
+Result: TypeAlias = TurnAccepted | CancelAccepted | ActionAnswered
+
+
+class Authenticator(Protocol):
+    """Makes a principal out of a credential; owner token and API keys first, further kinds behind the same call."""
+
+    def authenticate(self, token: str | None, device: str | None = None) -> Principal:
+        """The principal of a bearer token.
+
+        Raises:
+            Unauthenticated: there is none, or it does not hold.
+        """
+        ...
+
+
+class CommandService(Protocol):
+    """The one service behind every edge. Errors are those of ``core/errors.py``."""
+
+    async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+        """Carries out a command, once per idempotency key and principal (CMD-30)."""
+        ...
+
+    async def read(self, principal: Principal, query: Query) -> JsonObject:
+        """Answers a query from stored state."""
+        ...

@@ -1,0 +1,309 @@
+"""Every error this project raises, in one tree with two branches.
+
+::
+
+    PasserelleError
+    ├── CallerError                 the one who asked did something that cannot be served
+    │   ├── InvalidInput            a field is missing, malformed or out of bounds
+    │   │   ├── MalformedBody       the bytes are not what their type says
+    │   │   ├── BadCursor           a cursor text that does not parse
+    │   │   ├── InvalidContent      an answer that does not fit the question
+    │   │   └── UnknownOption       an option the question does not offer
+    │   ├── TooLarge                over a size limit
+    │   ├── UnknownMethod           no such operation
+    │   ├── VersionNotSupported     a protocol version that is not served
+    │   ├── ContentTypeNotSupported a media type that is not served
+    │   ├── Unauthenticated         no credential, or one that does not hold
+    │   ├── Forbidden               a credential without the right
+    │   ├── NotFound                unknown, or not the caller's: the two look the same
+    │   ├── UnsupportedOperation    the state of the thing does not allow it (terminal is frozen)
+    │   ├── NotCancelable           a task that has ended
+    │   ├── Conflict                somebody else changed it first
+    │   ├── IdempotencyConflict     one key, two different requests
+    │   ├── ActionClosed            the question is answered, expired, cancelled or superseded
+    │   ├── StaleAnswer             the answer names an older revision or another digest
+    │   ├── ConfigInvalid           a setting that cannot be used
+    │   └── DirectoryInUse          another gateway has this data directory
+    └── RemoteError                 something we depend on failed
+        ├── StoreUnavailable        the store did not answer, or cannot write
+        ├── EngineFailed            the embedded engine cannot be started or kept up
+        ├── PeerUnavailable         a peer agent cannot be reached
+        ├── PeerRefused             a peer answered with an error of its own
+        ├── InvalidAgentResponse    a peer answered with something that is not A2A
+        └── Draining                this instance is shutting down
+
+A class has a stable ``code`` and says whether trying again can help. An edge (A2A, HTTP,
+channel, exit status) maps classes in one table of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+Wrote: TypeAlias = Literal["no", "unknown"]
+ClosedState: TypeAlias = Literal["already_resolved", "expired", "cancelled", "superseded"]
+
+
+class PasserelleError(Exception):
+    """The root: ``str(error)`` is one sentence for people, ``details`` are fields for programs."""
+
+    code: ClassVar[str] = "internal"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: str | int | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, str | int] = {
+            name: value for name, value in details.items() if value is not None
+        }
+
+    @property
+    def stable_code(self) -> str:
+        """The code shown outside; a class that covers several cases refines it."""
+        return self.code
+
+
+class CallerError(PasserelleError):
+    """The caller's fault: the same request will fail again."""
+
+    code = "bad_request"
+
+
+class RemoteError(PasserelleError):
+    """The fault of something we depend on: the same request may succeed later."""
+
+    code = "unavailable"
+    retryable = True
+
+    def __init__(
+        self, message: str, *, retry_after_s: int | None = None, **details: str | int | None
+    ) -> None:
+        super().__init__(message, **details)
+        self.retry_after_s = retry_after_s
+
+
+class InvalidInput(CallerError):
+    """A field is missing, malformed or out of bounds; ``field`` is its path, such as ``message.parts[0]``."""
+
+    code = "invalid_input"
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}", field=field, reason=reason)
+        self.field = field
+        self.reason = reason
+
+
+class MalformedBody(InvalidInput):
+    """The bytes are not what their content type says."""
+
+    code = "malformed_body"
+
+
+class BadCursor(InvalidInput):
+    """A cursor text that does not parse; a cursor that parses and does not hold is a gap, not an error."""
+
+    code = "bad_cursor"
+
+
+class InvalidContent(InvalidInput):
+    """An answer whose content does not fit the question."""
+
+    code = "invalid_content"
+
+
+class UnknownOption(InvalidInput):
+    """An answer names an option that the question does not offer."""
+
+    code = "unknown_option"
+
+
+class TooLarge(CallerError):
+    """Over a size limit."""
+
+    code = "too_large"
+
+    def __init__(self, what: str, limit_bytes: int) -> None:
+        super().__init__(
+            f"{what} is larger than {limit_bytes} bytes", what=what, limit_bytes=limit_bytes
+        )
+
+
+class UnknownMethod(CallerError):
+    """No such operation."""
+
+    code = "unknown_method"
+
+    def __init__(self, method: str) -> None:
+        super().__init__(f"there is no method {method[:80]!r}", method=method[:80])
+
+
+class VersionNotSupported(CallerError):
+    """A protocol version that is not served here."""
+
+    code = "version_not_supported"
+
+    def __init__(self, asked: str, served: tuple[str, ...]) -> None:
+        super().__init__(
+            f"protocol version {asked or 'unset (read as 0.3)'} is not supported; served: {', '.join(served)}",
+            asked=asked,
+            served=", ".join(served),
+        )
+
+
+class ContentTypeNotSupported(CallerError):
+    """A request content type that is not served here."""
+
+    code = "content_type_not_supported"
+
+    def __init__(self, media_type: str) -> None:
+        super().__init__(
+            f"content type {media_type[:80]!r} is not supported", media_type=media_type[:80]
+        )
+
+
+class Unauthenticated(CallerError):
+    """No credential, or one that does not hold."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(CallerError):
+    """A credential that does not carry the right."""
+
+    code = "forbidden"
+
+
+class NotFound(CallerError):
+    """Unknown, or another caller's: the two look the same, so that ids cannot be probed."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"there is no {kind} {name[:120]!r}", kind=kind, name=name[:120])
+        self.kind = kind
+
+
+class UnsupportedOperation(CallerError):
+    """The state of the thing does not allow the operation; a terminal task is frozen (LT-12)."""
+
+    code = "unsupported_operation"
+
+
+class NotCancelable(CallerError):
+    """The task has ended."""
+
+    code = "not_cancelable"
+
+
+class Conflict(CallerError):
+    """Somebody else changed it first, again and again, or the expected version is old."""
+
+    code = "conflict"
+    retryable = True
+
+
+class IdempotencyConflict(CallerError):
+    """One idempotency key came with two different requests."""
+
+    code = "idempotency_conflict"
+
+
+class ActionClosed(CallerError):
+    """The question is closed; ``winner`` says who closed it and how (I7)."""
+
+    def __init__(self, state: ClosedState, winner: JsonObject) -> None:
+        super().__init__(f"the action is closed: {state.replace('_', ' ')}", state=state)
+        self.state: ClosedState = state
+        self.winner = winner
+
+    @property
+    def stable_code(self) -> str:
+        return self.state
+
+
+class StaleAnswer(CallerError):
+    """The answer names an older revision (``stale_revision``) or another digest (``digest_mismatch``)."""
+
+    def __init__(self, why: Literal["stale_revision", "digest_mismatch"], field: str) -> None:
+        super().__init__(f"{field}: the question has changed since it was read", field=field)
+        self.why = why
+
+    @property
+    def stable_code(self) -> str:
+        return self.why
+
+
+class ConfigInvalid(CallerError):
+    """A setting that cannot be used; ``where`` names file and key."""
+
+    code = "config_invalid"
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}", where=where, reason=reason)
+
+
+class DirectoryInUse(CallerError):
+    """Another gateway, or its engine, still has this data directory open."""
+
+    code = "directory_in_use"
+
+    def __init__(self, directory: str, pid: str) -> None:
+        super().__init__(
+            f"data directory {directory} is in use by process {pid}", directory=directory, pid=pid
+        )
+
+
+class StoreUnavailable(RemoteError):
+    """The store did not answer or cannot write.
+
+    ``wrote`` is ``no`` when nothing can have been written, ``unknown`` when the call may have
+    run: then only the same operation id may be tried again.
+    """
+
+    code = "store_unavailable"
+
+    def __init__(self, reason: str, wrote: Wrote, retry_after_s: int = 1) -> None:
+        super().__init__(
+            f"the store is not available ({reason})", retry_after_s=retry_after_s, reason=reason
+        )
+        self.reason = reason
+        self.wrote: Wrote = wrote
+
+
+class EngineFailed(RemoteError):
+    """The embedded engine cannot be found, started or kept running."""
+
+    code = "engine_failed"
+
+
+class PeerUnavailable(RemoteError):
+    """A peer agent cannot be reached, or does not answer in time."""
+
+    code = "peer_unavailable"
+
+
+class PeerRefused(RemoteError):
+    """A peer answered with an A2A error; ``native_code`` is its JSON-RPC code."""
+
+    code = "peer_refused"
+    retryable = False
+
+    def __init__(self, message: str, native_code: int) -> None:
+        super().__init__(message, native_code=native_code)
+        self.native_code = native_code
+
+
+class InvalidAgentResponse(RemoteError):
+    """A peer answered with something that is not A2A."""
+
+    code = "invalid_agent_response"
+    retryable = False
+
+
+class Draining(RemoteError):
+    """This instance is shutting down and takes no new work."""
+
+    code = "draining"

@@ -1,0 +1,287 @@
+"""The event envelope: what every stored fact looks like (ENV-1…ENV-13).
+
+A fact is what was decided: a payload and the ids it belongs to. An event is a fact with an identity and a
+time. Its bytes are made once, without the sequence that only the store knows and without the opening
+brace; the store writes ``{"sequence":<n>,`` before them. The payload is the last member of the envelope,
+and the A2A frame of a visible event the last member of the payload, so that readers cut it out by offset
+and length and nothing on the read path decodes it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.core.codec import from_wire, to_wire
+from passerelle.core.errors import InvalidInput, MalformedBody
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Ref, Scope
+from passerelle.core.payloads import PAYLOADS, Payload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.json import Json, JsonObject
+
+SCHEMA_VERSION: Final = "1.0"
+FRAME: Final = "a2a"
+"""The member of a payload that holds the outgoing A2A frame."""
+
+_SCOPE_MEMBERS: Final = tuple(name for name in Scope.__dataclass_fields__)
+_TURN: Final = ("session_id", "thread_id", "turn_id")
+_REQUIRED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("turn.", _TURN),
+    ("action.", (*_TURN, "action_id")),
+    ("permission.", _TURN),
+    ("routing.", _TURN),
+    ("cost.", _TURN),
+    ("task.attempt.", ("task_id", "run_id")),
+    ("task.", ("task_id",)),
+    ("run.", ("task_id", "run_id")),
+    ("artifact.", ("task_id", "run_id")),
+    ("thread.", ("session_id", "thread_id")),
+    ("subagent.", ("subagent_id",)),
+    ("tool.catalog.", _TURN),
+    ("tool.", ("tool_call_id",)),
+    ("job.item.", ("task_id",)),
+)
+_TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class VendorPayload:
+    """The payload of a vendor type ``x.…``; always written beside a normalized event (ENV-12)."""
+
+    name: str
+    data: JsonObject
+
+    @property
+    def type(self) -> str:
+        """The vendor type."""
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePayload:
+    """A payload of a newer schema, or of a class that this version does not know: kept, not read (ENV-5, ENV-13)."""
+
+    name: str
+    data: JsonObject
+
+    @property
+    def type(self) -> str:
+        """The type as it was written."""
+        return self.name
+
+
+AnyPayload: TypeAlias = Payload | VendorPayload | OpaquePayload
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What was decided. ``frame`` is the A2A StreamResponse that callers of ``facade`` see, if they see any."""
+
+    scope: Scope
+    payload: AnyPayload
+    refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    frame: bytes | None = None
+    facade: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact with identity, time (RFC 3339 UTC with milliseconds, the producer's) and place in its stream.
+
+    ``sequence`` is 0 until the store has given one.
+    """
+
+    event_id: str
+    timestamp: str
+    runtime_id: str
+    fact: Fact
+    sequence: int = 0
+    schema_version: str = SCHEMA_VERSION
+
+    @property
+    def type(self) -> str:
+        """The event class."""
+        return self.fact.payload.type
+
+    def at(self, sequence: int) -> Event:
+        """The same event at a place in its stream."""
+        return replace(self, sequence=sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEvent:
+    """An event as the store takes it. ``frame`` = offset, length of the A2A frame in ``body``."""
+
+    event_id: str
+    type: str
+    body: bytes
+    frame: tuple[int, int] | None = None
+    facade: str | None = None
+
+
+@lru_cache(maxsize=256)
+def required_ids(kind: str) -> tuple[str, ...]:
+    """The members of a scope that an event of this class must have (ENV-6, ENV-7)."""
+    return next((names for prefix, names in _REQUIRED if kind.startswith(prefix)), ())
+
+
+def check_scope(kind: str, scope: Scope) -> None:
+    """Refuses an event that lacks an id which its class must have (ENV-6, ENV-7).
+
+    Raises:
+        InvalidInput: naming the missing id.
+    """
+    for name in required_ids(kind):
+        if getattr(scope, name) is None:
+            raise InvalidInput(name, f"an event {kind} must have it")
+
+
+def encode_event(event: Event) -> EncodedEvent:
+    """The stored form of an event.
+
+    Raises:
+        InvalidInput: an id that the class requires is missing, the time is not of the form that ``Event``
+            names, the type is neither normalized nor ``x.``, or a payload without a class of ours claims one.
+    """
+    kind = event.type
+    fact = event.fact
+    check_type(kind)
+    check_scope(kind, fact.scope)
+    if _TIMESTAMP.fullmatch(event.timestamp) is None:
+        raise InvalidInput("timestamp", "not RFC 3339 in UTC with milliseconds")
+    _check_untyped(fact.payload, event.schema_version)
+    envelope: JsonObject = {
+        "eventId": event.event_id,
+        "type": kind,
+        "timestamp": event.timestamp,
+        "schemaVersion": event.schema_version,
+        "runtimeId": event.runtime_id,
+        **to_wire(fact.scope),
+    }
+    if fact.refs:
+        envelope["refs"] = {name: to_wire(ref) for name, ref in fact.refs.items()}
+    envelope["payload"] = _payload_wire(fact.payload)
+    body = orjson.dumps(envelope)[1:]
+    if fact.frame is None:
+        return EncodedEvent(event.event_id, kind, body, None, fact.facade)
+    separator = b"" if body.endswith(b"{}}") else b","
+    start = body[:-2] + separator + b'"' + FRAME.encode() + b'":'
+    return EncodedEvent(
+        event.event_id, kind, start + fact.frame + b"}}", (len(start), len(fact.frame)), fact.facade
+    )
+
+
+def decode_event(
+    data: bytes, frame: tuple[int, int] | None = None, facade: str | None = None
+) -> Event:
+    """The event of stored bytes; classes and schemas that are not ours stay opaque (ENV-5, ENV-13).
+
+    Raises:
+        InvalidInput: the bytes are not an envelope, or a payload of ours is damaged.
+    """
+    envelope = _read_envelope(data)
+    kind, version = _read_text(envelope, "type"), _read_text(envelope, "schemaVersion")
+    newer = version != SCHEMA_VERSION
+    payload = _read_object(envelope, "payload")
+    payload.pop(FRAME, None)
+    known = {name: value for name, value in envelope.items() if name in _WIRE_SCOPE}
+    refs = _read_object(envelope, "refs")
+    sequence = envelope.get("sequence", 0)
+    if type(sequence) is not int:
+        raise InvalidInput("sequence", "not a whole number")
+    return Event(
+        event_id=_read_text(envelope, "eventId"),
+        timestamp=_read_text(envelope, "timestamp"),
+        runtime_id=_read_text(envelope, "runtimeId"),
+        sequence=sequence,
+        schema_version=version,
+        fact=Fact(
+            scope=from_wire(Scope, known, "scope", newer=newer),
+            payload=_decode_payload(kind, version, payload),
+            refs={
+                name: from_wire(Ref, ref, f"refs.{name}", newer=newer) for name, ref in refs.items()
+            },
+            frame=data[frame[0] : frame[0] + frame[1]] if frame else None,
+            facade=facade,
+        ),
+    )
+
+
+def check_type(kind: str) -> None:
+    """Refuses a type that is neither normalized nor a vendor's (ENV-1)."""
+    if kind not in _NORMALIZED and not (kind.startswith("x.") and len(kind) > len("x.")):
+        raise InvalidInput(
+            "type", f"{kind[:60]!r} is no normalized class and has no 'x.' before it"
+        )
+
+
+def read_schema_major(version: str) -> str:
+    """The part of a schema version that must be known to read a payload."""
+    return version.partition(".")[0]
+
+
+_NORMALIZED: Final = frozenset(member.value for member in EventType)
+_WIRE_SCOPE: Final = frozenset(
+    name.split("_")[0] + "".join(part.title() for part in name.split("_")[1:])
+    for name in _SCOPE_MEMBERS
+)
+
+
+def _payload_wire(payload: AnyPayload) -> JsonObject:
+    return payload.data if isinstance(payload, VendorPayload | OpaquePayload) else to_wire(payload)
+
+
+def _check_untyped(payload: AnyPayload, version: str) -> None:
+    """Nothing may be stored under a class of ours that its type has not checked (ENV-9)."""
+    if not isinstance(payload, VendorPayload | OpaquePayload):
+        return
+    if payload.type in _NORMALIZED and (
+        isinstance(payload, VendorPayload) or _is_readable(payload.type, version)
+    ):
+        raise InvalidInput("payload", f"{payload.type} has a payload type of its own")
+    if FRAME in payload.data:
+        raise InvalidInput(f"payload.{FRAME}", "the member is kept for the A2A frame")
+
+
+def _is_readable(kind: str, version: str) -> bool:
+    return kind in _NORMALIZED and read_schema_major(version) == read_schema_major(SCHEMA_VERSION)
+
+
+def _decode_payload(kind: str, version: str, payload: JsonObject) -> AnyPayload:
+    if kind.startswith("x."):
+        return VendorPayload(kind, payload)
+    if not _is_readable(kind, version):
+        return OpaquePayload(kind, payload)
+    return from_wire(PAYLOADS[EventType(kind)], payload, "payload", newer=version != SCHEMA_VERSION)
+
+
+def _read_envelope(data: bytes) -> JsonObject:
+    try:
+        envelope: Json = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise MalformedBody("event", "not JSON") from error
+    if not isinstance(envelope, dict):
+        raise MalformedBody("event", "not an object")
+    return envelope
+
+
+def _read_text(envelope: JsonObject, name: str) -> str:
+    value = envelope.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidInput(name, "an event must have it, as text")
+    return value
+
+
+def _read_object(envelope: JsonObject, name: str) -> JsonObject:
+    value = envelope.get(name, {})
+    if not isinstance(value, dict):
+        raise InvalidInput(name, "not an object")
+    return value

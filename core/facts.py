@@ -1,0 +1,87 @@
+"""Values that facts and records share: references, errors, the ids that an event belongs to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from passerelle.core.record import record
+
+
+class ErrorCategory(StrEnum):
+    """Where an error comes from (TR-19)."""
+
+    PEER = "peer"
+    TRANSPORT = "transport"
+    PROTOCOL = "protocol"
+    TIMEOUT = "timeout"
+    POLICY = "policy"
+    CALLER = "caller"
+    STORE = "store"
+    INTERNAL = "internal"
+
+
+@record
+class Failure:
+    """A structured error (TR-19). ``native`` is the peer's own code, as text."""
+
+    code: str
+    category: ErrorCategory
+    message: str
+    retryable: bool = False
+    source: str | None = None
+    native: str | None = None
+
+
+@record
+class Ref:
+    """Names content that is not in the event (ENV-10).
+
+    ``blob`` is a SHA-256 of the blob store; ``sequence`` names an entry of the same session instead.
+    """
+
+    blob: str | None = None
+    sequence: int | None = None
+    url: str | None = None
+    size: int | None = None
+    media_type: str | None = None
+    preview: str | None = None
+
+
+@record
+class Scope:
+    """The ids that an event belongs to (ENV-6, ENV-7, ENV-8)."""
+
+    session_id: str
+    thread_id: str | None = None
+    turn_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    step_id: str | None = None
+    tool_call_id: str | None = None
+    action_id: str | None = None
+    subagent_id: str | None = None
+    trace_id: str | None = None
+    span_id: str | None = None
+
+
+@record
+class Worker:
+    """Who carries out a run (ATT-4, A2A-5). ``card_hash`` is the card as it was when the run began."""
+
+    kind: Literal["agent", "process", "hosted", "scheduler", "external"]
+    peer: str
+    endpoint: str | None = None
+    card_hash: str | None = None
+    process_id: str | None = None
+
+
+@record
+class RetryPolicy:
+    """Copied into each attempt when it starts (ATT-10). Times in milliseconds."""
+
+    attempts: int = 1
+    backoff_ms: int = 1000
+    backoff_max_ms: int = 30_000
+    total_timeout_ms: int = 1_800_000
+    idle_timeout_ms: int = 120_000

@@ -1,0 +1,118 @@
+"""Ids: time-ordered, and carrying the shard that they live in.
+
+An id reads ``<prefix>_<shard><body>``: the shard is two lower-case hex digits, so any id routes to
+its place without a lookup. A minted body is 10 characters of milliseconds and 16 of randomness, both
+in Crockford's base 32, so ids of one prefix and shard sort by time. A derived body is a hash of what
+the id stands for: two who derive it meet in one place.
+
+The three task id spaces are three types, so that one cannot be passed for another (A2A-12): what a
+caller sees, what we store, what a peer said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, NewType
+
+SHARDS: Final = 64
+
+FacadeTaskId = NewType("FacadeTaskId", str)
+"""What our callers see: the task id, then ``<task id>~2``, ``~3`` … for later exposures."""
+TaskId = NewType("TaskId", str)
+"""The local durable record."""
+RemoteTaskId = NewType("RemoteTaskId", str)
+"""What a peer calls it; belongs to one run."""
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_LONGEST: Final = 34
+"""Characters of the longest id; a longer text of a caller is not worth remembering."""
+_PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_TAGS: Final = tuple(f"{number:02x}" for number in range(SHARDS))
+_OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
+_FACADE: Final = re.compile(
+    r"(task_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26})(?:~([1-9][0-9]*))?"
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Shard:
+    """One of 64 fixed hash tags; everything that one decision touches shares it."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < SHARDS:
+            message = f"a shard is 0 to {SHARDS - 1}, not {self.number}"
+            raise ValueError(message)
+
+    @property
+    def tag(self) -> str:
+        """Two lower-case hex digits, as they stand in ids and keys."""
+        return _TAGS[self.number]
+
+
+ALL_SHARDS: Final = tuple(Shard(number) for number in range(SHARDS))
+
+
+def encode_base32(number: int, length: int) -> str:
+    """``number`` as ``length`` (even) characters of Crockford's base 32, lower case, most significant first."""
+    return "".join([_PAIRS[(number >> place) & 1023] for place in range(5 * length - 10, -1, -10)])
+
+
+def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
+    """A minted id out of a time and 80 bits of randomness, both given."""
+    return f"{prefix}_{shard.tag}{encode_base32(now_ms, 10)}{encode_base32(entropy, 16)}"
+
+
+def derive_id(prefix: str, shard: Shard, *parts: str) -> str:
+    """An id that is a function of ``parts``: the same for everyone who derives it."""
+    return f"{prefix}_{shard.tag}{encode_base32(int.from_bytes(_digest(parts)[1:18], 'big'), 26)}"
+
+
+def derive_shard(*parts: str) -> Shard:
+    """The shard of something that has a name and no id of ours."""
+    return Shard(_digest(parts)[0] % SHARDS)
+
+
+def read_shard(identifier: str) -> Shard | None:
+    """The shard of an id of ours, or None when the text is not one."""
+    return _read_shard(identifier) if len(identifier) <= _LONGEST else None
+
+
+@lru_cache(8192)
+def _read_shard(identifier: str) -> Shard | None:
+    match = _OWN.fullmatch(identifier)
+    return Shard(int(match[1], 16)) if match else None
+
+
+def place(identifier: str) -> Shard:
+    """The shard of an id that is known to be ours.
+
+    Raises:
+        ValueError: the text is not an id of ours.
+    """
+    shard = read_shard(identifier)
+    if shard is None:
+        message = f"not an id: {identifier[:60]!r}"
+        raise ValueError(message)
+    return shard
+
+
+def expose(task: TaskId, exposure: int) -> FacadeTaskId:
+    """The id under which callers see exposure ``exposure`` (from 1) of a task."""
+    return FacadeTaskId(task if exposure == 1 else f"{task}~{exposure}")
+
+
+def parse_facade(text: str) -> tuple[TaskId, int] | None:
+    """The task and exposure that a caller names, or None: ``~1`` and leading zeros are no ids."""
+    match = _FACADE.fullmatch(text)
+    if match is None or match[2] == "1":
+        return None
+    return TaskId(match[1]), int(match[2] or 1)
+
+
+def _digest(parts: tuple[str, ...]) -> bytes:
+    return hashlib.sha256("\0".join(parts).encode()).digest()

@@ -1,0 +1,14 @@
+"""The shape of JSON values, as ``orjson.loads`` returns them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+    JsonObject: TypeAlias = "dict[str, Json]"
+else:
+    # Codecs read these at run time. They need names that evaluate, and gain nothing from walking content
+    # that a JSON parser has just made.
+    Json = Any
+    JsonObject = dict[str, Any]

@@ -1,0 +1,105 @@
+"""The machines behind one door: which entity an event changes, how it folds, and what its snapshot looks like.
+
+Each kind has a machine of its own, in one file with one table. Here they only meet: a batch, a replay and a
+verification treat all kinds alike, so a further kind is a further row of ``KINDS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import orjson
+
+from passerelle.core import approval, session, task_fold, thread
+from passerelle.core.approval import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.session import SessionRecord
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from passerelle.core.events import Event
+
+Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord
+Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a machine gives: its record, its fold, and the entity that an event is about."""
+
+    record: type[Record]
+    fold: Fold
+    target: Callable[[Event], str | None]
+
+
+def _session_target(event: Event) -> str | None:
+    return event.fact.scope.session_id if session.folds_session(event) else None
+
+
+def _thread_target(event: Event) -> str | None:
+    return event.fact.scope.thread_id if thread.folds_thread(event) else None
+
+
+def _task_target(event: Event) -> str | None:
+    return event.fact.scope.task_id if task_fold.folds_task(event) else None
+
+
+def _action_target(event: Event) -> str | None:
+    return event.fact.scope.action_id if approval.folds_action(event) else None
+
+
+KINDS: Final[dict[EntityKind, Kind]] = {
+    EntityKind.SESSION: Kind(SessionRecord, cast("Fold", session.evolve), _session_target),
+    EntityKind.THREAD: Kind(ThreadRecord, cast("Fold", thread.evolve), _thread_target),
+    EntityKind.TASK: Kind(TaskRecord, cast("Fold", task_fold.evolve), _task_target),
+    EntityKind.ACTION: Kind(ActionRecord, cast("Fold", approval.evolve), _action_target),
+}
+
+
+def find_targets(event: Event) -> list[EntityRef]:
+    """The entities whose records the event changes."""
+    return [
+        EntityRef(kind, target)
+        for kind, machine in KINDS.items()
+        if (target := machine.target(event)) is not None
+    ]
+
+
+def evolve(kind: EntityKind, state: Record | None, event: Event) -> Record | None:
+    """The record of ``kind`` after an event. Total: it never raises."""
+    return KINDS[kind].fold(state, event)
+
+
+def write_snapshot(state: Record) -> bytes:
+    """The stored bytes of a record; the same record gives the same bytes (I4)."""
+    return to_bytes(state)
+
+
+def read_snapshot(kind: EntityKind, snapshot: bytes) -> Record | None:
+    """The record of stored bytes; None when there are none.
+
+    Raises:
+        InvalidInput: the bytes are of another schema than this version writes.
+    """
+    return from_bytes(KINDS[kind].record, snapshot) if snapshot else None
+
+
+def read_schema(snapshot: bytes) -> int:
+    """The schema number that a snapshot begins with."""
+    return int(orjson.loads(snapshot)["schema"])
+
+
+def replay(events: Iterable[Event]) -> dict[EntityRef, Record]:
+    """Every record of a stream, folded from its first event (VAL-1, I4)."""
+    states: dict[EntityRef, Record] = {}
+    for event in events:
+        for ref in find_targets(event):
+            state = evolve(ref.kind, states.get(ref), event)
+            if state is not None:
+                states[ref] = state
+    return states

@@ -1,0 +1,253 @@
+"""Questions, their answers and the way of both (EVC-10, EXT-1, EXT-8, CHN-6).
+
+``action.required`` holds the whole request as it was opened; what changes later (votes, state, return)
+is in further facts. ``permission.*`` accompanies ``action.*`` where the options allow or reject.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import record
+
+ActionKind: TypeAlias = Literal["permission", "input", "auth", "confirmation"]
+ActionType: TypeAlias = Literal[
+    "delegation",
+    "inbound_call",
+    "tool_call",
+    "command",
+    "file_change",
+    "network",
+    "process",
+    "credential",
+    "cancel_task",
+    "policy_change",
+    "device_pairing",
+    "free_input",
+]
+OptionKind: TypeAlias = Literal[
+    "allow_once", "allow_always", "reject_once", "reject_always", "answer", "cancel"
+]
+Risk: TypeAlias = Literal["low", "medium", "high", "critical"]
+OnTimeout: TypeAlias = Literal["reject", "cancel_task", "keep_waiting"]
+ClosingState: TypeAlias = Literal[
+    "allowed", "rejected", "answered", "expired", "cancelled", "superseded"
+]
+Cause: TypeAlias = Literal[
+    "human",
+    "host_policy",
+    "rule",
+    "grant",
+    "hook",
+    "mode",
+    "default",
+    "timeout",
+    "task_cancelled",
+    "asker_withdrew",
+    "asker_lost",
+    "peer_terminal",
+    "peer_moved_on",
+    "superseded",
+    "unavailable",
+]
+AnswerSource: TypeAlias = Literal[
+    "answer", "timeout", "policy_deny", "policy_allow", "auth_failure", "system"
+]
+
+
+@record
+class Option:
+    """One way to answer."""
+
+    option_id: str
+    name: str
+    kind: OptionKind
+
+
+@record
+class Origin:
+    """Who asks, and for whom (CHN-6)."""
+
+    direction: Literal["inbound", "outbound", "local", "control"]
+    asked_by: Literal["principal", "peer", "worker", "gateway"]
+    peer: str | None = None
+    card_hash: str | None = None
+    applies_to: Literal["channel", "session", "owner"] = "session"
+
+
+@record
+class RemotePause:
+    """The pause of a peer that the answer goes back to. Ids of the peer are correlation, never ours."""
+
+    dialect: str
+    native_id: str | None
+    occurrence: str
+    native_status: str
+    message_id: str | None = None
+    answerable: bool = True
+
+
+@record
+class Request:
+    """A question as it was opened; nothing in it changes afterwards, and ``digest`` binds an answer to it.
+
+    ``peer_message`` is untrusted text; ``title`` is never made of it. ``created_ms`` and ``expires_ms`` are
+    milliseconds of the server's clock.
+    """
+
+    action_id: str
+    kind: ActionKind
+    action_type: ActionType
+    title: str
+    owner: str
+    tenant: str
+    principal: str
+    origin: Origin
+    options: tuple[Option, ...]
+    digest: str
+    risk: Risk
+    on_timeout: OnTimeout
+    created_ms: int
+    expires_ms: int
+    policy_version: str
+    evaluation_id: str
+    subject: JsonObject = field(default_factory=dict[str, Json])
+    description: str | None = None
+    peer_message: str | None = None
+    remote: RemotePause | None = None
+    response_schema: JsonObject | None = None
+    destructive: bool = False
+    group_id: str | None = None
+    risk_reasons: tuple[str, ...] = ()
+
+
+@record
+class Decision:
+    """One recorded answer. ``decided_by`` comes from the authenticated session, never from the body."""
+
+    decision_id: str
+    outcome: ClosingState
+    cause: Cause
+    source: AnswerSource
+    rev: int
+    digest: str
+    decided_by: str
+    decided_kind: Literal["person", "service", "agent", "gateway"]
+    decided_at: str
+    option_id: str | None = None
+    device: str | None = None
+    device_name: str | None = None
+    comment: str | None = None
+    content: JsonObject | None = None
+    assurance: tuple[Literal["bearer", "signature"], ...] = ("bearer",)
+
+
+@record
+class ActionRequired:
+    """Somebody must decide; the task makes no progress until then (EVC-10)."""
+
+    type: ClassVar = EventType.ACTION_REQUIRED
+    request: Request
+
+
+@record
+class ActionResolved:
+    """Closed, exactly once (I7)."""
+
+    type: ClassVar = EventType.ACTION_RESOLVED
+    decision: Decision
+    superseded_by: str | None = None
+    returns: bool = False
+    """Whether an answer is owed to a peer now."""
+
+
+@record
+class TrailStep:
+    """What one source of the policy chain said."""
+
+    source: str
+    verdict: str
+    ref: str | None = None
+
+
+@record
+class PermissionEvaluated:
+    """How policy judged something; allows included (EXT-1)."""
+
+    type: ClassVar = EventType.PERMISSION_EVALUATED
+    evaluation_id: str
+    decision: Literal["allow", "ask", "deny"]
+    source: str
+    reason: str
+    subject: str
+    policy_version: str
+    risk: Risk
+    trail: tuple[TrailStep, ...] = ()
+    rules: tuple[str, ...] = ()
+
+
+@record
+class PermissionRequested:
+    """A permission was opened; the request itself stands on ``action.required``."""
+
+    type: ClassVar = EventType.PERMISSION_REQUESTED
+    kind: ActionKind
+    risk: Risk
+    digest: str
+    expires_ms: int
+
+
+@record
+class PermissionResolved:
+    """A permission was closed; the decision itself stands on ``action.resolved``."""
+
+    type: ClassVar = EventType.PERMISSION_RESOLVED
+    state: ClosingState
+    cause: Cause
+    source: AnswerSource
+    decided_by: str
+    decision_id: str
+    option_id: str | None = None
+
+
+@record
+class ChannelPermissionForwarded:
+    """One target was told of a question, or there was none (CHN-6)."""
+
+    type: ClassVar = EventType.CHANNEL_PERMISSION_FORWARDED
+    transport: Literal["ws", "webpush", "webhook", "a2a", "none"]
+    outcome: Literal["sent", "queued", "suppressed", "no_device", "failed"]
+    attempt: int
+    asking_peer: str | None
+    applies_to: Literal["channel", "session", "owner"]
+    channel_scoped: bool
+    channel_id: str | None = None
+
+
+@record
+class ChannelPermissionReturned:
+    """An answer came in (``answer``), or went back to the asking side (``delivery``) (CHN-6)."""
+
+    type: ClassVar = EventType.CHANNEL_PERMISSION_RETURNED
+    direction: Literal["answer", "delivery"]
+    source: AnswerSource
+    accepted: bool
+    outcome: Literal["owed", "returning", "returned", "undeliverable", "stale", "not_needed"]
+    attempts: int = 0
+    native_status: str | None = None
+    channel_id: str | None = None
+    reason: str | None = None
+
+
+ApprovalPayload: TypeAlias = (
+    ActionRequired
+    | ActionResolved
+    | PermissionEvaluated
+    | PermissionRequested
+    | PermissionResolved
+    | ChannelPermissionForwarded
+    | ChannelPermissionReturned
+)

@@ -1,0 +1,85 @@
+"""What goes along with a turn, and the boundary below which history is compacted (EVC-12, EVC-13, SNAP-6)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Failure
+from passerelle.core.record import record
+
+ContextKind: TypeAlias = Literal[
+    "history", "task", "artifact", "policy", "memory", "knowledge", "source"
+]
+
+
+@record
+class ContextItem:
+    """Something attached to the outgoing message. For history, ``ref`` is its first turn."""
+
+    kind: ContextKind
+    ref: str
+    size: int | None = None
+
+
+@record
+class OmittedItem:
+    """Something that was asked for, or would have been usual, and did not go along."""
+
+    kind: ContextKind
+    ref: str
+    reason: Literal[
+        "too_large", "forbidden", "expired", "missing", "media_type_not_accepted", "other_peer"
+    ]
+
+
+@record
+class ContextResolved:
+    """What was attached for the peer, and what was left out and why (EVC-12)."""
+
+    type: ClassVar = EventType.CONTEXT_RESOLVED
+    peer: str
+    selected: tuple[ContextItem, ...] = ()
+    omitted: tuple[OmittedItem, ...] = ()
+
+
+@record
+class CompactionStarted:
+    """The entries ``first`` to ``last`` of the stream are about to be archived and trimmed (EVC-13)."""
+
+    type: ClassVar = EventType.CONTEXT_COMPACTION_STARTED
+    boundary_id: str
+    cause: Literal["age", "size", "command"]
+    first: int
+    last: int
+
+
+@record
+class CompactionCompleted:
+    """They are archived, and trimmed (EVC-13).
+
+    ``still_open`` are the tasks and actions that the boundary snapshot carries on, ``missing`` the facts it
+    could not have (SNAP-6).
+    """
+
+    type: ClassVar = EventType.CONTEXT_COMPACTION_COMPLETED
+    boundary_id: str
+    archive: str
+    sha256: str
+    first_kept: int
+    still_open: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@record
+class CompactionFailed:
+    """Nothing was trimmed (EVC-13)."""
+
+    type: ClassVar = EventType.CONTEXT_COMPACTION_FAILED
+    boundary_id: str
+    error: Failure
+
+
+ContextPayload: TypeAlias = (
+    ContextResolved | CompactionStarted | CompactionCompleted | CompactionFailed
+)

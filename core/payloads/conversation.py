@@ -1,0 +1,112 @@
+"""Sessions, threads, turns and their queue (EVC-1, EVC-2, EVC-3, EVC-11)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Failure
+from passerelle.core.json import JsonObject
+from passerelle.core.record import record
+
+
+@record
+class SessionCreated:
+    """A caller's first message, or an explicit command, opened a session."""
+
+    type: ClassVar = EventType.SESSION_CREATED
+    owner: str
+    tenant: str
+    principal: str
+    title: str | None = None
+
+
+@record
+class SessionUpdated:
+    """Title or labels of a session changed."""
+
+    type: ClassVar = EventType.SESSION_UPDATED
+    title: str | None = None
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@record
+class ThreadStarted:
+    """A context id was seen for the first time; thread and context are one-to-one (ID-3)."""
+
+    type: ClassVar = EventType.THREAD_STARTED
+    context_id: str
+    owner: str
+    tenant: str
+    principal: str
+
+
+@record
+class ThreadUpdated:
+    """A thread began or ended work, or learned the context id that a peer uses for it (A2A-4)."""
+
+    type: ClassVar = EventType.THREAD_UPDATED
+    status: Literal["idle", "running"] | None = None
+    peer: str | None = None
+    remote_context_id: str | None = None
+    context_mode: Literal["mint", "omit"] | None = None
+
+
+@record
+class TurnSubmitted:
+    """One accepted inbound message; ``message`` is its A2A form unless it stands behind ``refs.input``."""
+
+    type: ClassVar = EventType.TURN_SUBMITTED
+    message_id: str
+    agent: str
+    source: Literal["a2a", "channel", "http", "cli"]
+    preview: str
+    message: JsonObject | None = None
+
+
+@record
+class TurnStarted:
+    """A turn left the queue."""
+
+    type: ClassVar = EventType.TURN_STARTED
+
+
+@record
+class TurnCompleted:
+    """The answer of a turn is readable: a Message, or a Task that ended or waits."""
+
+    type: ClassVar = EventType.TURN_COMPLETED
+    answer: Literal["message", "task"]
+    status: str | None = None
+
+
+@record
+class TurnFailed:
+    """A turn ended without an answer."""
+
+    type: ClassVar = EventType.TURN_FAILED
+    error: Failure
+
+
+@record
+class QueueChanged:
+    """Queued turns changed order, state or policy; ``order`` is the whole queue afterwards."""
+
+    type: ClassVar = EventType.QUEUE_CHANGED
+    change: Literal["enqueued", "dequeued", "promoted", "removed", "policy"]
+    order: tuple[str, ...]
+    policy: str | None = None
+
+
+ConversationPayload: TypeAlias = (
+    SessionCreated
+    | SessionUpdated
+    | ThreadStarted
+    | ThreadUpdated
+    | TurnSubmitted
+    | TurnStarted
+    | TurnCompleted
+    | TurnFailed
+    | QueueChanged
+)

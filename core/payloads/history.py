@@ -1,0 +1,105 @@
+"""Old sessions, rollback, repair, and what was exported from the log (EVC-15, EXT-11, CHN-4).
+
+Sequences are of the session's stream; ``boundary_id`` names a stable place in it (PRS-5).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.record import record
+
+
+@record
+class Repair:
+    """A stream that could not be continued: its reader held ``from_sequence`` and got a snapshot at ``to_sequence``."""
+
+    stream: str
+    from_sequence: int
+    to_sequence: int
+    reason: Literal["trimmed", "epoch", "ahead", "forked", "lost", "limit", "slow", "mismatch"]
+
+
+@record
+class EvidenceChanged:
+    """A bundle was exported, or one from elsewhere seen; ``covers`` is the last sequence in it (EVC-15)."""
+
+    type: ClassVar = EventType.EVIDENCE_CHANGED
+    evidence_id: str
+    kind: Literal["evidence", "replay", "review"]
+    change: Literal["exported", "seen"]
+    scope: Literal["session", "thread", "turn", "task"]
+    subject: str
+    sha256: str
+    covers: int
+
+
+@record
+class HistoryWindowLoaded:
+    """A page of an old session was read (EXT-11, CMD-16)."""
+
+    type: ClassVar = EventType.HISTORY_WINDOW_LOADED
+    first: int
+    last: int
+    source: Literal["stream", "archive", "both"]
+    next_cursor: str | None = None
+
+
+@record
+class HistoryReconstructed:
+    """A read model was made anew out of archive and stream (EXT-11)."""
+
+    type: ClassVar = EventType.HISTORY_RECONSTRUCTED
+    model: str
+    cause: Literal["missing", "trimmed", "crashed", "upgraded"]
+    first: int
+    last: int
+    sha256: str
+
+
+@record
+class RollbackStarted:
+    """A thread is about to go back to the end of ``to_turn`` (EXT-11)."""
+
+    type: ClassVar = EventType.HISTORY_ROLLBACK_STARTED
+    boundary_id: str
+    to_turn: str
+    turns: tuple[str, ...]
+    actor: str
+    reason: str | None = None
+
+
+@record
+class RollbackCompleted:
+    """It has; the turns left behind stay in the log and out of the read model (EXT-11)."""
+
+    type: ClassVar = EventType.HISTORY_ROLLBACK_COMPLETED
+    boundary_id: str
+    to_turn: str
+    covers: int
+
+
+@record
+class SnapshotRepaired:
+    """Replay was not possible and a snapshot took its place (EXT-11, CHN-4).
+
+    ``channel_id`` is the reader that was repaired; without one, ``model`` names the stored snapshot that was.
+    ``times`` counts what was folded into this fact; at most 16 repairs are listed.
+    """
+
+    type: ClassVar = EventType.SNAPSHOT_REPAIRED
+    repairs: tuple[Repair, ...]
+    channel_id: str | None = None
+    model: str | None = None
+    times: int = 1
+
+
+HistoryPayload: TypeAlias = (
+    EvidenceChanged
+    | HistoryWindowLoaded
+    | HistoryReconstructed
+    | RollbackStarted
+    | RollbackCompleted
+    | SnapshotRepaired
+)

@@ -1,0 +1,133 @@
+"""Batches: one objective over many inputs or many peers, one task per item (EXT-9, PRS-8, OBJ-4).
+
+An item's facts carry the id of its task in their scope; ``item`` counts from 1 in the order of the job.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Failure
+from passerelle.core.record import record
+
+
+@record
+class Counts:
+    """Where the items of a job stand; their sum is the number of items."""
+
+    waiting: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+@record
+class JobCreated:
+    """A batch exists; its inputs stand behind ``refs.input`` (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_CREATED
+    job_id: str
+    objective: str
+    over: Literal["inputs", "peers"]
+    items: int
+    requested_by: str
+    title: str | None = None
+    concurrency: int | None = None
+    schedule: str | None = None
+
+
+@record
+class JobStarted:
+    """The first item is about to start (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_STARTED
+    job_id: str
+
+
+@record
+class JobProgress:
+    """The counts changed (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_PROGRESS
+    job_id: str
+    counts: Counts
+
+
+@record
+class JobItemStarted:
+    """An item runs, for the ``attempt``-th time (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_ITEM_STARTED
+    job_id: str
+    item: int
+    attempt: int
+    peer: str | None = None
+
+
+@record
+class JobItemCompleted:
+    """An item ended well (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_ITEM_COMPLETED
+    job_id: str
+    item: int
+    attempt: int
+    summary: str | None = None
+
+
+@record
+class JobItemFailed:
+    """An item ended otherwise; with ``retries`` it is tried again (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_ITEM_FAILED
+    job_id: str
+    item: int
+    attempt: int
+    error: Failure
+    retries: bool = False
+
+
+@record
+class JobCompleted:
+    """All items ended, and the job's rule for failed ones is met (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_COMPLETED
+    job_id: str
+    counts: Counts
+
+
+@record
+class JobFailed:
+    """Too many items failed, or the job itself could not go on (EXT-9)."""
+
+    type: ClassVar = EventType.JOB_FAILED
+    job_id: str
+    counts: Counts
+    error: Failure
+
+
+@record
+class JobCancelled:
+    """Stopped; items that had ended stay as they are (EXT-9, CMD-24)."""
+
+    type: ClassVar = EventType.JOB_CANCELLED
+    job_id: str
+    counts: Counts
+    actor: str
+    source: Literal["user", "policy", "runtime"]
+    reason: str | None = None
+
+
+JobPayload: TypeAlias = (
+    JobCreated
+    | JobStarted
+    | JobProgress
+    | JobItemStarted
+    | JobItemCompleted
+    | JobItemFailed
+    | JobCompleted
+    | JobFailed
+    | JobCancelled
+)

@@ -1,0 +1,30 @@
+"""Thoughts of a worker or peer, kept apart from its answer (EVC-7)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.record import record
+
+
+@record
+class ReasoningDelta:
+    """A chunk of thought; published only, never stored, and shown only to a full view (EVC-7)."""
+
+    type: ClassVar = EventType.REASONING_DELTA
+    text: str
+    block: str
+
+
+@record
+class ReasoningSummary:
+    """The thoughts of one block, whole or as a preview of ``refs.output``; never part of an answer (EVC-7)."""
+
+    type: ClassVar = EventType.REASONING_SUMMARY
+    text: str
+    block: str
+    source: Literal["worker_thought", "marked_part"]
+
+
+ReasoningPayload: TypeAlias = ReasoningDelta | ReasoningSummary

@@ -1,0 +1,118 @@
+"""How a peer was chosen: profile, candidates, decision, fallback (EXT-5, PRS-10, TR-12, MK-3)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.record import record
+
+Exclusion: TypeAlias = Literal[
+    "skill",
+    "tag",
+    "media_type",
+    "protocol",
+    "policy",
+    "budget",
+    "quota",
+    "rate_limit",
+    "breaker_open",
+    "unreachable",
+    "already_tried",
+]
+
+
+@record
+class Candidate:
+    """A peer that fits; ``score`` orders candidates, higher is better."""
+
+    peer: str
+    score: int
+    skill: str | None = None
+    card_hash: str | None = None
+
+
+@record
+class Excluded:
+    """A peer that does not fit, and the first thing that spoke against it; ``ref`` names the rule or limit."""
+
+    peer: str
+    why: Exclusion
+    ref: str | None = None
+
+
+@record
+class TaskProfileResolved:
+    """What the task asks of a peer (EXT-5, TR-12); ``tier`` is the caller's coarse word for it (MK-3)."""
+
+    type: ClassVar = EventType.TASK_PROFILE_RESOLVED
+    tier: Literal["standard", "specialist"]
+    source: Literal["caller", "configuration", "default"]
+    skills: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    media_types: tuple[str, ...] = ()
+    latency: Literal["interactive", "background"] | None = None
+    budget_micros: int | None = None
+    currency: str | None = None
+    fallback: bool = True
+    continuity: bool = True
+
+
+@record
+class CandidatesResolved:
+    """All peers that fit, best first, and those that do not (EXT-5)."""
+
+    type: ClassVar = EventType.ROUTING_CANDIDATES_RESOLVED
+    candidates: tuple[Candidate, ...]
+    excluded: tuple[Excluded, ...] = ()
+
+
+@record
+class RoutingDecided:
+    """The peer that gets the task (EXT-5); ``candidates`` counts those it was chosen from."""
+
+    type: ClassVar = EventType.ROUTING_DECIDED
+    peer: str
+    reason: Literal["named", "continuity", "best_score", "only_candidate", "command"]
+    candidates: int
+    skill: str | None = None
+    card_hash: str | None = None
+
+
+@record
+class FallbackApplied:
+    """Another peer takes over; ``run_id`` of the scope is the run that ended (EXT-5, ATT-16)."""
+
+    type: ClassVar = EventType.ROUTING_FALLBACK_APPLIED
+    from_peer: str
+    to_peer: str
+    cause: Literal["rejected", "failed", "unreachable", "timed_out", "lost", "rate_limited"]
+    ordinal: int
+
+
+@record
+class RoutingNotPossible:
+    """No peer fits, or none is left; nothing was called (EXT-5)."""
+
+    type: ClassVar = EventType.ROUTING_NOT_POSSIBLE
+    reason: Literal["no_peer", "no_skill", "all_excluded", "all_tried"]
+    excluded: tuple[Excluded, ...] = ()
+
+
+@record
+class SingleCandidate:
+    """Exactly one peer fits, so there was nothing to choose (EXT-5)."""
+
+    type: ClassVar = EventType.ROUTING_SINGLE_CANDIDATE
+    peer: str
+    excluded: tuple[Excluded, ...] = ()
+
+
+RoutingPayload: TypeAlias = (
+    TaskProfileResolved
+    | CandidatesResolved
+    | RoutingDecided
+    | FallbackApplied
+    | RoutingNotPossible
+    | SingleCandidate
+)

@@ -1,0 +1,143 @@
+"""What a run brings: status, the exchange with the peer, artifacts, large output (EVC-5, EVC-6, EVC-14, EXT-10)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Failure
+from passerelle.core.record import record
+from passerelle.core.status import Phase
+
+
+@record
+class RunStatus:
+    """Words of a peer, with its raw state; never a change of status by itself (EVC-5).
+
+    ``remote_task_id`` and ``remote_context_id`` stand here when the peer named them for the first time.
+    """
+
+    type: ClassVar = EventType.RUN_STATUS
+    native_status: str | None = None
+    text: str | None = None
+    message_id: str | None = None
+    phase: Phase | None = None
+    remote_task_id: str | None = None
+    remote_context_id: str | None = None
+    delivery_mechanism: (
+        Literal["unary", "streaming", "subscription", "polling", "push", "custom"] | None
+    ) = None
+
+
+@record
+class ModelRequested:
+    """A request is about to go to the peer (EVC-6): the intent, stored before it is sent.
+
+    ``message_id`` finds it again at the peer when the outcome is unknown.
+    """
+
+    type: ClassVar = EventType.MODEL_REQUESTED
+    peer: str
+    method: str
+    message_id: str
+
+
+@record
+class ModelDelta:
+    """A chunk of streamed text; published only, never stored."""
+
+    type: ClassVar = EventType.MODEL_DELTA
+    text: str
+    block: str
+
+
+@record
+class ModelCompleted:
+    """The exchange with the peer ended."""
+
+    type: ClassVar = EventType.MODEL_COMPLETED
+    peer: str
+    frames: int
+
+
+@record
+class ModelFailed:
+    """The exchange with the peer broke; the task may go on (I6)."""
+
+    type: ClassVar = EventType.MODEL_FAILED
+    peer: str
+    error: Failure
+
+
+@record
+class ArtifactChanged:
+    """One artifact stands, whole and stored (EVC-14, A2A-10).
+
+    ``artifact_id`` is ours (ID-11), ``name_at_peer`` the peer's; ``sha256`` is over the canonical JSON of
+    its joined parts. The content stands in the entries of its task up to this one, or behind ``refs.artifact``.
+    """
+
+    type: ClassVar = EventType.ARTIFACT_CHANGED
+    artifact_id: str
+    name_at_peer: str
+    version: int
+    sha256: str
+    size: int
+    parts: int
+    media_types: tuple[str, ...] = ()
+    name: str | None = None
+    direction: Literal["produced", "consumed"] = "produced"
+    stored: bool = True
+
+
+@record
+class OutputSpilled:
+    """Content over the cap of a fact went to the blob store; ``refs.output`` names it (ENV-11)."""
+
+    type: ClassVar = EventType.OUTPUT_SPILLED
+    of: Literal["message", "status", "artifact", "raw"]
+    size: int
+    sha256: str
+
+
+@record
+class OutputTruncated:
+    """Content over the hard limit was cut."""
+
+    type: ClassVar = EventType.OUTPUT_TRUNCATED
+    of: str
+    size: int
+    kept: int
+
+
+@record
+class OutputRedacted:
+    """A pattern was removed from content."""
+
+    type: ClassVar = EventType.OUTPUT_REDACTED
+    of: str
+    rule: str
+    count: int
+
+
+@record
+class OutputExpired:
+    """Content behind a ref has been removed by age."""
+
+    type: ClassVar = EventType.OUTPUT_EXPIRED
+    of: str
+    sha256: str
+
+
+RunPayload: TypeAlias = (
+    RunStatus
+    | ModelRequested
+    | ModelDelta
+    | ModelCompleted
+    | ModelFailed
+    | ArtifactChanged
+    | OutputSpilled
+    | OutputTruncated
+    | OutputRedacted
+    | OutputExpired
+)

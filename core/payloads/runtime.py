@@ -1,0 +1,38 @@
+"""What the runtime says of itself (EVC-18, EVC-19)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.record import record
+
+
+@record
+class SnapshotUpdated:
+    """A read model was stored anew; ``covers`` is the last sequence in it."""
+
+    type: ClassVar = EventType.SNAPSHOT_UPDATED
+    model: str
+    covers: int
+
+
+@record
+class WarningRaised:
+    """Something was dropped, repaired or looked wrong, and work went on."""
+
+    type: ClassVar = EventType.RUNTIME_WARNING
+    code: str
+    message: str
+
+
+@record
+class ErrorRaised:
+    """A part of the runtime stopped."""
+
+    type: ClassVar = EventType.RUNTIME_ERROR
+    code: str
+    message: str
+
+
+RuntimePayload: TypeAlias = SnapshotUpdated | WarningRaised | ErrorRaised

@@ -1,0 +1,102 @@
+"""What a turn may call, and the calls of a local worker or of the gateway itself (EVC-8, EVC-9, PRS-1).
+
+A call is named by the ``tool_call_id`` of its scope. Arguments and results over the cap stand behind
+``refs.input`` and ``refs.output``. The private tools of a peer are invisible (ID-8).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import Failure
+from passerelle.core.json import JsonObject
+from passerelle.core.record import record
+
+ToolKind: TypeAlias = Literal[
+    "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "delegate", "other"
+]
+ToolState: TypeAlias = Literal["allowed", "ask", "denied", "unavailable"]
+
+
+@record
+class Tool:
+    """One skill of a peer, or one action of the gateway, and what policy says of it; ``rule`` says why (CMD-18)."""
+
+    name: str
+    kind: Literal["skill", "gateway_action"]
+    state: ToolState
+    peer: str | None = None
+    rule: str | None = None
+    reason: str | None = None
+
+
+@record
+class ToolCatalogResolved:
+    """The skills and actions that this caller has for the turn, denied ones included (EVC-8)."""
+
+    type: ClassVar = EventType.TOOL_CATALOG_RESOLVED
+    caller: str
+    policy_version: str
+    tools: tuple[Tool, ...]
+    mode: str | None = None
+
+
+@record
+class ToolStarted:
+    """A call was opened; ``evaluation_id`` names the policy decision, ``hooks`` those that took part (EVC-9)."""
+
+    type: ClassVar = EventType.TOOL_STARTED
+    name: str
+    origin: Literal["worker", "gateway"]
+    kind: ToolKind = "other"
+    title: str | None = None
+    evaluation_id: str | None = None
+    decision: Literal["allow", "ask", "deny"] | None = None
+    hooks: tuple[str, ...] = ()
+    input_schema: JsonObject | None = None
+
+
+@record
+class ToolArgs:
+    """The arguments of a call; None when they stand behind ``refs.input`` (EVC-9)."""
+
+    type: ClassVar = EventType.TOOL_ARGS
+    sha256: str
+    size: int
+    arguments: JsonObject | None = None
+
+
+@record
+class ToolProgress:
+    """A call goes on; ``preview`` is the output since ``offset`` bytes, the whole of it ``refs.output`` (EVC-9)."""
+
+    type: ClassVar = EventType.TOOL_PROGRESS
+    text: str | None = None
+    percent: int | None = None
+    offset: int | None = None
+    preview: str | None = None
+
+
+@record
+class ToolResult:
+    """A call ended well; its result stands behind ``refs.output``, ``preview`` is its beginning (EVC-9)."""
+
+    type: ClassVar = EventType.TOOL_RESULT
+    duration_ms: int
+    size: int
+    preview: str | None = None
+
+
+@record
+class ToolFailed:
+    """A call failed or was not allowed; the category of ``error`` tells the two apart (EVC-9)."""
+
+    type: ClassVar = EventType.TOOL_FAILED
+    error: Failure
+    duration_ms: int | None = None
+
+
+ToolPayload: TypeAlias = (
+    ToolCatalogResolved | ToolStarted | ToolArgs | ToolProgress | ToolResult | ToolFailed
+)

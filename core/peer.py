@@ -1,0 +1,118 @@
+"""The seam to peer agents: six calls over canonical A2A 1.0 JSON.
+
+An unknown outcome is a value, not an exception: whoever sends decides what follows, and nothing is ever
+sent twice behind its back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.json import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them."""
+
+    result: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The peer answered with an error of its own: it did not take the request. ``code`` is its JSON-RPC code."""
+
+    code: int
+    message: str
+    http_status: int = 200
+    retry_after_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """It is certain that the peer did not take the request: the connection was never made."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The request may have been taken: the connection broke, or the answer did not come in time."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """The peer answered with something that is not A2A; ``raw`` is at most 4 KiB of it."""
+
+    reason: str
+    raw: bytes
+
+
+PeerOutcome: TypeAlias = Answered | Refused | Unreached | Unknown | Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A stream ended in good order; that says nothing about the task (I6)."""
+
+
+StreamOutcome: TypeAlias = PeerOutcome | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCard:
+    """What is known of a peer: its card as it was received, its hash, and the endpoint that was chosen from it."""
+
+    card: JsonObject
+    sha256: str
+    endpoint: str
+    streaming: bool
+    protocol: str
+    stale: bool = False
+
+
+class Peer(Protocol):
+    """One peer agent over one transport. Timeouts are those of its configuration; nothing is retried inside."""
+
+    @property
+    def name(self) -> str:
+        """The configured name."""
+        ...
+
+    async def describe(self) -> PeerCard:
+        """The card, cached; the last good one while the peer is away.
+
+        Raises:
+            PeerUnavailable: there has never been one.
+        """
+        ...
+
+    async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
+        """SendMessage: waits for the answer."""
+        ...
+
+    def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+        """SendStreamingMessage: one outcome per frame; anything but Answered is the last one."""
+        ...
+
+    async def get(self, task: str, *, history_length: int | None = None) -> PeerOutcome:
+        """GetTask."""
+        ...
+
+    async def list(self, params: JsonObject) -> PeerOutcome:
+        """ListTasks, one page."""
+        ...
+
+    def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
+        """SubscribeToTask, like ``stream``."""
+        ...
+
+    async def cancel(self, task: str) -> PeerOutcome:
+        """CancelTask."""
+        ...

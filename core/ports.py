@@ -1,0 +1,342 @@
+"""The seams to the outside: what the inside asks of a store, a clock and chance, and the values that cross.
+
+Each Protocol is named after a role and knows no Redis type. What an append takes and answers is in ``core/batch.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from passerelle.core.ids import Shard, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.batch import AppendResult, Batch, EntityRef, Incarnation, Loaded
+    from passerelle.core.events import EncodedEvent
+
+
+class StreamKind(StrEnum):
+    """What can be followed: a session, or the inbox of a principal."""
+
+    SESSION = "session"
+    INBOX = "inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """Names one stored stream; ``id`` is a session id, or the key of a principal."""
+
+    kind: StreamKind
+    id: str
+
+    @property
+    def shard(self) -> Shard:
+        """Where it lives."""
+        return place(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a stream. ``first`` is the lowest sequence that a trim has left, 1 without a trim."""
+
+    epoch: str
+    sequence: int
+    chain: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored event. ``data`` is the whole envelope; ``frame`` = offset, length cuts the A2A frame out of it."""
+
+    sequence: int
+    event_id: str
+    type: str
+    previous: str
+    """The chain before this entry."""
+    data: bytes
+    frame: tuple[int, int] | None = None
+    facade: str | None = None
+
+
+class EventLog(Protocol):
+    """The only writer and the reader of facts. Raises StoreUnavailable where the store does not answer."""
+
+    def shard_epoch(self, shard: Shard) -> int:
+        """The epoch under which this process last saw the shard."""
+        ...
+
+    async def append(self, batch: Batch) -> AppendResult:
+        """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation."""
+        ...
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        """Entities in the order asked for, read in one round trip per node."""
+        ...
+
+    async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
+        """Digest and result of a key, while its row lives."""
+        ...
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        """The head, or None when there is no such stream."""
+        ...
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        """Entries with a sequence above ``after``, in order."""
+        ...
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
+        ...
+
+    async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
+        """Facade ids of a session with their last status time in ms, newest first."""
+        ...
+
+    async def read_open(self, session: str) -> list[str]:
+        """Ids of the open tasks and actions of a session."""
+        ...
+
+
+class Hints(Protocol):
+    """News of streams. A hint may be lost, doubled or late: it saves a read, and decides nothing."""
+
+    async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
+        """Returns once the subscription is confirmed; ``on_hint`` gets the raw bytes of each hint."""
+        ...
+
+    async def unsubscribe(self, stream: StreamRef) -> None:
+        """Ends the hints of a stream."""
+        ...
+
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever hints may have been lost: the connection was made anew."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too."""
+
+    until_ms: int
+    now_ms: int
+    duty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The set was gone, missing or of another incarnation; what was driven there is no longer ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The lease of a dead instance had ended: its runs, as run id and task id, and its channels."""
+
+    number: int
+    """The incarnation that died."""
+    runs: tuple[tuple[str, str], ...]
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The instance has extended its lease in the meantime."""
+
+
+class Leases(Protocol):
+    """One lease per instance and shard; time is the server's."""
+
+    async def extend(
+        self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
+    ) -> Lease | LeaseLost:
+        """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
+        ...
+
+    async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
+        """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
+        ...
+
+    async def release(self, shard: Shard, driver: Incarnation) -> None:
+        """Ends the lease at once, so that its runs are taken over without waiting."""
+        ...
+
+    async def announce(self, instance: str) -> list[str]:
+        """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
+        ...
+
+    async def withdraw(self, instance: str) -> None:
+        """Takes the instance off the list, so that others get its duties at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """A claimed row; ``token`` settles it."""
+
+    member: str
+    token: str
+
+    @property
+    def kind(self) -> str:
+        """The text before the first colon: names the handler."""
+        return self.member.partition(":")[0]
+
+    @property
+    def entity(self) -> str:
+        """The id that the row is about."""
+        return self.member.split(":", 2)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Rows whose time has come, hidden from other claims for the visibility time, and when the next one is due."""
+
+    rows: tuple[DueRow, ...]
+    now_ms: int
+    next_ms: int | None
+
+
+class DueRows(Protocol):
+    """Deadlines and owed acts of a shard (I9)."""
+
+    async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
+        """Claims up to ``limit`` rows that are due, but none that begins with ``hold``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard."""
+
+    id: str
+    session: str
+    first: int
+    last: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A row of the owner index: ``owner`` is a principal's key. The later time wins."""
+
+    owner: str
+    facade: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """One event copied into the inbox of ``owner``; ``action`` opens (a view) or closes (None) the pending entry."""
+
+    owner: str
+    event: EncodedEvent
+    action: str | None
+    view: bytes | None
+
+
+ProjectionRow: TypeAlias = IndexRow | InboxRow
+
+
+class Projections(Protocol):
+    """Views of other shards, rebuilt from streams at will (I10)."""
+
+    async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
+        """Feed rows of a shard above an id, or from the oldest one that is kept."""
+        ...
+
+    async def read_mark(self, shard: Shard, consumer: str) -> str | None:
+        """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
+        ...
+
+    async def advance(
+        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
+    ) -> None:
+        """Applies the rows unless ``target`` has them from this source already."""
+        ...
+
+    async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
+        """Moves a consumer's mark forward and drops feed rows that nobody needs."""
+        ...
+
+    async def index_now(self, row: IndexRow) -> None:
+        """Writes an owner-index row at once, so that a caller sees its own writes."""
+        ...
+
+    async def read_index(
+        self, owner: str, before: tuple[int, str] | None, limit: int
+    ) -> list[tuple[str, int]]:
+        """Facade ids of an owner with their times, newest first, strictly below ``before`` = (time, id)."""
+        ...
+
+    async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
+        """Pending actions of an owner with the views that were copied."""
+        ...
+
+
+AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_ahead"]
+
+
+class Acks(Protocol):
+    """How far each device has come in a stream, as it says itself."""
+
+    async def store_ack(
+        self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
+    ) -> AckResult:
+        """Moves the acknowledged cursor forward, never back (CHN-5)."""
+        ...
+
+    async def read_ack(self, stream: StreamRef, device: str) -> str | None:
+        """The cursor that a device acknowledged last."""
+        ...
+
+
+class Channels(Protocol):
+    """Records of device links."""
+
+    async def say_hello(
+        self, owner: str, channel: str, record: bytes, driver: Incarnation | None
+    ) -> int:
+        """Writes the record, makes the owner's inbox if there is none, returns the new generation."""
+        ...
+
+    async def read_generation(self, channel: str) -> int:
+        """The newest generation of a channel; 0 when there is none."""
+        ...
+
+
+class Blobs(Protocol):
+    """Content that is too large for a fact, named by shard and SHA-256."""
+
+    async def put(self, shard: Shard, content: bytes) -> str:
+        """Stores the content before a fact names it, and returns its SHA-256 in hex."""
+        ...
+
+    async def get(self, shard: Shard, sha256: str) -> bytes | None:
+        """The content, or None when it is not here."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, given as an argument to all that decides."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch, UTC."""
+        ...
+
+
+class Ids(Protocol):
+    """Randomness, given as an argument to all that decides."""
+
+    def mint(self, prefix: str, shard: Shard) -> str:
+        """A new id of ours."""
+        ...
+
+    def draw(self, bits: int) -> int:
+        """A random number below 2**bits."""
+        ...

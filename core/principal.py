@@ -1,0 +1,49 @@
+"""Who asks: the authenticated caller, as every command and read sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from passerelle.core.ids import Shard, derive_id, derive_shard
+
+PrincipalKind: TypeAlias = Literal["person", "service", "agent", "gateway"]
+
+
+class Scope(StrEnum):
+    """A right. Agents and peers never hold ``approvals:decide``."""
+
+    CALL = "a2a:call"
+    READ_TASKS = "tasks:read"
+    WRITE_TASKS = "tasks:write"
+    CONNECT = "channels:connect"
+    READ_APPROVALS = "approvals:read"
+    DECIDE = "approvals:decide"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """An authenticated caller. ``agents`` are the names it may call, or None for all of them."""
+
+    id: str
+    tenant: str = "default"
+    kind: PrincipalKind = "service"
+    scopes: frozenset[Scope] = frozenset()
+    agents: frozenset[str] | None = None
+    device: str | None = None
+    device_name: str | None = None
+
+    @property
+    def home(self) -> Shard:
+        """Where what belongs to this principal and to no conversation lives: index, inbox, devices."""
+        return derive_shard("principal", self.tenant, self.id)
+
+    @property
+    def key(self) -> str:
+        """The owner key of this principal's things; tenant and id, hashed into an id of its home shard."""
+        return derive_id("pr", self.home, self.tenant, self.id)
+
+    def may_call(self, agent: str) -> bool:
+        """Whether this principal may send to ``agent``."""
+        return Scope.CALL in self.scopes and (self.agents is None or agent in self.agents)

@@ -1,0 +1,69 @@
+"""The twenty normalized statuses of a task, and the words around them (ST-1…ST-20)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Status(StrEnum):
+    """Where a task, or a run of it, stands. A run is never ``draft`` or ``archived`` (ATT-3)."""
+
+    DRAFT = "draft"
+    ACCEPTED = "accepted"
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    WAITING_INPUT = "waiting_input"
+    WAITING_PERMISSION = "waiting_permission"
+    WAITING_RESOURCE = "waiting_resource"
+    BLOCKED = "blocked"
+    PAUSED = "paused"
+    RETRYING = "retrying"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    FAILED = "failed"
+    LOST = "lost"
+    COMPLETED = "completed"
+    ARCHIVED = "archived"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+
+
+class Phase(StrEnum):
+    """What a task is busy with (PO-2)."""
+
+    PLANNING = "planning"
+    WORKING = "working"
+    WAITING = "waiting"
+    VERIFYING = "verifying"
+    DELIVERING = "delivering"
+
+
+class Visibility(StrEnum):
+    """Who is meant to see a task (TR-6)."""
+
+    FOREGROUND = "foreground"
+    BACKGROUND = "background"
+    INTERNAL = "internal"
+    HIDDEN = "hidden"
+
+
+class Delivery(StrEnum):
+    """Whether output reached the one who waits for it (PO-6)."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    QUEUED = "queued"
+    FAILED = "failed"
+    PARENT_MISSING = "parent_missing"
+    NOT_APPLICABLE = "not_applicable"
+
+
+TERMINAL: Final = frozenset({Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.COMPLETED})
+"""A task in one of these has ended; ``lost`` has not, since the worker may still be found."""
+ENDED: Final = TERMINAL | {Status.ARCHIVED}
+WAITING: Final = frozenset(
+    {Status.WAITING_INPUT, Status.WAITING_PERMISSION, Status.WAITING_RESOURCE, Status.BLOCKED}
+)

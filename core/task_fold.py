@@ -1,0 +1,468 @@
+"""The fold of a task: facts in, record out. Total: it never raises; what it cannot read makes the record stale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from passerelle.core.events import OpaquePayload, VendorPayload
+from passerelle.core.facts import Ref
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.approval import ActionRequired, ActionResolved
+from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
+from passerelle.core.record import change
+from passerelle.core.status import TERMINAL, Phase, Status
+from passerelle.core.task_record import (
+    SCHEMA,
+    ArtifactRef,
+    Attempt,
+    Edge,
+    TaskRecord,
+    TaskScope,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.events import Event
+
+_KEPT_OCCURRENCES: Final = 32
+"""Questions of a peer that are remembered; an older one cannot be seen again in the pause that is open now."""
+
+
+def folds_task(event: Event) -> bool:
+    """Whether the event changes the record of the task that its scope names."""
+    return event.fact.scope.task_id is not None and (
+        isinstance(event.fact.payload, OpaquePayload) or type(event.fact.payload) in _FOLDS
+    )
+
+
+def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
+    """The record after an event; unchanged when it is of another task, contained already, or says nothing here."""
+    payload = event.fact.payload
+    if isinstance(payload, say.TaskCreated):
+        return state or _create(payload, event)
+    if state is None or event.fact.scope.task_id != state.task_id or event.sequence <= state.last:
+        return state
+    if isinstance(payload, VendorPayload):
+        return state
+    if isinstance(payload, OpaquePayload):
+        return change(state, last=event.sequence, stale_from=state.stale_from or event.sequence)
+    fold = _FOLDS.get(type(payload))
+    if fold is None:
+        return state
+    return _close(fold(state, payload, event), event)
+
+
+def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
+    scope = event.fact.scope
+    task_id = scope.task_id or ""
+    record = TaskRecord(
+        schema=SCHEMA,
+        task_id=task_id,
+        session_id=scope.session_id,
+        thread_id=scope.thread_id,
+        turn_id=scope.turn_id,
+        parent_task_id=payload.parent_task_id,
+        root_task_id=payload.root_task_id or task_id,
+        title=payload.title,
+        objective=payload.objective,
+        kind=payload.kind,
+        family=payload.family,
+        visibility=payload.visibility,
+        status=Status.DRAFT,
+        priority=payload.priority,
+        requested_by=payload.requested_by,
+        owner=payload.owner,
+        assignee=payload.assignee,
+        scope=TaskScope(payload.tenant, payload.requested_by, payload.context_id),
+        constraints=payload.constraints,
+        profile=payload.profile,
+        acceptance=payload.acceptance,
+        created_at=event.timestamp,
+        updated_at=event.timestamp,
+        status_at=event.timestamp,
+        first=event.sequence,
+        last=event.sequence,
+    )
+    return _close(record, event)
+
+
+def _close(state: TaskRecord, event: Event) -> TaskRecord:
+    """What every folded event leaves behind: its place and time, and what callers have seen with it."""
+    payload = event.fact.payload
+    bare = isinstance(payload, say.TaskCompleted) and payload.answer == "message"
+    if event.fact.facade is None or bare:
+        return change(state, last=event.sequence, updated_at=event.timestamp)
+    return change(
+        state,
+        last=event.sequence,
+        updated_at=event.timestamp,
+        shown=True,
+        generation=state.generation + 1,
+        shown_from=state.shown_from or event.sequence,
+        shown_to=event.sequence,
+    )
+
+
+def _set(state: TaskRecord, event: Event, status: Status, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the record
+    if status is not state.status:
+        changes["status_at"] = event.timestamp
+    if status in TERMINAL:
+        changes.setdefault("ended_at", event.timestamp)
+        changes.setdefault("open_actions", ())
+        changes["current_run_id"] = None
+    return change(state, status=status, **changes)
+
+
+def _attempt(state: TaskRecord, event: Event, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the attempt
+    """Changes the attempt that the event is about; an answer settles the send that was open."""
+    run_id = event.fact.scope.run_id
+    attempts = tuple(
+        change(attempt, last_seen_at=event.timestamp, **changes)
+        if attempt.run_id == run_id
+        else attempt
+        for attempt in state.attempts
+    )
+    return change(state, attempts=attempts)
+
+
+def _step(state: TaskRecord, event: Event, native: str | None, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the attempt
+    """One frame of the peer: an answer, so the send before it is known to have arrived."""
+    run = state.run
+    if run is None or run.run_id != event.fact.scope.run_id or event.fact.scope.step_id is None:
+        return state
+    if native is not None:
+        changes["native_status"] = native
+    return _attempt(state, event, steps=run.steps + 1, pending_message_id=None, **changes)
+
+
+def _progress(state: TaskRecord, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the progress
+    known = {name: value for name, value in changes.items() if value is not None}
+    return change(state, progress=change(state.progress, **known)) if known else state
+
+
+def _accepted(state: TaskRecord, _: say.TaskAccepted, event: Event) -> TaskRecord:
+    return _set(state, event, Status.ACCEPTED)
+
+
+def _queued(state: TaskRecord, payload: say.TaskQueued, event: Event) -> TaskRecord:
+    return _set(state, event, Status.QUEUED, status_reason=payload.reason)
+
+
+def _started(state: TaskRecord, _: say.TaskStarted, event: Event) -> TaskRecord:
+    return change(state, started_at=state.started_at or event.timestamp)
+
+
+def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskRecord:
+    del event
+    known = {
+        name: values["new"]
+        for name, values in payload.changed.items()
+        if name in {"title", "objective", "priority", "assignee", "owner"} and "new" in values
+    }
+    return change(state, **known)
+
+
+def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> TaskRecord:
+    state = _progress(
+        state,
+        phase=payload.phase,
+        percent=payload.percent,
+        step=payload.step,
+        summary=payload.summary,
+        counters={**state.progress.counters, **payload.counters} if payload.counters else None,
+        checklist=payload.checklist or None,
+    )
+    if payload.delivery is not None and payload.consumer is not None:
+        delivery = {**state.delivery, payload.consumer: payload.delivery}
+        state = change(state, delivery=delivery)
+    if payload.native_status is not None or event.fact.scope.step_id is not None:
+        state = _step(state, event, payload.native_status)
+    if payload.status is not None:
+        state = _run_status(state, event, payload.status)
+        state = _set(state, event, payload.status, status_reason=None)
+    return state
+
+
+def _run_status(state: TaskRecord, event: Event, status: Status) -> TaskRecord:
+    return _attempt(state, event, status=status) if state.run else state
+
+
+def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskRecord:
+    state = _step(state, event, payload.native_status)
+    state = _progress(_run_status(state, event, payload.status), phase=Phase.WAITING)
+    return _set(state, event, payload.status, status_reason=payload.reason)
+
+
+def _blocked(state: TaskRecord, payload: say.TaskBlocked, event: Event) -> TaskRecord:
+    return _set(state, event, Status.BLOCKED, status_reason=payload.reason)
+
+
+def _paused(state: TaskRecord, payload: say.TaskPaused, event: Event) -> TaskRecord:
+    return _set(state, event, Status.PAUSED, status_reason=payload.reason)
+
+
+def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
+    state = _step(state, event, payload.native_status)
+    state = _progress(_run_status(state, event, Status.RUNNING), phase=Phase.WORKING)
+    return _set(state, event, Status.RUNNING, status_reason=None)
+
+
+def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> TaskRecord:
+    return _set(state, event, Status.RETRYING, status_reason=payload.reason, current_run_id=None)
+
+
+def _cancel_requested(
+    state: TaskRecord, payload: say.TaskCancelRequested, event: Event
+) -> TaskRecord:
+    state = _run_status(state, event, Status.CANCELLING)
+    return _set(
+        state,
+        event,
+        Status.CANCELLING,
+        status_reason=payload.reason,
+        cancel_requested_by=payload.actor,
+    )
+
+
+def _cancelled(state: TaskRecord, payload: say.TaskCancelled, event: Event) -> TaskRecord:
+    return _set(state, event, Status.CANCELLED, status_reason=f"by {payload.source}")
+
+
+def _timed_out(state: TaskRecord, payload: say.TaskTimedOut, event: Event) -> TaskRecord:
+    return _set(state, event, Status.TIMED_OUT, status_reason=f"{payload.limit} limit")
+
+
+def _failed(state: TaskRecord, payload: say.TaskFailed, event: Event) -> TaskRecord:
+    return _set(
+        state,
+        event,
+        Status.FAILED,
+        last_error=payload.error,
+        status_reason=payload.error.code,
+        rejected=payload.rejected,
+    )
+
+
+def _lost(state: TaskRecord, payload: say.TaskLost, event: Event) -> TaskRecord:
+    state = _run_status(state, event, Status.LOST)
+    return _set(state, event, Status.LOST, status_reason=payload.reason)
+
+
+def _completed(state: TaskRecord, payload: say.TaskCompleted, event: Event) -> TaskRecord:
+    family = "message" if payload.answer == "message" else state.family
+    return _set(state, event, Status.COMPLETED, status_reason=None, family=family)
+
+
+def _archived(state: TaskRecord, _: say.TaskArchived, event: Event) -> TaskRecord:
+    return _set(state, event, Status.ARCHIVED)
+
+
+def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
+    edge = Edge(payload.target, "child", payload.target, "open", event.timestamp, event.timestamp)
+    return _link(state, edge)
+
+
+def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Event) -> TaskRecord:
+    known = next((edge for edge in state.relationships if edge.edge_id == payload.edge_id), None)
+    edge = Edge(
+        edge_id=payload.edge_id,
+        kind=payload.kind,
+        target=payload.target,
+        status=payload.status,
+        created_at=known.created_at if known else event.timestamp,
+        updated_at=event.timestamp,
+        reason=payload.reason,
+    )
+    return _link(state, edge)
+
+
+def _link(state: TaskRecord, edge: Edge) -> TaskRecord:
+    others = tuple(known for known in state.relationships if known.edge_id != edge.edge_id)
+    return change(state, relationships=(*others, edge))
+
+
+def _attempt_started(
+    state: TaskRecord, payload: say.TaskAttemptStarted, event: Event
+) -> TaskRecord:
+    attempt = Attempt(
+        run_id=event.fact.scope.run_id or "",
+        ordinal=payload.ordinal,
+        status=Status.RUNNING,
+        worker=payload.worker,
+        native_protocol=payload.native_protocol,
+        delivery_mechanism=payload.delivery_mechanism,
+        retry_policy=payload.retry_policy,
+        message_id=payload.message_id,
+        pending_message_id=payload.message_id,
+        started_at=event.timestamp,
+        last_seen_at=event.timestamp,
+        remote_task_id=payload.remote_task_id,
+        remote_context_id=payload.remote_context_id,
+        input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs[-1:]),
+    )
+    state = change(
+        state,
+        attempts=(*state.attempts, attempt),
+        current_run_id=attempt.run_id,
+        assignee=payload.worker.peer,
+    )
+    return _set(_progress(state, phase=Phase.WORKING), event, Status.RUNNING, status_reason=None)
+
+
+def _attempt_completed(
+    state: TaskRecord, payload: say.TaskAttemptCompleted, event: Event
+) -> TaskRecord:
+    return _attempt(
+        change(state, current_run_id=None),
+        event,
+        status=Status.COMPLETED,
+        ended_at=event.timestamp,
+        native_status=payload.native_status,
+        completion_summary=payload.summary,
+        pending_message_id=None,
+        output_refs=tuple(
+            artifact.artifact_id
+            for artifact in state.artifacts
+            if artifact.run_id == event.fact.scope.run_id
+        ),
+    )
+
+
+def _attempt_failed(state: TaskRecord, payload: say.TaskAttemptFailed, event: Event) -> TaskRecord:
+    changes: dict[str, Any] = (
+        {} if payload.native_status is None else {"native_status": payload.native_status}
+    )
+    return _attempt(
+        change(state, current_run_id=None),
+        event,
+        status=payload.status,
+        ended_at=event.timestamp,
+        last_error=payload.error,
+        **changes,
+    )
+
+
+def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord:
+    changes: dict[str, Any] = {
+        name: value
+        for name, value in (
+            ("remote_task_id", payload.remote_task_id),
+            ("remote_context_id", payload.remote_context_id),
+            ("delivery_mechanism", payload.delivery_mechanism),
+            ("status_message_id", payload.message_id),
+        )
+        if value is not None
+    }
+    state = _step(state, event, payload.native_status)
+    if changes and state.current_run_id == event.fact.scope.run_id:
+        # What the peer calls things, and how it is followed, is known with or without a frame of it.
+        state = _attempt(state, event, **changes)
+    return _progress(state, phase=payload.phase, summary=payload.text)
+
+
+def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> TaskRecord:
+    return _attempt(state, event, pending_message_id=payload.message_id)
+
+
+def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:
+    ref = event.fact.refs.get("artifact")
+    artifact = ArtifactRef(
+        artifact_id=payload.artifact_id,
+        name_at_peer=payload.name_at_peer,
+        run_id=event.fact.scope.run_id or "",
+        version=payload.version,
+        sha256=payload.sha256,
+        size=payload.size,
+        parts=payload.parts,
+        last=event.sequence,
+        name=payload.name,
+        media_types=payload.media_types,
+        direction=payload.direction,
+        stored=payload.stored,
+        blob=ref.blob if ref else None,
+    )
+    others = tuple(known for known in state.artifacts if known.artifact_id != artifact.artifact_id)
+    state = _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
+    return _step(state, event, None) if event.fact.scope.step_id else state
+
+
+def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:
+    """The edge from a task to what it produced or consumed, by the run; one for each artifact (GR-7, A2A-10)."""
+    kind = f"{artifact.direction}_artifact"
+    edge_id = f"{artifact.run_id}:{artifact.artifact_id}"
+    known = next((edge for edge in state.relationships if edge.edge_id == edge_id), None)
+    created_at = known.created_at if known else event.timestamp
+    edge = Edge(edge_id, kind, artifact.artifact_id, "satisfied", created_at, event.timestamp)
+    return _link(state, edge)
+
+
+def _action_required(state: TaskRecord, payload: ActionRequired, event: Event) -> TaskRecord:
+    del event
+    request = payload.request
+    state = change(state, open_actions=(*state.open_actions, request.action_id))
+    if request.remote is None:
+        return state
+    kept = list(state.occurrences.items())[-(_KEPT_OCCURRENCES - 1) :]
+    occurrences = dict([*kept, (request.remote.occurrence, request.action_id)])
+    return change(state, occurrences=occurrences)
+
+
+def _action_resolved(state: TaskRecord, payload: ActionResolved, event: Event) -> TaskRecord:
+    del payload
+    closed = event.fact.scope.action_id
+    still = tuple(action for action in state.open_actions if action != closed)
+    return change(state, open_actions=still)
+
+
+def _turn_submitted(state: TaskRecord, payload: TurnSubmitted, event: Event) -> TaskRecord:
+    del payload
+    turn_id = event.fact.scope.turn_id or ""
+    return change(
+        state,
+        turn_id=turn_id,
+        inputs=(*state.inputs, event.sequence),
+        open_turns=(*state.open_turns, turn_id),
+    )
+
+
+def _turn_ended(state: TaskRecord, payload: TurnCompleted | TurnFailed, event: Event) -> TaskRecord:
+    del payload
+    ended = event.fact.scope.turn_id
+    return change(state, open_turns=tuple(turn for turn in state.open_turns if turn != ended))
+
+
+_FOLDS: Final[dict[type, Callable[[TaskRecord, Any, Event], TaskRecord]]] = {
+    say.TaskCreated: lambda state, _payload, _event: state,
+    say.TaskAccepted: _accepted,
+    say.TaskQueued: _queued,
+    say.TaskStarted: _started,
+    say.TaskUpdated: _updated,
+    say.TaskProgress: _progressed,
+    say.TaskWaiting: _waiting,
+    say.TaskBlocked: _blocked,
+    say.TaskPaused: _paused,
+    say.TaskResumed: _resumed,
+    say.TaskRetrying: _retrying,
+    say.TaskCancelRequested: _cancel_requested,
+    say.TaskCancelled: _cancelled,
+    say.TaskTimedOut: _timed_out,
+    say.TaskFailed: _failed,
+    say.TaskLost: _lost,
+    say.TaskCompleted: _completed,
+    say.TaskArchived: _archived,
+    say.TaskDelegated: _delegated,
+    say.TaskDependencyUpdated: _dependency,
+    say.TaskAttemptStarted: _attempt_started,
+    say.TaskAttemptCompleted: _attempt_completed,
+    say.TaskAttemptFailed: _attempt_failed,
+    RunStatus: _run_said,
+    ModelRequested: _requested,
+    ArtifactChanged: _artifact,
+    ActionRequired: _action_required,
+    ActionResolved: _action_resolved,
+    TurnSubmitted: _turn_submitted,
+    TurnCompleted: _turn_ended,
+    TurnFailed: _turn_ended,
+}

@@ -1,0 +1,172 @@
+"""The durable record of a task: the fold of its facts, and what its snapshot holds (TR-1…TR-20, ATT-2…ATT-12, GR-10).
+
+State and references, never content: messages, history and artifacts are named by sequence, size and hash,
+so a snapshot does not grow with what a run brings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Literal
+
+from passerelle.core.facts import Failure, Ref, RetryPolicy, Worker
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import record
+from passerelle.core.status import Delivery, Phase, Status, Visibility
+
+SCHEMA = 1
+
+
+@record
+class Attempt:
+    """One delegation to one worker; append only (ATT-1)."""
+
+    run_id: str
+    ordinal: int
+    status: Status
+    worker: Worker
+    native_protocol: str
+    delivery_mechanism: str
+    retry_policy: RetryPolicy
+    message_id: str
+    started_at: str
+    last_seen_at: str
+    pending_message_id: str | None = None
+    """A message that was meant to be sent and that no answer has come for: its outcome is not known."""
+    ended_at: str | None = None
+    remote_task_id: str | None = None
+    remote_context_id: str | None = None
+    native_status: str | None = None
+    status_message_id: str | None = None
+    last_error: Failure | None = None
+    completion_summary: str | None = None
+    input_refs: tuple[Ref, ...] = ()
+    output_refs: tuple[str, ...] = ()
+    checkpoint_refs: tuple[Ref, ...] = ()
+    steps: int = 0
+
+
+@record
+class Edge:
+    """A relation to another task, artifact, thread or context (GR-1…GR-10)."""
+
+    edge_id: str
+    kind: str
+    target: str
+    status: Literal["open", "satisfied", "removed"]
+    created_at: str
+    updated_at: str
+    reason: str | None = None
+
+
+@record
+class ArtifactRef:
+    """An artifact by reference (TR-18, A2A-8). Its content stands in the entries up to ``last``, or in a blob."""
+
+    artifact_id: str
+    name_at_peer: str
+    run_id: str
+    version: int
+    sha256: str
+    size: int
+    parts: int
+    last: int
+    name: str | None = None
+    media_types: tuple[str, ...] = ()
+    direction: Literal["produced", "consumed"] = "produced"
+    stored: bool = True
+    blob: str | None = None
+
+
+@record
+class Progress:
+    """The last merged progress (TR-14)."""
+
+    phase: Phase | None = None
+    percent: int | None = None
+    step: str | None = None
+    summary: str | None = None
+    counters: dict[str, int] = field(default_factory=dict[str, int])
+    checklist: tuple[JsonObject, ...] = ()
+
+
+@record
+class TaskScope:
+    """The bounds within which a task may be seen (TR-10)."""
+
+    tenant: str
+    principal: str
+    context_id: str
+
+
+@record
+class TaskRecord:
+    """One task. Sequences are those of the session's stream; times are RFC 3339 (TR-20)."""
+
+    schema: int
+    task_id: str
+    session_id: str
+    thread_id: str | None
+    turn_id: str | None
+    root_task_id: str
+    title: str
+    objective: str
+    kind: str
+    family: Literal["delegation", "job_item", "local_worker", "message"]
+    visibility: Visibility
+    status: Status
+    priority: int
+    requested_by: str
+    owner: str
+    scope: TaskScope
+    created_at: str
+    updated_at: str
+    status_at: str
+    first: int
+    last: int
+    parent_task_id: str | None = None
+    assignee: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    constraints: JsonObject = field(default_factory=dict[str, Json])
+    profile: JsonObject = field(default_factory=dict[str, Json])
+    acceptance: tuple[JsonObject, ...] = ()
+    progress: Progress = field(default_factory=Progress)
+    current_run_id: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    relationships: tuple[Edge, ...] = ()
+    artifacts: tuple[ArtifactRef, ...] = ()
+    evidence_refs: tuple[str, ...] = ()
+    last_error: Failure | None = None
+    status_reason: str | None = None
+    rejected: bool = False
+    delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
+    cancel_requested_by: str | None = None
+    open_actions: tuple[str, ...] = ()
+    open_turns: tuple[str, ...] = ()
+    """Turns whose callers wait for what becomes of the task: one message may follow another before it rests."""
+    occurrences: dict[str, str] = field(default_factory=dict[str, str])
+    """Question of a peer -> the action opened for it, so that one question is opened once."""
+    exposure: int = 1
+    shown: bool = False
+    """Whether callers see a task: not before the peer's first Task frame, never for a bare Message."""
+    generation: int = 0
+    shown_from: int = 0
+    shown_to: int = 0
+    """First and last sequence of what callers see of the current exposure."""
+    inputs: tuple[int, ...] = ()
+    """Sequences of the messages that were sent on this task: what its history is completed from."""
+    stale_from: int | None = None
+    """The first event of a schema that this version cannot read (ENV-5)."""
+
+    @property
+    def run(self) -> Attempt | None:
+        """The live run."""
+        if self.current_run_id is None or not self.attempts:
+            return None
+        return self.attempts[-1]
+
+    @property
+    def peer(self) -> str | None:
+        """The agent that has, or last had, the task."""
+        return self.attempts[-1].worker.peer if self.attempts else self.assignee

@@ -1,0 +1,218 @@
+"""The thread machine: one facade context, one-to-one and for ever (ID-3), and what it knows of each peer (A2A-4).
+
+A thread is *idle* or *running*: running while a turn of it has started and has no answer yet. It belongs to
+the session in which its context was seen first, and cannot be attached to another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.conversation import (
+    ThreadStarted,
+    ThreadUpdated,
+    TurnCompleted,
+    TurnFailed,
+    TurnStarted,
+    TurnSubmitted,
+)
+from passerelle.core.payloads.task import TaskAttemptStarted
+from passerelle.core.record import change, record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.events import Event
+    from passerelle.core.facts import Failure, Ref
+
+SCHEMA: Final = 1
+
+
+class ThreadStatus(StrEnum):
+    """Whether a turn is under way."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+
+
+@record
+class ThreadRecord:
+    """One thread. ``remotes`` has, per peer, the context id that the peer is told; ``turns`` counts all."""
+
+    schema: int
+    thread_id: str
+    session_id: str
+    context_id: str
+    owner: str
+    tenant: str
+    principal: str
+    status: ThreadStatus
+    created_at: str
+    updated_at: str
+    last: int
+    turns: int = 0
+    active_turns: tuple[str, ...] = ()
+    last_outcome: str | None = None
+    remotes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class OpenThread:
+    """Opens a thread for a context that was not seen before."""
+
+    session_id: str
+    thread_id: str
+    started: ThreadStarted
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitMessage:
+    """Takes a message as the next turn. ``task_id`` is the task that it opens or goes on with."""
+
+    session_id: str
+    turn_id: str
+    task_id: str
+    submitted: TurnSubmitted
+    refs: Mapping[str, Ref] = field(default_factory=dict[str, "Ref"])
+
+
+@dataclass(frozen=True, slots=True)
+class EndTurn:
+    """A turn has its answer; ending it again says nothing."""
+
+    turn_id: str
+    task_id: str
+    completed: TurnCompleted
+
+
+@dataclass(frozen=True, slots=True)
+class FailTurn:
+    """A turn has no answer and never will."""
+
+    turn_id: str
+    task_id: str
+    error: Failure
+
+
+ThreadCommand: TypeAlias = OpenThread | SubmitMessage | EndTurn | FailTurn
+
+_BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
+TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
+    OpenThread: {None: frozenset({ThreadStatus.IDLE})},
+    SubmitMessage: {
+        ThreadStatus.IDLE: frozenset({ThreadStatus.RUNNING}),
+        ThreadStatus.RUNNING: frozenset({ThreadStatus.RUNNING}),
+    },
+    EndTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+    FailTurn: {ThreadStatus.RUNNING: _BOTH, ThreadStatus.IDLE: frozenset({ThreadStatus.IDLE})},
+}
+
+
+def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
+    """The facts of a command.
+
+    Raises:
+        InvalidInput: a context that is opened again, or attached to another session (ID-3).
+        NotFound: a thread that does not exist.
+    """
+    if isinstance(command, OpenThread):
+        if state is not None:
+            raise InvalidInput("contextId", "the context belongs to a session already")
+        return [Fact(Scope(command.session_id, command.thread_id), command.started)]
+    if state is None:
+        raise NotFound("context", "")
+    match command:
+        case SubmitMessage():
+            if command.session_id != state.session_id:
+                raise InvalidInput("sessionId", "the context belongs to another session")
+            scope = _turn_scope(state, command.turn_id, command.task_id)
+            return [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
+        case EndTurn(turn_id=turn_id, task_id=task_id, completed=completed):
+            if turn_id not in state.active_turns:
+                return []
+            return [Fact(_turn_scope(state, turn_id, task_id), completed)]
+        case FailTurn(turn_id=turn_id, task_id=task_id, error=error):
+            if turn_id not in state.active_turns:
+                return []
+            return [Fact(_turn_scope(state, turn_id, task_id), TurnFailed(error))]
+        case _:
+            assert_never(command)
+
+
+def _turn_scope(state: ThreadRecord, turn_id: str, task_id: str) -> Scope:
+    return Scope(state.session_id, state.thread_id, turn_id, task_id)
+
+
+def folds_thread(event: Event) -> bool:
+    """Whether the event changes the record of the thread that its scope names."""
+    payload = event.fact.payload
+    if event.fact.scope.thread_id is None:
+        return False
+    return isinstance(
+        payload,
+        ThreadStarted
+        | ThreadUpdated
+        | TurnSubmitted
+        | TurnStarted
+        | TurnCompleted
+        | TurnFailed
+        | TaskAttemptStarted,
+    )
+
+
+def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:
+    """The record after an event; total."""
+    payload = event.fact.payload
+    if isinstance(payload, ThreadStarted):
+        return state or _start(payload, event)
+    other = state is None or event.fact.scope.thread_id != state.thread_id
+    if state is None or other or event.sequence <= state.last or not folds_thread(event):
+        return state
+    return _fold(change(state, updated_at=event.timestamp, last=event.sequence), event)
+
+
+def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
+    return ThreadRecord(
+        schema=SCHEMA,
+        thread_id=event.fact.scope.thread_id or "",
+        session_id=event.fact.scope.session_id,
+        context_id=payload.context_id,
+        owner=payload.owner,
+        tenant=payload.tenant,
+        principal=payload.principal,
+        status=ThreadStatus.IDLE,
+        created_at=event.timestamp,
+        updated_at=event.timestamp,
+        last=event.sequence,
+    )
+
+
+def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
+    turn_id = event.fact.scope.turn_id or ""
+    match event.fact.payload:
+        case TurnSubmitted():
+            return change(state, turns=state.turns + 1)
+        case TurnStarted():
+            active = (*state.active_turns, turn_id)
+            return change(state, active_turns=active, status=ThreadStatus.RUNNING)
+        case TurnCompleted(answer=answer, status=status):
+            return _end(state, turn_id, status or answer)
+        case TurnFailed(error=error):
+            return _end(state, turn_id, error.code)
+        case TaskAttemptStarted(worker=worker, remote_context_id=str(context)):
+            return change(state, remotes={**state.remotes, worker.peer: context})
+        case ThreadUpdated(peer=str(peer), remote_context_id=str(context)):
+            return change(state, remotes={**state.remotes, peer: context})
+        case _:
+            return state
+
+
+def _end(state: ThreadRecord, turn_id: str, outcome: str) -> ThreadRecord:
+    active = tuple(turn for turn in state.active_turns if turn != turn_id)
+    status = ThreadStatus.RUNNING if active else ThreadStatus.IDLE
+    return change(state, active_turns=active, status=status, last_outcome=outcome)

@@ -1,0 +1,110 @@
+"""How the two bindings dress what they carry: results, errors, the data of a server-sent event.
+
+Events are written around the stored bytes, which are never decoded for it: two readers get equal bytes (G12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+import orjson
+
+from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
+from passerelle.a2a_mapping.rpc import render_result
+from passerelle.core.errors import UnknownMethod
+from passerelle.gateway.a2a.incoming import A2A_JSON, JSON
+from passerelle.gateway.a2a.reply import Reply, compose_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.a2a_mapping.rpc import RpcId
+    from passerelle.core.errors import PasserelleError
+    from passerelle.core.json import Json
+    from passerelle.gateway.a2a.incoming import Incoming
+
+_NO_STORE: Final = {"cache-control": "no-store"}
+_METHOD_NOT_ALLOWED: Final = 405
+
+
+class Binding(Protocol):
+    """One call's way of being answered."""
+
+    def render_result(self, result: Json) -> Reply:
+        """A success."""
+        ...
+
+    def render_error(self, error: PasserelleError) -> Reply:
+        """A failure before anything was sent."""
+        ...
+
+    def wrap_event(self, frame: bytes) -> bytes:
+        """The data of the event that carries a StreamResponse; one line."""
+        ...
+
+    def write_failure(self, error: PasserelleError) -> bytes:
+        """The whole last event of a stream that fails."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RpcBinding:
+    """JSON-RPC 2.0: everything carries the id of the request (A2A 1.0 section 9)."""
+
+    rpc_id: RpcId = None
+
+    def render_result(self, result: Json) -> Reply:
+        return Reply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
+
+    def render_error(self, error: PasserelleError) -> Reply:
+        return compose_error(render_rpc_error(error, self.rpc_id))
+
+    def wrap_event(self, frame: bytes) -> bytes:
+        return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (orjson.dumps(self.rpc_id), frame)
+
+    def write_failure(self, error: PasserelleError) -> bytes:
+        return b"data: %b\n\n" % orjson.dumps(render_rpc_error(error, self.rpc_id).body)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpBinding:
+    """HTTP+JSON: bare objects, errors as Google ``Status`` (A2A 1.0 section 11)."""
+
+    media_type: str = A2A_JSON
+
+    def render_result(self, result: Json) -> Reply:
+        return Reply(200, orjson.dumps(result), self.media_type, _NO_STORE)
+
+    def render_error(self, error: PasserelleError) -> Reply:
+        return compose_error(render_status(error))
+
+    def wrap_event(self, frame: bytes) -> bytes:
+        return frame
+
+    def write_failure(self, error: PasserelleError) -> bytes:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(render_status(error).body)
+
+
+def choose_media_type(incoming: Incoming) -> str:
+    """The type of a success: that of the request, else what the caller accepts, else the protocol's own."""
+    if incoming.media_type in {JSON, A2A_JSON}:
+        return incoming.media_type
+    accepted = {
+        item.partition(";")[0].strip().lower()
+        for item in incoming.headers.get("accept", "").split(",")
+    }
+    return JSON if JSON in accepted and A2A_JSON not in accepted else A2A_JSON
+
+
+def refuse_verb(incoming: Incoming, allowed: Iterable[str]) -> Reply:
+    """The answer for a path that exists, with a verb that it does not have."""
+    answer = render_status(UnknownMethod(f"{incoming.verb} {incoming.path}"))
+    error = answer.body["error"]
+    if isinstance(error, dict):
+        error["code"] = _METHOD_NOT_ALLOWED
+    return compose_error(
+        replace(
+            answer, http_status=_METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(sorted(allowed))}
+        )
+    )

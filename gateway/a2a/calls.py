@@ -1,0 +1,189 @@
+"""One call from its request to its answer: the body read, version and method judged, rights and parameters checked.
+
+The order is the same for both bindings: content type, body, version, method, rights, parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, assert_never
+
+from passerelle.a2a_mapping.body import read_object
+from passerelle.a2a_mapping.errors import InvalidRequest, PushNotificationNotSupported
+from passerelle.a2a_mapping.inbound import read_query
+from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
+from passerelle.a2a_mapping.version import HEADER, judge_version
+from passerelle.core.errors import (
+    Draining,
+    InvalidInput,
+    PasserelleError,
+    UnknownMethod,
+    UnsupportedOperation,
+)
+from passerelle.gateway.a2a.bindings import RpcBinding
+from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
+from passerelle.gateway.a2a.operations import SCOPES, Call, Operations
+from passerelle.gateway.a2a.paths import Resource
+from passerelle.gateway.a2a.streams import EventStream
+from passerelle.gateway.rpc import check_key, require_scope
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+
+    from passerelle.a2a_mapping.rpc import RpcRequest
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.paths import Spot, Target
+
+KEY_HEADER: Final = "Idempotency-Key"
+NO_OPERATION: Final = "none"
+_RETRY_MS: Final = 750
+_RETRY_BITS: Final = 9
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
+
+    incoming: Incoming
+    receive: Receive
+    send: Send
+    agent: str
+    binding: Binding
+    operation: str = NO_OPERATION
+    outcome: str = "ok"
+    stream: EventStream | None = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a stream has begun: then nothing else can be said over this request."""
+        return self.stream is not None and self.stream.started
+
+    async def refuse(self, error: PasserelleError) -> None:
+        """Answers with an error, unless something else is being answered."""
+        if not self.is_answering:
+            await self.binding.render_error(error).write(self.send)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Serves calls over the operations. Errors are raised as long as nothing has been sent."""
+
+    operations: Operations
+    ids: Ids
+    body_limit_bytes: int
+    keep_alive_s: float
+
+    async def serve_rpc(self, visit: Visit, principal: Principal) -> None:
+        """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
+        incoming = visit.incoming
+        incoming.require_media_type({JSON}, optional=False)
+        body = await incoming.read_body(visit.receive, self.body_limit_bytes)
+        request = _read_call(visit, body)
+        visit.binding = RpcBinding(request.id)
+        judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
+        method = read_method(request.method)
+        await self._perform(visit, method, request.params, principal)
+
+    async def serve_http(
+        self, visit: Visit, spot: Spot, target: Target, principal: Principal
+    ) -> None:
+        """A request to one of the paths of HTTP+JSON."""
+        incoming = visit.incoming
+        incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
+        body = await incoming.read_body(visit.receive, self.body_limit_bytes)
+        judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
+        match target:
+            case Resource.PUSH_CONFIGS:
+                raise PushNotificationNotSupported("push notifications are not supported")
+            case Resource.EXTENDED_CARD:
+                raise UnsupportedOperation("there is no extended agent card")
+            case Resource.ENDPOINT | Resource.CARD:
+                raise UnknownMethod(f"{incoming.verb} {incoming.path}")
+            case Method():
+                params = _read_params(incoming, body, spot.task_id)
+                await self._perform(visit, target, params, principal)
+            case _:
+                assert_never(target)
+
+    async def _perform(
+        self, visit: Visit, method: Method, params: JsonObject, principal: Principal
+    ) -> None:
+        visit.operation = method.value
+        require_scope(principal, SCOPES[method])
+        incoming = visit.incoming
+        call = Call(
+            principal,
+            visit.agent,
+            params,
+            _read_key(incoming),
+            incoming.headers.get("traceparent"),
+        )
+        match method:
+            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
+                await self._stream(visit, method, call)
+            case Method.SEND_MESSAGE | Method.GET_TASK | Method.LIST_TASKS | Method.CANCEL_TASK:
+                result = await self.operations.answer(method, call, visit.receive)
+                await visit.binding.render_result(result).write(visit.send)
+            case _:
+                assert_never(method)
+
+    async def _stream(
+        self,
+        visit: Visit,
+        method: Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK],
+        call: Call,
+    ) -> None:
+        retry_ms = _RETRY_MS + self.ids.draw(_RETRY_BITS)
+        stream = EventStream(visit.send, visit.binding, visit.agent, retry_ms, self.keep_alive_s)
+        visit.stream = stream
+        async with self.operations.open(method, call) as frames:
+            try:
+                async with self.operations.waits.hold(visit.receive):
+                    failure = await stream.copy(frames)
+            except Draining:
+                if not stream.started:
+                    raise
+                visit.outcome = "drained"
+                await stream.end()
+            else:
+                visit.outcome = failure.stable_code if failure else "ok"
+
+
+def _needs_no_body(target: Target) -> bool:
+    return target not in {Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE}
+
+
+def _read_call(visit: Visit, body: bytes) -> RpcRequest:
+    """The request; a refusal is answered with its id as far as there is one."""
+    try:
+        return read_rpc(body)
+    except InvalidRequest as error:
+        visit.binding = RpcBinding(error.rpc_id)
+        raise
+    except InvalidInput as error:
+        if error.field == "params":
+            # Only the envelope around them has been judged, and it holds.
+            rpc_id = read_object(body)["id"]
+            visit.binding = RpcBinding(rpc_id if isinstance(rpc_id, str | int) else None)
+        raise
+
+
+def _read_params(incoming: Incoming, body: bytes, task_id: str | None) -> JsonObject:
+    if incoming.verb == "GET":
+        return read_query(incoming.query, task_id)
+    params = read_object(body)
+    if task_id is not None:
+        params["id"] = task_id
+    return params
+
+
+def _read_key(incoming: Incoming) -> str | None:
+    key = incoming.headers.get(KEY_HEADER.lower())
+    try:
+        check_key(key, required=False)
+    except InvalidInput as error:
+        raise InvalidInput(KEY_HEADER, error.reason) from None
+    return key

@@ -1,0 +1,226 @@
+"""The face as an ASGI application: from a request to an operation, and from what it came to an answer.
+
+It stands before the router, since its paths are the hot ones and may not redirect (G8). A request is judged in one
+order: path, caller, agent, then what ``calls`` judges. What is unknown and what is forbidden look the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from passerelle.core.errors import (
+    PasserelleError,
+    Unauthenticated,
+    UnknownMethod,
+)
+from passerelle.gateway.a2a.bindings import (
+    HttpBinding,
+    RpcBinding,
+    choose_media_type,
+    refuse_verb,
+)
+from passerelle.gateway.a2a.calls import NO_OPERATION, Calls, Visit
+from passerelle.gateway.a2a.cards import Cards, shorten
+from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
+from passerelle.gateway.a2a.operations import Operations
+from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
+from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.a2a.reply import Reply, compose_missing
+from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
+from passerelle.gateway.a2a.waits import Waits
+from passerelle.gateway.auth import read_bearer
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from passerelle.a2a_mapping.cards import EdgeAuth
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.operations import TurnService
+    from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.metrics import Metrics
+
+BODY_LIMIT_BYTES: Final = 1_048_576
+
+
+class Agents(Protocol):
+    """The configured agents; ``PeerRegistry`` is one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the configuration."""
+        ...
+
+    def find(self, name: str) -> Peer:
+        """Raises NotFound for a name that is not configured."""
+        ...
+
+    def card_url(self, name: str) -> str:
+        """Where the card of an agent is read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FaceSettings:
+    """``public_url``: how callers reach the gateway, without a slash at the end; None takes the request's host."""
+
+    auth: EdgeAuth = "bearer"
+    public_url: str | None = None
+    body_limit_bytes: int = BODY_LIMIT_BYTES
+    keep_alive_s: float = KEEP_ALIVE_S
+
+
+@dataclass(frozen=True, slots=True)
+class FaceParts:
+    """What the face stands on."""
+
+    service: TurnService
+    authenticator: Authenticator
+    agents: Agents
+    metrics: Metrics
+    clock: Clock
+    ids: Ids
+
+
+def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
+    """The face over its parts."""
+    return Face(parts, settings or FaceSettings())
+
+
+class Face:
+    """An ASGI application for the requests that ``matches`` takes."""
+
+    def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._waits = Waits()
+        self._calls = Calls(
+            Operations(parts.service, self._waits),
+            parts.ids,
+            settings.body_limit_bytes,
+            settings.keep_alive_s,
+        )
+        self._cards = Cards(settings.auth, parts.clock)
+
+    @staticmethod
+    def matches(scope: Scope) -> bool:
+        """Whether a request is one for agents."""
+        if scope["type"] != "http":
+            return False
+        path: str = scope["path"]
+        return path.startswith(f"{AGENTS}/") or path in {ROOT, AGENTS, CARD}
+
+    async def drain(self) -> None:
+        """Ends streams in good order and answers everybody who waits; for a shutdown."""
+        await self._waits.drain()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        incoming = Incoming(scope)
+        async with self._waits.enter():
+            agent, rest = split_path(incoming.path) or (None, "")
+            spot = find_spot(rest)
+            target = spot.verbs.get(incoming.verb)
+            binding = _choose_binding(incoming, target)
+            if agent is None or agent not in self._parts.agents.names:
+                await self._miss(incoming, agent, binding, target).write(send)
+            else:
+                await self._count(Visit(incoming, receive, send, agent, binding), spot, target)
+
+    async def _count(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            await self._guard(visit, spot, target)
+        finally:
+            seconds = loop.time() - began_s
+            self._parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+
+    async def _guard(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+        """Serves, and makes an answer of everything that goes wrong before one was begun."""
+        try:
+            await self._serve(visit, spot, target)
+        except CallerLeftError:
+            visit.outcome = "left"
+        except PasserelleError as error:
+            visit.outcome = error.stable_code
+            shown = veil(error, visit.agent)
+            if shown is not error:
+                structlog.get_logger().warning(
+                    "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
+                )
+            await visit.refuse(shown)
+        except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
+            visit.outcome = "internal"
+            self._parts.metrics.runtime_errors.labels("a2a").inc()
+            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
+            await visit.refuse(PasserelleError("the gateway failed to answer; its log says why"))
+
+    async def _serve(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+        incoming = visit.incoming
+        if target is Resource.CARD:
+            await self._serve_card(visit)
+            return
+        principal = self._identify(incoming)
+        if not _sees(principal, visit.agent):
+            visit.outcome = "not_found"
+            await self._refuse_agent(visit.agent, principal).write(visit.send)
+        elif target is Resource.ENDPOINT:
+            await self._calls.serve_rpc(visit, principal)
+        elif target is None and spot.verbs:
+            visit.outcome = "method_not_allowed"
+            await refuse_verb(incoming, spot.verbs).write(visit.send)
+        elif target is None:
+            raise UnknownMethod(f"{incoming.verb} {incoming.path}")
+        else:
+            await self._calls.serve_http(visit, spot, target, principal)
+
+    async def _serve_card(self, visit: Visit) -> None:
+        visit.operation = Resource.CARD.value
+        incoming, agent = visit.incoming, visit.agent
+        peer = await self._parts.agents.find(agent).describe()
+        base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
+        card = self._cards.render(agent, peer, self._parts.agents.card_url(agent), base_url)
+        reply = shorten(card, incoming.headers)
+        await reply.write(visit.send, head_only=incoming.verb == "HEAD")
+
+    def _miss(
+        self, incoming: Incoming, agent: str | None, binding: Binding, target: Target | None
+    ) -> Reply:
+        """No agent stands here; whoever may call none learns no name."""
+        outcome = "not_found"
+        try:
+            reply = self._refuse_agent(agent, self._identify(incoming))
+        except Unauthenticated as error:
+            if agent is None or target is Resource.CARD:
+                reply = self._refuse_agent(agent, None)
+            else:
+                # As for an agent that exists: names cannot be probed without a credential.
+                outcome, reply = error.stable_code, binding.render_error(error)
+        self._parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
+        return reply
+
+    def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
+        agents = [one for one in self._parts.agents.names if principal and _sees(principal, one)]
+        here = f"there is no agent {name[:80]!r}" if name else "there is no agent at this address"
+        return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
+
+    def _identify(self, incoming: Incoming) -> Principal:
+        token = read_bearer(incoming.headers.get("authorization"))
+        return self._parts.authenticator.authenticate(token)
+
+
+def _sees(principal: Principal, agent: str) -> bool:
+    return principal.agents is None or agent in principal.agents
+
+
+def _choose_binding(incoming: Incoming, target: Target | None) -> Binding:
+    if target is Resource.ENDPOINT:
+        return RpcBinding()
+    return HttpBinding(choose_media_type(incoming))

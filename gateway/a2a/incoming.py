@@ -1,0 +1,92 @@
+"""An HTTP request as it came in: its head by name, and its body within a limit."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
+
+from passerelle.core.errors import ContentTypeNotSupported, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from starlette.types import Receive, Scope
+
+JSON: Final = "application/json"
+A2A_JSON: Final = "application/a2a+json"
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class CallerLeftError(Exception):
+    """The caller closed its connection: nobody is left to answer. It decides nothing about a run (I6)."""
+
+
+class Incoming:
+    """The head of a request. Header names are lower case; of a repeated one the last counts."""
+
+    __slots__ = ("headers", "path", "query", "scope", "verb")
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.verb: str = scope["method"]
+        self.path: str = scope["path"]
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers: Mapping[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in headers
+        }
+        query: bytes = scope["query_string"]
+        self.query: Mapping[str, str] = (
+            dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
+        )
+
+    @property
+    def media_type(self) -> str:
+        """The content type without its parameters, in lower case; empty when there is none."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def own_url(self) -> str:
+        """The URL under which the caller reached this server, without a path.
+
+        A host that is no host name would stand on a card: the address that was connected to stands in for it.
+        """
+        host = self.headers.get("host", "")
+        if not _HOST.fullmatch(host):
+            server: tuple[str, int | None] = self.scope.get("server") or ("127.0.0.1", None)
+            name = f"[{server[0]}]" if ":" in server[0] else server[0]
+            host = name if server[1] is None else f"{name}:{server[1]}"
+        return f"{self.scope['scheme']}://{host}"
+
+    def require_media_type(self, served: Collection[str], *, optional: bool) -> None:
+        """Judges the content type before anything is read.
+
+        Raises:
+            ContentTypeNotSupported: it is none of ``served``, or absent and not ``optional``.
+        """
+        media_type = self.media_type
+        if media_type in served or (optional and not media_type):
+            return
+        raise ContentTypeNotSupported(media_type)
+
+    async def read_body(self, receive: Receive, limit_bytes: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it does not end within the limit; the rest is not kept.
+            CallerLeftError: the connection closed before its end.
+        """
+        announced = self.headers.get("content-length", "")
+        if announced.isdecimal() and int(announced[:20]) > limit_bytes:
+            raise TooLarge("the body", limit_bytes)
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise CallerLeftError
+            piece: bytes = message.get("body", b"")
+            if len(body) + len(piece) > limit_bytes:
+                raise TooLarge("the body", limit_bytes)
+            body = body + piece if body else piece
+            if not message.get("more_body", False):
+                return body

@@ -1,0 +1,186 @@
+"""The six operations of A2A 1.0 over the service object: params in, results out, for both bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
+
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.commands import (
+    CancelAccepted,
+    CancelTask,
+    CommandService,
+    GetTask,
+    ListTasks,
+    SubmitTurn,
+    TurnAccepted,
+)
+from passerelle.core.errors import Draining, NotFound
+from passerelle.core.principal import Scope
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from starlette.types import Receive
+
+    from passerelle.a2a_mapping.inbound import SendRequest
+    from passerelle.core.commands import Wait
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.a2a.waits import Waits
+    from passerelle.gateway.control.following import Frames, StreamFrame
+
+Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
+Single: TypeAlias = Literal[
+    Method.SEND_MESSAGE, Method.GET_TASK, Method.LIST_TASKS, Method.CANCEL_TASK
+]
+_READS: Final = (Scope.CALL, Scope.READ_TASKS)
+SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
+    Method.SEND_MESSAGE: (Scope.CALL,),
+    Method.SEND_STREAMING_MESSAGE: (Scope.CALL,),
+    Method.GET_TASK: _READS,
+    Method.LIST_TASKS: _READS,
+    Method.CANCEL_TASK: (Scope.CALL, Scope.WRITE_TASKS),
+    Method.SUBSCRIBE_TO_TASK: _READS,
+}
+"""One of these is enough."""
+
+
+class TurnService(CommandService, Protocol):
+    """What the face asks of the service object beside commands and queries."""
+
+    async def answer(
+        self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
+    ) -> JsonObject:
+        """Waits for ``{"task": …}`` or ``{"message": …}``."""
+        ...
+
+    def follow(
+        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
+    ) -> Frames:
+        """The frames of a turn, or of a task by its facade id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call, whichever binding it came over."""
+
+    principal: Principal
+    agent: str
+    params: JsonObject
+    idem: str | None = None
+    traceparent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Carries out calls. Errors are those of ``core/errors.py``."""
+
+    service: TurnService
+    waits: Waits
+
+    async def answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
+        """The result of an operation that has one."""
+        match method:
+            case Method.SEND_MESSAGE:
+                return await self._send(call, receive)
+            case Method.GET_TASK:
+                task = read_task(call.params)
+                query = GetTask(task.id, call.agent, task.history_length)
+                return await self.service.read(call.principal, query)
+            case Method.LIST_TASKS:
+                return await self.service.read(call.principal, _compose_list(call))
+            case Method.CANCEL_TASK:
+                command = CancelTask(read_task(call.params).id, call.agent)
+                result = await self.service.execute(call.principal, command, call.idem)
+                return cast(CancelAccepted, result).task
+            case _:
+                assert_never(method)
+
+    @asynccontextmanager
+    async def open(
+        self, method: Streaming, call: Call
+    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+        """The frames of a stream; what the call asks for has been done when the body begins."""
+        match method:
+            case Method.SEND_STREAMING_MESSAGE:
+                opened: Frames = self._send_streaming(call)
+            case Method.SUBSCRIBE_TO_TASK:
+                facade = read_task(call.params).id
+                opened = self.service.follow(call.principal, facade, agent=call.agent)
+            case _:
+                assert_never(method)
+        async with opened as frames:
+            yield frames
+
+    @asynccontextmanager
+    async def _send_streaming(self, call: Call) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+        request = read_send(call.params)
+        if request.task_id is None:
+            accepted = await self._submit(call, request, "stream")
+            async with self.service.follow(call.principal, accepted) as frames:
+                yield frames
+            return
+        # A task that goes on is followed before the message is handed over: no event after it can be missed, and the
+        # Task comes first (A2A 1.0 section 3.1.2).
+        async with self.service.follow(call.principal, request.task_id, agent=call.agent) as frames:
+            await self._submit(call, request, "stream")
+            yield frames
+
+    async def _send(self, call: Call, receive: Receive) -> JsonObject:
+        request = read_send(call.params)
+        accepted = await self._submit(call, request, "unary" if request.blocking else "none")
+        try:
+            async with self.waits.hold(receive):
+                answer = await self.service.answer(
+                    call.principal, accepted, at_once=request.return_immediately
+                )
+        except Draining:
+            return await self._show(call, accepted, request)
+        task = answer.get("task")
+        if isinstance(task, dict):
+            return {"task": cut_history(task, request.history_length)}
+        return answer
+
+    async def _show(self, call: Call, accepted: TurnAccepted, request: SendRequest) -> JsonObject:
+        """The task as it stands: it goes on elsewhere, and its id is worth more than an error."""
+        try:
+            query = GetTask(accepted.facade, call.agent, request.history_length)
+            return {"task": await self.service.read(call.principal, query)}
+        except NotFound:
+            raise Draining(
+                "this instance is shutting down; the message was accepted", retry_after_s=1
+            ) from None
+
+    async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
+        command = SubmitTurn(
+            agent=call.agent,
+            message=request.message,
+            source="a2a",
+            wait=wait,
+            task=request.task_id,
+            context_id=request.context_id,
+            params=request.params,
+            traceparent=call.traceparent,
+        )
+        result = await self.service.execute(call.principal, command, call.idem)
+        return cast(TurnAccepted, result)
+
+
+def _compose_list(call: Call) -> ListTasks:
+    request = read_list(call.params)
+    return ListTasks(
+        agent=call.agent,
+        context_id=request.context_id,
+        state=request.state,
+        page_size=request.page_size,
+        page_token=request.page_token,
+        history_length=request.history_length,
+        after_ms=request.after_ms,
+        include_artifacts=request.include_artifacts,
+    )

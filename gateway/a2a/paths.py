@@ -1,0 +1,82 @@
+"""What stands at which path below an agent: the JSON-RPC endpoint, the operations of HTTP+JSON, the card.
+
+A2A 1.0 sections 9.1 and 11.3. Colons are literal, nothing redirects, and ``/tasks/{id}:subscribe`` has two verbs,
+since the specification says both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from passerelle.a2a_mapping.rpc import Method
+
+ROOT: Final = "/"
+AGENTS: Final = "/agents"
+CARD: Final = "/.well-known/agent-card.json"
+
+
+class Resource(StrEnum):
+    """What is served beside the operations of a task."""
+
+    ENDPOINT = "jsonrpc"
+    CARD = "card"
+    EXTENDED_CARD = "GetExtendedAgentCard"
+    PUSH_CONFIGS = "TaskPushNotificationConfig"
+
+
+Target: TypeAlias = Method | Resource
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """What a path offers by verb; nothing for a path that does not exist."""
+
+    verbs: Mapping[str, Target] = field(default_factory=dict[str, Target])
+    task_id: str | None = None
+
+
+_ENDPOINT: Final = Spot({"POST": Resource.ENDPOINT})
+_FIXED: Final[Mapping[str, Spot]] = {
+    "": _ENDPOINT,
+    "/": _ENDPOINT,
+    "/message:send": Spot({"POST": Method.SEND_MESSAGE}),
+    "/message:stream": Spot({"POST": Method.SEND_STREAMING_MESSAGE}),
+    "/tasks": Spot({"GET": Method.LIST_TASKS}),
+    "/extendedAgentCard": Spot({"GET": Resource.EXTENDED_CARD}),
+    CARD: Spot({"GET": Resource.CARD, "HEAD": Resource.CARD}),
+}
+_TASK_VERBS: Final[Mapping[str, Mapping[str, Target]]] = {
+    "": {"GET": Method.GET_TASK},
+    ":cancel": {"POST": Method.CANCEL_TASK},
+    ":subscribe": {"GET": Method.SUBSCRIBE_TO_TASK, "POST": Method.SUBSCRIBE_TO_TASK},
+}
+_PUSH_VERBS: Final[Mapping[str, Target]] = dict.fromkeys(
+    ("GET", "POST", "DELETE"), Resource.PUSH_CONFIGS
+)
+_TASK: Final = re.compile(r"/tasks/([^/]+?)(:cancel|:subscribe)?")
+_PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/[^/]+)?")
+NOWHERE: Final = Spot()
+
+
+def split_path(path: str) -> tuple[str, str] | None:
+    """The agent that a path names and the rest behind it, or None for a path that names none."""
+    if not path.startswith(f"{AGENTS}/"):
+        return None
+    agent, slash, rest = path[len(AGENTS) + 1 :].partition("/")
+    return agent, slash + rest
+
+
+def find_spot(rest: str) -> Spot:
+    """What stands at the rest of a path behind the agent; ``NOWHERE`` for what does not exist."""
+    fixed = _FIXED.get(rest)
+    if fixed is not None:
+        return fixed
+    if match := _TASK.fullmatch(rest):
+        return Spot(_TASK_VERBS[match[2] or ""], match[1])
+    if match := _PUSH.fullmatch(rest):
+        return Spot(_PUSH_VERBS, match[1])
+    return NOWHERE

@@ -1,0 +1,238 @@
+"""The gateway as a process: engine, store, leases, duties, service and edges, started in this order, ended in reverse.
+
+The end has ten seconds: no new work, streams and channels told to go, runs let go of (their leases say so, and others
+go on with them), leases released, the engine stopped last. Nothing ends by it but this process (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from passerelle.channels.hub import Hub, HubSettings
+from passerelle.core.errors import EngineFailed
+from passerelle.core.ids import Shard
+from passerelle.gateway.auth import load_owner_token, make_authenticator
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.delegation.deadlines import Deadlines
+from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.gateway.edges import make_edges
+from passerelle.gateway.metrics import Metrics
+from passerelle.gateway.outages import Outages
+from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.server import Server, bind, stop_on_signals
+from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
+from passerelle.store.data_directory import make_data_directory
+from passerelle.store.engine import EmbeddedEngine
+from passerelle.store.engine_process import EngineSettings
+from passerelle.store.store import Store, StoreSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.facts import RetryPolicy
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.service import Service
+    from passerelle.gateway.settings import Settings
+
+BLOBS: Final = "blobs"
+_NEWS_S: Final = 0.05
+"""How long the relay may let what was just stored wait, so that it passes on several things at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway that works; nothing is served yet."""
+
+    service: Service
+    store: Store
+    hub: Hub
+    duties: Duties
+    peers: PeerRegistry
+    metrics: Metrics
+    engine: EmbeddedEngine | None
+
+
+async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | None = None) -> None:
+    """Serves until SIGTERM or SIGINT; ``on_ready`` gets the URL once requests are answered.
+
+    Raises:
+        ConfigInvalid: a busy port, an unusable directory or server.
+        DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
+    """
+    listener = bind(settings.host, settings.port)
+    stop = asyncio.Event()
+    try:
+        async with open_gateway(settings) as gateway:
+            edges = make_edges(gateway, settings, make_authenticator_of(settings))
+            server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
+            with stop_on_signals(stop, server.hurry):
+                watch = asyncio.create_task(_watch(gateway, stop))
+                ready = asyncio.create_task(_announce(listener.url, on_ready))
+                try:
+                    await server.serve(stop)
+                finally:
+                    ready.cancel()
+                    watch.cancel()
+                    await asyncio.gather(watch, ready, return_exceptions=True)
+            _raise_fault(gateway)
+    finally:
+        listener.close()
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
+    """Everything behind the edges, started and stopped."""
+    data_dir = make_data_directory(settings.data_dir)
+    async with AsyncExitStack() as stack:
+        engine = None
+        if settings.redis_url is None:
+            wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
+            engine = await EmbeddedEngine.start(wanted)
+            stack.push_async_callback(engine.stop)
+        url = settings.redis_url.get_secret_value() if settings.redis_url else ""
+        store = await Store.open(StoreSettings(engine.url if engine else url, data_dir / BLOBS))
+        stack.push_async_callback(store.close)
+        metrics = Metrics()
+        log = structlog.get_logger("passerelle")
+        outages = Outages(store.log, metrics, log)
+        stack.push_async_callback(outages.close)
+        jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
+        hub = await stack.enter_async_context(
+            Hub(store.log, store.hints, jitter, on_lost=outages.lose)
+        )
+        peers = PeerRegistry(
+            [make_peer_config(agent, os.environ) for agent in settings.agents], SystemClock()
+        )
+        stack.push_async_callback(peers.close)
+        service, duties = _compose(settings, store, hub, peers, outages)
+        await duties.start()
+        stack.push_async_callback(duties.stop)
+        stack.push_async_callback(service.dispatch.drain)
+        yield Gateway(service, store, hub, duties, peers, metrics, engine)
+
+
+def _compose(
+    settings: Settings, store: Store, hub: Hub, peers: PeerRegistry, outages: Outages
+) -> tuple[Service, Duties]:
+    ids = SystemIds()
+    tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
+    policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
+
+    def find_policy(agent: str) -> RetryPolicy:
+        return policies[agent]
+
+    def drives(shard: Shard) -> Incarnation:
+        return duties.drives(shard)
+
+    def may_send(shard: Shard) -> bool:
+        return duties.may_send(shard)
+
+    async def drop(shard: Shard, row: DueRow) -> bool:
+        return await duties.settling.drop_row(shard, row)
+
+    def tell(shard: Shard, feed: bool) -> None:  # noqa: FBT001  a callback of the write path
+        if feed:
+            duties.wake(shard, _NEWS_S)
+
+    service = make_service(
+        Surroundings(
+            store=store,
+            hub=hub,
+            clock=SystemClock(),
+            ids=ids,
+            find_peer=peers.find,
+            retry_policy=find_policy,
+            drives=drives,
+            may_send=may_send,
+            find_tags=lambda agent: tags.get(agent, frozenset()),
+            patience=Patience(),
+            tally=outages.tally,
+            news=tell,
+        )
+    )
+    deadlines = Deadlines(
+        service.writes,
+        service.actions,
+        service.dispatch,
+        service.inputs,
+        drop=drop,
+    )
+    duties = make_duties(
+        store,
+        service.writes,
+        DutySettings(
+            instance=ids.mint("inst", Shard(0)),
+            clock=time.monotonic,
+            on_lost=service.dispatch.drop,
+            adopt=service.dispatch.adopt,
+            handlers={
+                "timeout": deadlines.on_timeout,
+                "expire": deadlines.on_expire,
+                "return": deadlines.on_return,
+                "cancel": deadlines.on_cancel,
+                "input": deadlines.on_input,
+            },
+            count=lambda what, outcome: _count(outages.metrics, what, outcome),
+        ),
+        outages.log,
+    )
+    return service, duties
+
+
+def _count(metrics: Metrics, what: str, outcome: str) -> None:
+    if outcome in {"failed", "fault"}:
+        metrics.runtime_errors.labels(what).inc()
+
+
+def make_authenticator_of(settings: Settings) -> Authenticator:
+    """Who may ask, by the settings; the owner's token is made on the first start."""
+    if settings.auth == "open":
+        return make_authenticator(settings.auth, Secret(""), settings.clients)
+    token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
+    return make_authenticator(settings.auth, token.secret, settings.clients)
+
+
+async def _announce(url: str, on_ready: Callable[[str], None] | None) -> None:
+    if on_ready is not None:
+        on_ready(url)
+
+
+async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:
+    """Ends the process when what it stands on is gone for good: the engine, or the duties."""
+    waits = [asyncio.create_task(gateway.duties.wait_failed())]
+    if gateway.engine is not None:
+        waits.append(asyncio.create_task(_wait_given_up(gateway.engine)))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
+async def _wait_given_up(engine: EmbeddedEngine) -> None:
+    await asyncio.shield(engine.failed)
+
+
+def _raise_fault(gateway: Gateway) -> None:
+    engine = gateway.engine
+    log = structlog.get_logger("passerelle")
+    if engine is not None and engine.failed.done():
+        error = engine.failed.result()
+        log.error("runtime.error", code=error.code, part="engine")
+        raise error
+    if gateway.duties.failed is not None:
+        log.error("runtime.error", code="duties_crashed", part="duties")
+        raise EngineFailed("the duties of this instance have crashed; see the log")

@@ -1,0 +1,145 @@
+"""What channels ask of the gateway: who may follow what, the state of a stream, and the commands (CMD-27).
+
+A stream of somebody else and one that does not exist are answered alike, before anything of it is read. A snapshot is
+read after its cursor: what is written in between comes again as an event, and nothing is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.channels.services import Grant, StreamName
+from passerelle.channels.views import FullView, PlainView, TaskView
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import NotFound
+from passerelle.core.ids import parse_facade, read_shard
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.session import SessionRecord
+from passerelle.core.status import Visibility
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.rpc import Caller, call
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.service import Service
+
+_LISTED_TASKS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceAccess:
+    """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
+
+    service: Service
+
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+        """The stream behind a name.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        match name.word:
+            case "session":
+                session = await self._find_session(principal, name.id or "")
+                return Grant(_session(session.session_id), FullView() if full else PlainView())
+            case "task":
+                record = await self._find_task(principal, name.id or "")
+                return Grant(_session(record.session_id), TaskView(record.task_id))
+            case "inbox":
+                if name.id not in {None, principal.key, principal.id}:
+                    raise NotFound("stream", f"inbox:{name.id}")
+                return Grant(StreamRef(StreamKind.INBOX, principal.key), FullView())
+            case _:
+                assert_never(name.word)
+
+    async def _find_session(self, principal: Principal, session_id: str) -> SessionRecord:
+        if read_shard(session_id) is not None:
+            ref = EntityRef(EntityKind.SESSION, session_id)
+            record = (await self.service.writes.load([ref]))[ref].record
+            if isinstance(record, SessionRecord) and record.owner == principal.key:
+                return record
+        raise NotFound("stream", f"session:{session_id}")
+
+    async def _find_task(self, principal: Principal, facade: str) -> TaskRecord:
+        parsed = parse_facade(facade)
+        if parsed is not None:
+            ref = EntityRef(EntityKind.TASK, parsed[0])
+            record = (await self.service.writes.load([ref]))[ref].record
+            if isinstance(record, TaskRecord) and _may_follow(principal, record):
+                return record
+        raise NotFound("stream", f"task:{facade}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshots:
+    """``channels.services.Snapshots``: read models as they stand now."""
+
+    service: Service
+
+    async def read_snapshot(
+        self, principal: Principal, name: StreamName, grant: Grant
+    ) -> JsonObject:
+        """The state of a stream; whoever asks has read its cursor before."""
+        match name.word:
+            case "inbox":
+                pending = await self.service.list_pending(principal, _LISTED_TASKS)
+                views: list[Json] = list(pending)
+                return {"pending": views, "notices": []}
+            case "task":
+                assert isinstance(grant.view, TaskView)  # noqa: S101  the access above made it one
+                return {"task": await self._read_task(grant.view.task)}
+            case "session":
+                return await self._read_session(grant.stream.id)
+            case _:
+                assert_never(name.word)
+
+    async def _read_task(self, task_id: str) -> JsonObject:
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        return to_wire(record) if isinstance(record, TaskRecord) else {}
+
+    async def _read_session(self, session_id: str) -> JsonObject:
+        ref = EntityRef(EntityKind.SESSION, session_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        listed = await self.service.writes.log.read_session_tasks(session_id)
+        tasks: list[Json] = []
+        for facade, _ in listed[:_LISTED_TASKS]:
+            parsed = parse_facade(facade)
+            if parsed is not None:
+                tasks.append(await self._read_task(parsed[0]))
+        return {
+            "session": to_wire(record) if isinstance(record, SessionRecord) else {},
+            "tasks": tasks,
+            "tasksMore": len(listed) > _LISTED_TASKS,
+        }
+
+    async def read_pending(
+        self, principal: Principal, limit: int
+    ) -> tuple[tuple[JsonObject, ...], bool]:
+        """Open questions from their own records, and whether there are more."""
+        found = await self.service.list_pending(principal, limit + 1)
+        return tuple(found[:limit]), len(found) > limit
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCalls:
+    """``channels.services.Calls``: the same table of methods as ``/v1``."""
+
+    service: Service
+
+    async def call(
+        self, principal: Principal, method: str, data: JsonObject, idem: str | None
+    ) -> JsonObject:
+        """Carries out one method."""
+        return await call(self.service, Caller(principal, "channel", idem), method, data)
+
+
+def _may_follow(principal: Principal, record: TaskRecord) -> bool:
+    return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+
+
+def _session(session_id: str) -> StreamRef:
+    return StreamRef(StreamKind.SESSION, session_id)

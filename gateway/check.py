@@ -1,0 +1,80 @@
+"""``passerelle check``: validates a configuration, reaches every agent in it, says what is wrong and where."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.core.ports import Clock
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.settings import AgentSettings, Settings
+from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_source import Sources, read_settings
+
+CARD_S = 10.0
+"""Longest wait for one card, whatever the configuration says."""
+NO_AGENTS = (
+    "no agent is configured; add one:\n"
+    "  agents:\n"
+    "    - name: echo\n"
+    "      url: http://127.0.0.1:9001"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """``faults`` make the check fail; ``lines`` are what was found in order."""
+
+    lines: tuple[str, ...]
+    faults: tuple[str, ...]
+
+    @property
+    def summary(self) -> str:
+        """The last line."""
+        count = len(self.faults)
+        return "check: ok" if not count else f"check: {count} fault{'s' if count > 1 else ''}"
+
+
+async def run_check(sources: Sources, clock: Clock) -> CheckReport:
+    """Reads the configuration as ``serve`` would, then loads the card of every agent.
+
+    Nothing is written, no agent is sent a message. A configuration with faults is not tried out.
+
+    Raises:
+        ConfigInvalid: the file cannot be read as YAML at all.
+    """
+    reading = read_settings(sources)
+    named = str(reading.config) if reading.config else "no file, defaults and environment only"
+    lines = [f"configuration: {named}", *(f"notice: {notice}" for notice in reading.notices)]
+    if reading.settings is None or reading.faults:
+        return CheckReport(tuple(lines), tuple(str(fault) for fault in reading.faults))
+    found = await _reach_agents(reading.settings, sources, clock)
+    lines += [line for line, reached in found if reached]
+    if not reading.settings.agents:
+        lines.append(f"notice: {NO_AGENTS}")
+    return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
+
+
+async def _reach_agents(
+    settings: Settings, sources: Sources, clock: Clock
+) -> list[tuple[str, bool]]:
+    registry = PeerRegistry((), clock)
+    try:
+        registry.replace(make_peer_config(agent, sources.environ) for agent in settings.agents)
+        return await asyncio.gather(*(_reach(registry, agent) for agent in settings.agents))
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    finally:
+        await registry.close()
+
+
+async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, bool]:
+    try:
+        card = await asyncio.wait_for(registry.find(agent.name).describe(), CARD_S)
+    except TimeoutError:
+        return f"agents.{agent.name}: {agent.url} gave no card within {CARD_S:g} s", False
+    except PasserelleError as error:
+        return f"agents.{agent.name}: {error.message}", False
+    streams = "streams" if card.streaming else "does not stream"
+    return f"agents.{agent.name}: reached, {card.protocol} at {card.endpoint}, {streams}", True

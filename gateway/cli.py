@@ -1,0 +1,224 @@
+"""The command ``passerelle``: reads flags, calls one thing, ends in a status that a script can trust.
+
+What a command needs is imported inside it, so that ``--help`` and completion stay fast.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
+
+import typer
+
+from passerelle.core.errors import PasserelleError
+from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
+from passerelle.gateway.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_source import Sources
+
+INTERRUPTED: Final = 130
+
+app: Final = typer.Typer(
+    name="passerelle",
+    help="An A2A gateway and remote-channel bridge: it keeps the task, resumes exactly, and asks the person.",
+    epilog="Example: passerelle demo --once",
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ConfigFlag = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file; else passerelle.yaml here, if it is there."),
+]
+DataDirFlag = Annotated[
+    Path | None, typer.Option(help="Folder of the embedded engine and of the owner token.")
+]
+RedisUrlFlag = Annotated[
+    str | None, typer.Option(help="A server or cluster in place of the embedded engine.")
+]
+SessionFlag = Annotated[str | None, typer.Option(help="Only this session.")]
+
+
+def main() -> NoReturn:
+    """The console script. An error is one line and its hints on standard error, never a traceback."""
+    try:
+        status = int(app(standalone_mode=False) or ExitStatus.DONE)
+    except PasserelleError as error:
+        _complain(error.message, *(HINTS[kind] for kind in HINTS if isinstance(error, kind)))
+        status = find_exit_status(error)
+    except typer.TyperException as error:
+        _complain(error.format_message(), "passerelle COMMAND --help says what there is")
+        status = ExitStatus.CALLER
+    except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    except Exception as error:  # noqa: BLE001  the top of the process: nothing above can tell
+        _complain(
+            f"fault: {type(error).__name__}: {error}", "PASSERELLE_LOG_LEVEL=debug shows where"
+        )
+        if os.environ.get("PASSERELLE_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        status = ExitStatus.FAULT
+    sys.exit(status)
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """What stands before any command."""
+    if version:
+        print(f"passerelle {VERSION}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+@app.command(epilog="Example: passerelle serve --config passerelle.yaml --port 8080")
+def serve(
+    config: ConfigFlag = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any [8080].")] = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    auth: Annotated[
+        Literal["keys", "open"] | None,
+        typer.Option(help="keys, or open: everybody is the owner, on loopback only [keys]."),
+    ] = None,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C."""
+    from passerelle.gateway.logs import configure_logs
+    from passerelle.gateway.server import run
+
+    sources = _name_sources(
+        config, host=host, port=port, redis_url=redis_url, data_dir=data_dir, auth=auth
+    )
+    settings = _load(sources)
+    configure_logs(settings.log_level, settings.log_format)
+    # Imported once the settings hold: it is the most that any command loads.
+    from passerelle.gateway.app import run_gateway
+
+    _introduce_owner(settings)
+    run(run_gateway(settings, on_ready=_make_announcement(settings)))
+
+
+@app.command(epilog="Example: passerelle demo --once")
+def demo(
+    once: Annotated[
+        bool, typer.Option("--once", help="Play the whole story, check it, and exit.")
+    ] = False,
+) -> None:
+    """Run a gateway with an embedded engine and sample agents."""
+    from passerelle.gateway.demo.story import run_demo
+    from passerelle.gateway.server import run
+
+    raise typer.Exit(run(run_demo(once=once)))
+
+
+@app.command(epilog="Example: passerelle check passerelle.yaml")
+def check(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML file.")],
+) -> None:
+    """Validate a configuration and reach every agent in it."""
+    from passerelle.gateway.check import run_check
+    from passerelle.gateway.clock import SystemClock
+    from passerelle.gateway.server import run
+
+    report = run(run_check(_name_sources(config), SystemClock()))
+    for line in (*report.lines, *(f"fault: {fault}" for fault in report.faults), report.summary):
+        print(line)
+    raise typer.Exit(ExitStatus.CALLER if report.faults else ExitStatus.DONE)
+
+
+@app.command(
+    epilog="Example: passerelle verify --session se_15f9fpy9yz1ffjcpyabe4qd0c063 --data-dir ./state"
+)
+def verify(
+    session: SessionFlag = None,
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """Replay the stored streams and compare them with the snapshots."""
+    from passerelle.gateway.logs import configure_logs
+    from passerelle.gateway.server import run
+    from passerelle.gateway.verify import run_verify
+
+    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    report = run(run_verify(settings, session))
+    for line in (*report.lines, report.summary):
+        print(line)
+    raise typer.Exit(ExitStatus.DONE if report.ok else ExitStatus.REMOTE)
+
+
+@app.command(epilog="Example: passerelle key orchestrator")
+def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
+    """Make an API key; the key is shown once, the configuration keeps its hash."""
+    from passerelle.gateway.auth import hash_key, mint_token
+    from passerelle.gateway.clock import SystemIds
+    from passerelle.gateway.settings import NAME_PATTERN, NAME_RULE
+
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise typer.BadParameter(f"should be {NAME_RULE}", param_hint="'name'")
+    token = mint_token(SystemIds())
+    print(f"key: {token.get_secret_value()}")
+    print("clients:")
+    print(f'  - {{name: {name}, key_hash: "{hash_key(token)}", may_call: ["*"]}}')
+
+
+def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
+    from passerelle.gateway.settings_source import Sources
+
+    return Sources(os.environ, Path.cwd(), config, flags)
+
+
+def _load(sources: Sources) -> Settings:
+    from passerelle.gateway.settings_source import load_settings
+
+    settings, notices = load_settings(sources)
+    for notice in notices:
+        print(f"passerelle: notice: {notice}", file=sys.stderr)
+    return settings
+
+
+def _introduce_owner(settings: Settings) -> None:
+    """Makes the owner token on the first start, and says it that once."""
+    from passerelle.gateway.auth import load_owner_token
+    from passerelle.gateway.clock import SystemIds
+    from passerelle.store.data_directory import make_data_directory
+
+    if settings.auth == "open":
+        return
+    token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
+    if token.minted:
+        print(f"owner token, shown this once and kept in {token.path}:", flush=True)
+        print(f"  {token.secret.get_secret_value()}", flush=True)
+
+
+def _make_announcement(settings: Settings) -> Callable[[str], None]:
+    from passerelle.gateway.check import NO_AGENTS
+
+    def announce(url: str) -> None:
+        print(f"passerelle {VERSION} at {url}", flush=True)
+        for agent in settings.agents:
+            print(f"  agent {agent.name}: {url}/agents/{agent.name}", flush=True)
+        if not settings.agents:
+            print(NO_AGENTS, flush=True)
+
+    return announce
+
+
+def _complain(message: str, *hints: str) -> None:
+    print(f"passerelle: error: {message}", file=sys.stderr)
+    for hint in hints:
+        print(f"passerelle: hint: {hint}", file=sys.stderr)

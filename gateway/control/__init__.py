@@ -1,0 +1,1 @@
+"""The command service: one way in for every edge, one way to write."""

@@ -1,0 +1,214 @@
+"""Answers to questions: the first valid one wins, once; every loser learns who won (I7, CMD-14).
+
+The answer, the task's way on, and the debt of telling the peer are one append. It carries ``not_after``, judged by
+the server's clock, so no two instances argue about an expiry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.frames import make_status, status_frame
+from passerelle.a2a_mapping.states import WORKING
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import Answer, Expire
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, Late
+from passerelle.core.commands import ActionAnswered
+from passerelle.core.errors import ActionClosed, NotFound, UnsupportedOperation
+from passerelle.core.ids import TaskId, expose, read_shard
+from passerelle.core.status import WAITING
+from passerelle.core.task_commands import EndWait
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import format_ms
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.spill import Spill, show
+from passerelle.permission_bridge.views import render_view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.batch import Claim, IdempotencyRow
+    from passerelle.core.commands import RespondAction
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.writes import Writes
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is stored with an answer, in its append: the message that it came as."""
+
+    refs: tuple[EntityRef, ...]
+    decide: Callable[[Decision], IdempotencyRow | None]
+
+
+@dataclass(slots=True)
+class Actions:
+    """Reads and closes questions."""
+
+    writes: Writes
+
+    async def respond(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[ActionAnswered, str]:
+        """Records an answer; returns it with the task that goes on.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        held = await self.load(command.action_id)
+        before = find_record(held, command.action_id)
+        outcome = await self.answer(principal, command)
+        record = find_record(outcome.held, command.action_id)
+        if record.decision is None:
+            raise UnsupportedOperation("the answer was not recorded; try again")
+        replayed = not before.is_open
+        answered = ActionAnswered("replayed" if replayed else "won", record.rev, record.decision)
+        return answered, record.scope.task_id or ""
+
+    async def answer(
+        self,
+        principal: Principal,
+        command: RespondAction,
+        turn_id: str | None = None,
+        beside: Beside | None = None,
+    ) -> Written:
+        """Stores an answer with what comes ``beside`` it. ``turn_id``: its words came as a message to the task.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        answer = _make_answer(principal, command, turn_id)
+        outcome = await self.close(command.action_id, answer, beside=beside)
+        if isinstance(outcome, Written):
+            return outcome
+        await self.expire(command.action_id)
+        record = find_record(await self.load(command.action_id), command.action_id)
+        raise ActionClosed(record.closed_as or "expired", record.describe_winner())
+
+    async def expire(self, action_id: str, claim: Claim | None = None) -> Written | None:
+        """Closes a question whose time is over; one that was closed before stays as it is."""
+        held = await self.load(action_id)
+        if not find_record(held, action_id).is_open:
+            return None
+        outcome = await self.close(action_id, Expire(), claim)
+        return outcome if isinstance(outcome, Written) else None
+
+    async def close(
+        self,
+        action_id: str,
+        command: ActionCommand,
+        claim: Claim | None = None,
+        beside: Beside | None = None,
+    ) -> Written | Late:
+        """One closing command, with all that follows from it, in one append."""
+        held = await self.load(action_id)
+        record = find_record(held, action_id)
+        refs = list(held)
+
+        def body(decision: Decision) -> Terms:
+            idem = beside.decide(decision) if beside else None
+            return replace(self._decide(decision, refs, command, claim), idem=idem)
+
+        wanted = [*refs, *(beside.refs if beside else ())]
+        outcome = await self.writes.decide(record.scope.session_id, wanted, body)
+        if isinstance(outcome, Written | Late):
+            return outcome
+        raise UnsupportedOperation("the question is being closed by somebody else; look again")
+
+    def _decide(
+        self,
+        decision: Decision,
+        refs: list[EntityRef],
+        command: ActionCommand,
+        claim: Claim | None,
+    ) -> Terms:
+        action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
+        action = decision.state(action_ref)
+        record = action if isinstance(action, ActionRecord) else None
+        facts = approval.decide(record, command, decision.now_ms)
+        if not facts:
+            return Terms()
+        decision.add(facts)
+        _go_on(decision, refs)
+        closed = decision.state(action_ref)
+        owes = isinstance(closed, ActionRecord) and closed.return_state == "owed"
+        due = [DueChange(f"expire:{action_ref.id}", None)]
+        if owes:
+            due.append(DueChange(f"return:{action_ref.id}", decision.now_ms))
+        not_after = approval.find_not_after(record, command)
+        return Terms(not_after_ms=not_after, due=tuple(due), claim=claim)
+
+    async def load(self, action_id: str) -> dict[EntityRef, Held]:
+        """The question with its task and thread.
+
+        Raises:
+            NotFound: there is no such question.
+        """
+        if read_shard(action_id) is None:
+            raise NotFound("action", action_id)
+        ref = EntityRef(EntityKind.ACTION, action_id)
+        held = await self.writes.load([ref])
+        record = held[ref].record
+        if not isinstance(record, ActionRecord):
+            raise NotFound("action", action_id)
+        refs = [EntityRef(EntityKind.TASK, record.scope.task_id)] if record.scope.task_id else []
+        return held | (await self.writes.load(refs) if refs else {})
+
+    async def read(self, principal: Principal, action_id: str) -> JsonObject:
+        """The view of a question, for its owner."""
+        held = await self.load(action_id)
+        record = find_record(held, action_id)
+        if record.request.owner != principal.key:
+            raise NotFound("action", action_id)
+        return render_view(record)
+
+
+def _make_answer(principal: Principal, command: RespondAction, turn_id: str | None) -> Answer:
+    return Answer(
+        who=principal,
+        rev=command.rev,
+        digest=command.digest,
+        decision_id=command.decision_id,
+        option_id=command.option_id,
+        content=command.content,
+        comment=command.comment,
+        turn_id=turn_id,
+    )
+
+
+def find_record(held: Mapping[EntityRef, Held], action_id: str) -> ActionRecord:
+    """The question among the entities that were read.
+
+    Raises:
+        NotFound: it is not there.
+    """
+    record = held[EntityRef(EntityKind.ACTION, action_id)].record
+    if not isinstance(record, ActionRecord):
+        raise NotFound("action", action_id)
+    return record
+
+
+def _go_on(decision: Decision, refs: list[EntityRef]) -> None:
+    """The task goes on once nothing is open any more; callers who follow it see that."""
+    for ref in refs:
+        record = decision.state(ref)
+        if (
+            not isinstance(record, TaskRecord)
+            or record.open_actions
+            or record.status not in WAITING
+        ):
+            continue
+        facts = tasks.decide(record, EndWait("every question is answered"))
+        if not record.shown:
+            decision.add(facts)
+            continue
+        facade = expose(TaskId(record.task_id), record.exposure)
+        status = make_status(WORKING, format_ms(decision.now_ms))
+        frame = status_frame(facade, record.scope.context_id, status)
+        decision.add(show(Spill(), facts[-1], frame, facade, "status"))

@@ -1,0 +1,85 @@
+"""Waiting for the answer of a turn: from the driver beside us, or from what is stored when it is elsewhere.
+
+Nobody who waits is needed for the work: it goes on when they leave, and its answer is found again (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.control.failures import explain_failure
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.decision import Held
+    from passerelle.core.json import JsonObject
+    from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.dispatch import Dispatch
+
+_LOOK_S: Final = 0.25
+"""How often the store is looked at for a run that another instance drives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Waits for answers."""
+
+    writes: Writes
+    contents: Contents
+    dispatch: Dispatch
+
+    async def wait(self, accepted: TurnAccepted, *, at_once: bool) -> JsonObject:
+        """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` takes the first Task that is there.
+
+        Raises:
+            PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
+        """
+        driver = self.dispatch.find(accepted.task_id)
+        if driver is None:
+            return await self._wait_stored(accepted, at_once=at_once)
+        run = driver.run
+        while True:
+            changed = run.changed
+            if run.answer is not None and run.has_ended():
+                return {"message": run.answer}
+            if driver.failure is not None and not run.record.shown:
+                raise driver.failure
+            if run.record.shown and run.content is not None:
+                thread = run.held[run.sight.thread].record
+                if at_once or not _is_active(thread, accepted.turn_id):
+                    return {"task": run.content}
+            if run.moved or run.has_ended():
+                return await self._wait_stored(accepted, at_once=at_once)
+            await changed.wait()
+
+    async def _wait_stored(self, accepted: TurnAccepted, *, at_once: bool) -> JsonObject:
+        task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
+        thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
+        while True:
+            held = await self.writes.load([task_ref, thread_ref])
+            record, thread = held[task_ref].record, held[thread_ref].record
+            if not isinstance(record, TaskRecord):
+                raise NotFound("task", accepted.facade)
+            if not _is_active(thread, accepted.turn_id) or (at_once and record.shown):
+                return await self._compose(record, held[task_ref])
+            await asyncio.sleep(_LOOK_S)
+
+    async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
+        task = await self.contents.read_task(record, held.fields)
+        if task is not None:
+            return {"task": task}
+        message = await self.contents.read_answer(record)
+        if message is not None:
+            return {"message": message}
+        raise explain_failure(record)
+
+
+def _is_active(thread: object, turn_id: str) -> bool:
+    return isinstance(thread, ThreadRecord) and turn_id in thread.active_turns

@@ -1,0 +1,262 @@
+"""A message that names a task: an answer, a further input, or a remark on a task that waits (LT-5).
+
+Words on a task that waits for words are the answer. On a permission they decide nothing: only the typed part does
+(CHN-7); the words are kept as a turn, and its answer is the task, still waiting. A task that works gets the message
+as further input on its live run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.dialects.presentation import read_decision
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.commands import RespondAction, TurnAccepted
+from passerelle.core.errors import IdempotencyConflict, InvalidInput, UnsupportedOperation
+from passerelle.core.facts import Scope
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.conversation import TurnCompleted
+from passerelle.core.payloads.run import ModelRequested
+from passerelle.core.status import ENDED, WAITING
+from passerelle.core.task_commands import SendInput
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
+from passerelle.gateway.control.actions import Beside
+from passerelle.gateway.control.places import hash_key
+from passerelle.gateway.control.turns import (
+    IDEMPOTENCY_MS,
+    TurnReceipt,
+    digest_request,
+    read_text,
+    submit,
+)
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.inputs import DOUBT_MS, name_row
+from passerelle.gateway.delegation.spill import Spill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import SubmitTurn
+    from passerelle.core.decision import Decision
+    from passerelle.core.ports import Blobs
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.writes import Refusal, Writes
+    from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.delegation.inputs import Inputs
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A message on its way into a task."""
+
+    principal: Principal
+    command: SubmitTurn
+    idem: str | None
+    task: EntityRef
+    record: TaskRecord
+    turn_id: str
+
+    @property
+    def works(self) -> bool:
+        """Whether the message goes to the peer at once."""
+        return self.record.status not in WAITING and self.record.current_run_id is not None
+
+    @property
+    def thread(self) -> EntityRef:
+        """The thread of the task."""
+        return EntityRef(EntityKind.THREAD, self.record.thread_id or "")
+
+    @property
+    def scope(self) -> Scope:
+        """The ids of the turn."""
+        record = self.record
+        return Scope(record.session_id, record.thread_id, self.turn_id, record.task_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUps:
+    """Takes messages that name a task."""
+
+    writes: Writes
+    blobs: Blobs
+    actions: Actions
+    ownership: Ownership
+    dispatch: Dispatch
+    inputs: Inputs
+
+    async def take(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
+        """Stores the message and lets it have its effect, once per idempotency key.
+
+        Raises:
+            NotFound: no such task of the caller (G3).
+            InvalidInput: a context that is not the task's (G4).
+            UnsupportedOperation: the task has ended (LT-12).
+        """
+        owned = await self.ownership.find(principal, command.task or "", command.agent)
+        record = owned.record
+        if command.context_id not in {None, record.scope.context_id}:
+            raise InvalidInput("message.contextId", "it is not the context of the task")
+        turn_id = self.writes.ids.mint("turn", owned.ref.shard)
+        message = FollowUp(principal, command, idem, owned.ref, record, turn_id)
+        repeated = await self._find_repeat(message)
+        if repeated is not None:
+            return repeated
+        if record.status in ENDED:
+            raise UnsupportedOperation(
+                f"the task has ended ({record.status}); send without taskId", status=record.status
+            )
+        answer = read_decision(command.message)
+        if answer is not None:
+            return await self._answer(message, answer, by_words=False)
+        question = await self._find_question(record)
+        if question is not None:
+            return await self._answer(message, _put_into_words(message, question), by_words=True)
+        return await self._store(message, goes_on=False)
+
+    async def _find_repeat(self, message: FollowUp) -> TurnAccepted | None:
+        if message.idem is None:
+            return None
+        key = hash_key(message.principal, message.idem)
+        stored = await self.writes.log.read_idempotency(message.task.shard, key)
+        if stored is None:
+            return None
+        if stored[0] != digest_request(message.command):
+            raise IdempotencyConflict("the idempotency key was used for another request")
+        return _accept(message.record, from_bytes(TurnReceipt, stored[1]).turn_id, repeated=True)
+
+    async def _answer(
+        self, message: FollowUp, answer: RespondAction, *, by_words: bool
+    ) -> TurnAccepted:
+        """Message and answer are one append: a refused answer leaves nothing behind, and a repeat finds both."""
+        body = await self._prepare(message, goes_on=True)
+        beside = Beside((message.task, message.thread), lambda decision: body(decision).idem)
+        turn_id = message.turn_id if by_words else None
+        written = await self.actions.answer(message.principal, answer, turn_id, beside)
+        accepted = await self._conclude(message, written, sends=False)
+        self.dispatch.wake(message.record.task_id, answer.action_id)
+        return accepted
+
+    async def _find_question(self, record: TaskRecord) -> ActionRecord | None:
+        """The open question that words can answer."""
+        for action_id in record.open_actions:
+            held = await self.actions.load(action_id)
+            action = held[EntityRef(EntityKind.ACTION, action_id)].record
+            if isinstance(action, ActionRecord) and action.request.kind == "input":
+                return action
+        return None
+
+    async def _store(self, message: FollowUp, *, goes_on: bool) -> TurnAccepted:
+        body = await self._prepare(message, goes_on=goes_on)
+        refs = [message.task, message.thread]
+        written = await self.writes.decide(message.record.session_id, refs, body)
+        return await self._conclude(message, written, sends=message.works)
+
+    async def _prepare(self, message: FollowUp, *, goes_on: bool) -> Callable[[Decision], Terms]:
+        spill = Spill()
+        submitting = submit(message.command, message.scope, spill)
+        for blob in spill.blobs:
+            await self.blobs.put(message.task.shard, blob)
+
+        def body(decision: Decision) -> Terms:
+            _decide(decision, message, submitting, goes_on=goes_on)
+            return Terms(due=_owe(decision, message, goes_on=goes_on), idem=_remember(message))
+
+        return body
+
+    async def _conclude(
+        self, message: FollowUp, written: Written | Refusal, *, sends: bool
+    ) -> TurnAccepted:
+        record = message.record
+        if isinstance(written, Written) and written.repeated is not None:
+            receipt = from_bytes(TurnReceipt, written.repeated)
+            # Its own receipt comes back where the reply to the first try of this very append was lost.
+            if receipt.turn_id != message.turn_id:
+                return _accept(record, receipt.turn_id, repeated=True)
+        await self.dispatch.refresh(record.task_id)
+        if sends:
+            params = message.command.params or {}
+            self.inputs.send(record.task_id, message.turn_id, message.command.message, params)
+        return _accept(record, message.turn_id, repeated=False)
+
+
+def _decide(
+    decision: Decision,
+    message: FollowUp,
+    submitting: SubmitMessage,
+    *,
+    goes_on: bool,
+) -> None:
+    thread = decision.state(message.thread)
+    if isinstance(thread, ThreadRecord):
+        decision.add(threads.decide(thread, submitting))
+    task = decision.state(message.task)
+    if message.works and not goes_on and isinstance(task, TaskRecord):
+        message_id = str(message.command.message["messageId"])
+        requested = ModelRequested(message.command.agent, "SendMessage", message_id)
+        decision.add(tasks.decide(task, SendInput(requested)))
+        return
+    started = decision.state(message.thread)
+    if not goes_on and isinstance(started, ThreadRecord):
+        completed = TurnCompleted("task", message.record.status)
+        ending = EndTurn(message.turn_id, message.record.task_id, completed)
+        decision.add(threads.decide(started, ending))
+
+
+def _owe(decision: Decision, message: FollowUp, *, goes_on: bool) -> tuple[DueChange, ...]:
+    """The send that is owed from now on, where the message goes to the peer (I9)."""
+    if goes_on or not message.works:
+        return ()
+    member = name_row(message.record.task_id, message.turn_id)
+    return (DueChange(member, decision.now_ms + DOUBT_MS),)
+
+
+def _put_into_words(message: FollowUp, question: ActionRecord) -> RespondAction:
+    """The answer that the words of a message are; the decision has the name of its turn."""
+    return RespondAction(
+        action_id=question.request.action_id,
+        rev=question.rev,
+        digest=question.request.digest,
+        decision_id=message.turn_id,
+        content={"text": read_text(message.command.message)},
+    )
+
+
+def _remember(message: FollowUp) -> IdempotencyRow | None:
+    if message.idem is None:
+        return None
+    record = message.record
+    receipt = TurnReceipt(
+        record.session_id,
+        record.thread_id or "",
+        message.turn_id,
+        record.task_id,
+        record.scope.context_id,
+    )
+    return IdempotencyRow(
+        key=hash_key(message.principal, message.idem),
+        digest=digest_request(message.command),
+        result=to_bytes(receipt),
+        ttl_ms=IDEMPOTENCY_MS,
+    )
+
+
+def _accept(record: TaskRecord, turn_id: str, *, repeated: bool) -> TurnAccepted:
+    return TurnAccepted(
+        session_id=record.session_id,
+        thread_id=record.thread_id or "",
+        turn_id=turn_id,
+        task_id=record.task_id,
+        facade=expose(TaskId(record.task_id), record.exposure),
+        context_id=record.scope.context_id,
+        repeated=repeated,
+    )

@@ -1,0 +1,157 @@
+"""Lists of a caller's tasks: by status time, newest first, in pages that a changing list cannot shuffle.
+
+With a context the session's own list is read, without one the owner index. Only what the caller may see is in it: its
+own tasks, shown ones, of the agent it asks. A page token names the last row by time and id.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.content import leave_out_artifacts
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import parse_facade
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.control.places import list_places
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from passerelle.core.commands import ListTasks
+    from passerelle.core.decision import Held
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.ports import EventLog, Projections
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.writes import Writes
+
+_CHUNK: Final = 100
+
+
+@dataclass(slots=True)
+class Listing:
+    """Lists tasks."""
+
+    writes: Writes
+    log: EventLog
+    projections: Projections
+    contents: Contents
+
+    async def list_tasks(self, principal: Principal, query: ListTasks) -> JsonObject:
+        """One page in A2A form: ``tasks, nextPageToken, pageSize, totalSize``.
+
+        Raises:
+            InvalidInput: a page token that is not ours.
+        """
+        before = read_token(query.page_token)
+        found: list[JsonObject] = []
+        total = 0
+        last: tuple[int, str] | None = None
+        more = False
+        async for row, held in self._walk(principal, query):
+            is_behind = before is None or row < before
+            wanted = is_behind and len(found) < query.page_size
+            # Content is read for what is on the page; only a state that is asked for takes it for all the others.
+            task = await self._read(query, held) if wanted or query.state is not None else None
+            if task is None and (wanted or query.state is not None):
+                continue
+            total += 1
+            more = more or (is_behind and not wanted)
+            if wanted and task is not None:
+                found.append(task)
+                last = row
+        tasks: list[Json] = list(found)
+        token = write_token(last) if more and last else ""
+        return {
+            "tasks": tasks,
+            "nextPageToken": token,
+            "pageSize": query.page_size,
+            "totalSize": total,
+        }
+
+    async def _rows(self, principal: Principal, query: ListTasks) -> list[tuple[str, int]]:
+        if query.context_id is not None:
+            return await self._context_rows(principal, query.context_id)
+        rows: list[tuple[str, int]] = []
+        before: tuple[int, str] | None = None
+        while True:
+            page = await self.projections.read_index(principal.key, before, _CHUNK)
+            rows.extend(page)
+            if len(page) < _CHUNK:
+                return rows
+            before = (page[-1][1], page[-1][0])
+
+    async def _context_rows(self, principal: Principal, context_id: str) -> list[tuple[str, int]]:
+        for place in list_places(principal, context_id):
+            held = await self.writes.load([place.thread])
+            thread = held[place.thread].record
+            if isinstance(thread, ThreadRecord) and thread.owner == principal.key:
+                return await self.log.read_session_tasks(thread.session_id)
+        return []
+
+    async def _walk(
+        self, principal: Principal, query: ListTasks
+    ) -> AsyncIterator[tuple[tuple[int, str], Held]]:
+        """The tasks that fit, as (time, facade id) with what is stored, newest first; many are read at once."""
+        rows = await self._rows(principal, query)
+        for first in range(0, len(rows), _CHUNK):
+            parsed = [
+                ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]))
+                for facade, at_ms in rows[first : first + _CHUNK]
+                if (query.after_ms is None or at_ms > query.after_ms)
+                and (task := parse_facade(facade)) is not None
+            ]
+            held = await self.writes.load([ref for _, ref in parsed])
+            for row, ref in parsed:
+                if _fits(held[ref].record, principal, query):
+                    yield row, held[ref]
+
+    async def _read(self, query: ListTasks, held: Held) -> JsonObject | None:
+        if not isinstance(held.record, TaskRecord):
+            return None
+        task = await self.contents.read_task(held.record, held.fields)
+        if task is None or not _has_state(task, query.state):
+            return None
+        task = cut_history(task, query.history_length)
+        return task if query.include_artifacts else leave_out_artifacts(task)
+
+
+def _fits(record: object, principal: Principal, query: ListTasks) -> bool:
+    return (
+        isinstance(record, TaskRecord)
+        and record.owner == principal.key
+        and record.shown
+        and (query.agent is None or record.kind == query.agent)
+        and (query.context_id is None or record.scope.context_id == query.context_id)
+    )
+
+
+def _has_state(task: JsonObject, state: str | None) -> bool:
+    return state is None or text_at(object_at(task, "status"), "state") == state
+
+
+def write_token(row: tuple[int, str]) -> str:
+    """A page token: opaque to callers."""
+    return base64.urlsafe_b64encode(f"{row[0]}.{row[1]}".encode()).decode().rstrip("=")
+
+
+def read_token(token: str | None) -> tuple[int, str] | None:
+    """The row that a token names.
+
+    Raises:
+        InvalidInput: it is not one of ours.
+    """
+    if not token:
+        return None
+    try:
+        text = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+        at_ms, _, facade = text.partition(".")
+        return int(at_ms), facade
+    except ValueError:
+        raise InvalidInput("pageToken", "it is not a token of this list") from None

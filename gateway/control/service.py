@@ -1,0 +1,248 @@
+"""The service object: the one way in behind A2A, ``/v1``, channels and the command line (CMD-27).
+
+``execute`` carries out a command, ``read`` answers a query from what is stored, ``answer`` waits for the answer of a
+turn, ``follow`` gives its frames. Edges translate and do nothing else.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.a2a_mapping.history import cut_history
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
+from passerelle.core.codec import to_wire
+from passerelle.core.commands import (
+    ActionAnswered,
+    CancelAccepted,
+    CancelTask,
+    GetAction,
+    GetRecord,
+    GetTask,
+    ListActions,
+    ListTasks,
+    RespondAction,
+    SubmitTurn,
+    TurnAccepted,
+)
+from passerelle.core.errors import Draining, NotCancelable, NotFound
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.task import TaskCancelRequested
+from passerelle.core.status import ENDED
+from passerelle.core.task_commands import RequestCancel
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.turns import Delegation
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.peers.trace import TRACEPARENT
+from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.commands import Command, Query, Result
+    from passerelle.core.decision import Decision
+    from passerelle.core.facts import RetryPolicy
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports import Projections
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.answers import Answers
+    from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.follow_ups import FollowUps
+    from passerelle.gateway.control.following import Following, StreamFrame
+    from passerelle.gateway.control.listing import Listing
+    from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.turns import Opened, Turns
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.delegation.inputs import Inputs
+
+_CANCEL_GRACE_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts behind one door."""
+
+    writes: Writes
+    turns: Turns
+    follow_ups: FollowUps
+    inputs: Inputs
+    actions: Actions
+    ownership: Ownership
+    listing: Listing
+    contents: Contents
+    answers: Answers
+    following: Following
+    projections: Projections
+    dispatch: Dispatch
+    find_peer: Callable[[str], Peer]
+    retry_policy: Callable[[str], RetryPolicy]
+    drives: Callable[[Shard], Incarnation]
+    """This instance's incarnation in a shard; raises where it holds no lease."""
+    is_draining: Callable[[], bool]
+
+    async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+        """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
+        return await self.dispatch.see_through(self._execute(principal, command, idem))
+
+    async def _execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+        match command:
+            case SubmitTurn():
+                return await self._submit(principal, command, idem)
+            case CancelTask():
+                return await self._cancel(principal, command)
+            case RespondAction():
+                return await self._respond(principal, command)
+            case _:
+                assert_never(command)
+
+    async def read(self, principal: Principal, query: Query) -> JsonObject:
+        """Answers a query from stored state; the peer is never asked."""
+        match query:
+            case GetTask():
+                return await self._read_task(principal, query)
+            case ListTasks():
+                return await self.listing.list_tasks(principal, query)
+            case GetRecord():
+                owned = await self.ownership.find(principal, query.task, None, hidden=True)
+                return to_wire(owned.record)
+            case GetAction():
+                return await self.actions.read(principal, query.action_id)
+            case ListActions():
+                pending: list[Json] = [*await self.list_pending(principal, query.limit)]
+                return {"pending": pending}
+            case _:
+                assert_never(query)
+
+    async def list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
+        """Open questions of the caller from their own records: one that was closed is never in it."""
+        views: list[JsonObject] = []
+        for action_id, _ in await self.projections.read_inbox(principal.key):
+            try:
+                view = await self.actions.read(principal, action_id)
+            except NotFound:
+                continue
+            if view["state"] == "pending":
+                views.append(view)
+            if len(views) == limit:
+                break
+        return views
+
+    async def answer(
+        self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
+    ) -> JsonObject:
+        """Waits for the answer of a turn of the caller: ``{"task": …}`` or ``{"message": …}`` in A2A form.
+
+        Raises:
+            PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
+        """
+        del principal
+        return await self.answers.wait(accepted, at_once=at_once)
+
+    @asynccontextmanager
+    async def follow(
+        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
+    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+        """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then what comes.
+
+        Raises:
+            NotFound: no task of the caller.
+            UnsupportedOperation: the task has ended.
+        """
+        if isinstance(target, str):
+            owned = await self.ownership.find(principal, target, agent)
+            opened = self.following.follow_task(owned.record, target)
+        else:
+            opened = self.following.follow_turn(target)
+        async with opened as frames:
+            yield frames
+
+    async def _read_task(self, principal: Principal, query: GetTask) -> JsonObject:
+        owned = await self.ownership.find(principal, query.task, query.agent)
+        task = await self.contents.read_task(owned.record, owned.held.fields)
+        if task is None:
+            raise NotFound("task", query.task)
+        return cut_history(task, query.history_length)
+
+    async def _submit(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
+        if not principal.may_call(command.agent):
+            raise NotFound("agent", command.agent)
+        # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
+        TRACEPARENT.set(command.traceparent)
+        peer = self.find_peer(command.agent)
+        if self.is_draining():
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        if command.task is not None:
+            return await self.follow_ups.take(principal, command, idem)
+        opened = await self.turns.open(
+            principal, command, idem, await self._plan(principal, command, peer)
+        )
+        if not opened.repeated:
+            params: JsonObject = {**(command.params or {}), "message": command.message}
+            self.dispatch.begin(opened, peer, command.message, params)
+        return _accept(opened)
+
+    async def _plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
+        """What must be known before the first append; a peer that never had a card is refused here."""
+        card = await peer.describe()
+        evaluation = evaluate(
+            InboundCall(principal.id, command.agent),
+            PolicyFacts(self.writes.ids.mint("eval", principal.home), may_call=True),
+            self.writes.clock.now_ms(),
+        )
+        streams = card.streaming and command.wait != "unary"
+        return Delegation(
+            card=card,
+            mechanism="streaming" if streams else "unary",
+            policy=self.retry_policy(command.agent),
+            evaluated=evaluation.to_payload(),
+            drives=self.drives,
+        )
+
+    async def _cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:
+        owned = await self.ownership.find(principal, command.task, command.agent)
+        record = owned.record
+        if record.status in ENDED:
+            raise NotCancelable(f"the task has ended: {record.status}", status=record.status)
+        requested = TaskCancelRequested(
+            actor=principal.id, source="user", propagation="active_run", reason=command.reason
+        )
+
+        def body(decision: Decision) -> Terms:
+            now = decision.state(owned.ref)
+            if isinstance(now, TaskRecord):
+                decision.add(tasks.decide(now, RequestCancel(requested)))
+            if not decision.events:
+                return Terms()
+            at_ms = decision.now_ms + _CANCEL_GRACE_MS
+            return Terms(due=(DueChange(f"cancel:{record.task_id}", at_ms),))
+
+        await self.writes.decide(record.session_id, [owned.ref], body)
+        await self.dispatch.cancel(record.task_id)
+        now = await self.ownership.find(principal, command.task, command.agent)
+        return CancelAccepted(await self.contents.read_task(now.record, now.held.fields) or {})
+
+    async def _respond(self, principal: Principal, command: RespondAction) -> ActionAnswered:
+        answered, task_id = await self.actions.respond(principal, command)
+        self.dispatch.wake(task_id, command.action_id)
+        return answered
+
+
+def _accept(opened: Opened) -> TurnAccepted:
+    return TurnAccepted(
+        session_id=opened.place.session.id,
+        thread_id=opened.place.thread.id,
+        turn_id=opened.turn_id,
+        task_id=opened.task.id,
+        facade=expose(TaskId(opened.task.id), 1),
+        context_id=opened.place.context_id,
+        repeated=opened.repeated,
+    )

@@ -1,0 +1,381 @@
+"""A message comes in: where it belongs, what it opens or goes on with, and the one append that accepts it.
+
+The first append holds everything that must be true before a peer is called: session, thread, task, turn, the
+judgement of the policy, and the intent to send, with the run in this instance's set. Nothing has been written when
+it is refused, and no peer has been called (I1, I9).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from passerelle.core import session as sessions
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.batch import (
+    Conflict,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fenced,
+    IdempotencyRow,
+    RunMove,
+    StaleEpoch,
+)
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import (
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
+from passerelle.core.events import Fact
+from passerelle.core.facts import RetryPolicy, Scope, Worker
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
+from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
+from passerelle.core.record import record
+from passerelle.core.session import OpenSession, SessionRecord
+from passerelle.core.status import Visibility
+from passerelle.core.task_commands import CreateTask, StartRun
+from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
+from passerelle.gateway.control.places import Place, hash_key, list_places, mint_place
+from passerelle.gateway.control.writes import MAX_TRIES, Refusal, Terms, Writes, Written
+from passerelle.gateway.delegation.run import OWNER
+from passerelle.gateway.delegation.spill import Spill, hold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.commands import SubmitTurn
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import PermissionEvaluated
+    from passerelle.core.peer import PeerCard
+    from passerelle.core.ports import Blobs
+    from passerelle.core.principal import Principal
+
+TITLE_LENGTH: Final = 80
+_PREVIEW_LENGTH: Final = 200
+IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What is known of the peer before the first append."""
+
+    card: PeerCard
+    mechanism: Literal["unary", "streaming"]
+    policy: RetryPolicy
+    evaluated: PermissionEvaluated
+    drives: Callable[[Shard], Incarnation]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A stored turn with a new task: what the driver starts from."""
+
+    place: Place
+    task: EntityRef
+    turn_id: str
+    written: Written
+    driver: Incarnation
+    repeated: bool = False
+
+
+@record
+class TurnReceipt:
+    """What a repeat of the same request finds under its idempotency key."""
+
+    session_id: str
+    thread_id: str
+    turn_id: str
+    task_id: str
+    context_id: str
+
+
+@dataclass(slots=True)
+class Turns:
+    """Opens turns with new tasks."""
+
+    writes: Writes
+    blobs: Blobs
+    doubt: Callable[[EntityRef], None] = lambda _task: None
+    """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
+
+    async def locate(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> tuple[Place, dict[EntityRef, Held]]:
+        """The place of the message, with its thread and session as they are stored.
+
+        Raises:
+            NotFound: a session that is named and is not the caller's.
+            InvalidInput: a context that belongs to another session than the one named (ID-3).
+        """
+        if command.context_id is None:
+            place = mint_place(principal, self.writes.ids, idem, command.session_id)
+            if command.session_id is None:
+                return place, {}
+            held = await self.writes.load([place.session])
+            _check_session(held[place.session], principal, command.session_id)
+            return place, held
+        for place in list_places(principal, command.context_id):
+            held = await self.writes.load([place.thread])
+            thread = held[place.thread].record
+            if isinstance(thread, ThreadRecord):
+                return await self._known(place, held, thread, command)
+        place = list_places(principal, command.context_id)[-1]
+        if command.session_id is not None:
+            raise InvalidInput("contextId", "a new context in a session is made by the gateway")
+        return place, await self.writes.load([place.thread, place.session])
+
+    async def _known(
+        self,
+        place: Place,
+        held: dict[EntityRef, Held],
+        thread: ThreadRecord,
+        command: SubmitTurn,
+    ) -> tuple[Place, dict[EntityRef, Held]]:
+        if command.session_id not in {None, thread.session_id}:
+            raise InvalidInput("sessionId", "the context belongs to another session")
+        session = EntityRef(EntityKind.SESSION, thread.session_id)
+        return Place(place.context_id, place.thread, session), held
+
+    async def open(
+        self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation
+    ) -> Opened:
+        """Accepts the message as a new task, in one append.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written, and no peer was called.
+            IdempotencyConflict: the key came with another request before.
+        """
+        for tries in range(MAX_TRIES):
+            place, held = await self.locate(principal, command, idem)
+            opening = Opening(self, principal, command, plan, place, held)
+            outcome = await opening.append(idem)
+            if isinstance(outcome, Opened):
+                return outcome
+            await self.writes.step_back(tries)
+        raise ConflictError("the context was changed by others again and again; try once more")
+
+
+def _check_session(held: Held, principal: Principal, session_id: str) -> None:
+    session = held.record
+    if not isinstance(session, SessionRecord) or session.owner != principal.key:
+        raise NotFound("session", session_id)
+
+
+@dataclass(slots=True)
+class Opening:
+    """One try to open a turn with a task."""
+
+    turns: Turns
+    principal: Principal
+    command: SubmitTurn
+    plan: Delegation
+    place: Place
+    held: dict[EntityRef, Held]
+
+    async def append(self, idem: str | None) -> Opened | None:
+        """Stores it; None when somebody else changed the context meanwhile."""
+        writes = self.turns.writes
+        shard = self.place.shard
+        task = EntityRef(EntityKind.TASK, writes.ids.mint("task", shard))
+        turn_id, run_id = writes.ids.mint("turn", shard), writes.ids.mint("run", shard)
+        spill = Spill()
+        decision = writes.begin(self.place.session.id, self.held)
+        for ref in (self.place.thread, task):
+            if ref not in self.held:
+                decision.introduce(ref)
+        if decision.state(self.place.thread) is None and self.place.session not in self.held:
+            decision.introduce(self.place.session)
+        self._decide(decision, task.id, turn_id, run_id, spill)
+        for blob in spill.blobs:
+            await self.turns.blobs.put(shard, blob)
+        driver = self.plan.drives(shard)
+        decision.set_field(task, OWNER, str(driver).encode())
+        terms = self._terms(decision, task.id, turn_id, run_id, idem, driver)
+        outcome = await self._commit(decision, task, terms)
+        match outcome:
+            case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
+                return await self._repeat(stored)
+            case Written():
+                # Its own receipt may come back as well: the reply to the first try of this very append was lost.
+                return Opened(self.place, task, turn_id, outcome, driver)
+            case Conflict() | StaleEpoch():
+                return None
+            case Fenced():
+                raise StoreUnavailable("the lease of this instance is lost", "no")
+            case _:
+                raise UnsupportedOperation("the turn could not be stored; try again")
+
+    async def _commit(
+        self, decision: Decision, task: EntityRef, terms: Terms
+    ) -> Written | Conflict | StaleEpoch | Refusal:
+        try:
+            return await self.turns.writes.commit(decision, self.held, terms)
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(task)
+            raise
+
+    def _terms(
+        self,
+        decision: Decision,
+        task_id: str,
+        turn_id: str,
+        run_id: str,
+        idem: str | None,
+        driver: Incarnation,
+    ) -> Terms:
+        row = None
+        if idem is not None:
+            receipt = TurnReceipt(
+                self.place.session.id,
+                self.place.thread.id,
+                turn_id,
+                task_id,
+                self.place.context_id,
+            )
+            row = IdempotencyRow(
+                key=hash_key(self.principal, idem),
+                digest=digest_request(self.command),
+                result=to_bytes(receipt),
+                ttl_ms=IDEMPOTENCY_MS,
+            )
+        deadline = decision.now_ms + self.plan.policy.total_timeout_ms
+        return Terms(
+            runs=(RunMove(run_id, task_id, driver, enters=True),),
+            due=(DueChange(f"timeout:{task_id}", deadline),),
+            idem=row,
+        )
+
+    async def _repeat(self, stored: bytes) -> Opened:
+        receipt = from_bytes(TurnReceipt, stored)
+        task = EntityRef(EntityKind.TASK, receipt.task_id)
+        thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
+        session = EntityRef(EntityKind.SESSION, receipt.session_id)
+        held = await self.turns.writes.load([task, thread])
+        place = Place(receipt.context_id, thread, session)
+        return Opened(
+            place,
+            task,
+            receipt.turn_id,
+            Written(held, 0, 0, 0),
+            self.plan.drives(task.shard),
+            repeated=True,
+        )
+
+    def _decide(
+        self, decision: Decision, task_id: str, turn_id: str, run_id: str, spill: Spill
+    ) -> None:
+        who, place = self.principal, self.place
+        session = decision.state(place.session)
+        if place.session in decision.states and session is None:
+            created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
+            decision.add(sessions.decide(None, OpenSession(place.session.id, created)))
+        thread = decision.state(place.thread)
+        if thread is None:
+            started = ThreadStarted(
+                context_id=place.context_id, owner=who.key, tenant=who.tenant, principal=who.id
+            )
+            opening = OpenThread(place.session.id, place.thread.id, started)
+            decision.add(threads.decide(None, opening))
+            thread = decision.state(place.thread)
+        scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
+        decision.add(tasks.decide(None, CreateTask(scope, self._created(task_id))))
+        if isinstance(thread, ThreadRecord):
+            decision.add(threads.decide(thread, submit(self.command, scope, spill)))
+        decision.add([Fact(scope, self.plan.evaluated)])
+        self._start(decision, task_id, run_id)
+
+    def _created(self, task_id: str) -> TaskCreated:
+        objective = read_text(self.command.message)
+        who = self.principal
+        title = objective.strip().splitlines()[0] if objective.strip() else self.command.agent
+        return TaskCreated(
+            objective=objective[:2000],
+            title=title[:TITLE_LENGTH],
+            kind=self.command.agent,
+            family="delegation",
+            requested_by=who.id,
+            owner=who.key,
+            tenant=who.tenant,
+            context_id=self.place.context_id,
+            assignee=self.command.agent,
+            visibility=Visibility.BACKGROUND
+            if self.command.wait == "none"
+            else Visibility.FOREGROUND,
+            root_task_id=task_id,
+        )
+
+    def _start(self, decision: Decision, task_id: str, run_id: str) -> None:
+        thread = decision.state(self.place.thread)
+        remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
+        card, ids = self.plan.card, self.turns.writes.ids
+        agent = self.command.agent
+        started = TaskAttemptStarted(
+            ordinal=1,
+            worker=Worker("agent", agent, card.endpoint, card.sha256),
+            native_protocol=card.protocol,
+            delivery_mechanism=self.plan.mechanism,
+            message_id=str(self.command.message["messageId"]),
+            retry_policy=self.plan.policy,
+            reason="first",
+            remote_context_id=remotes.get(agent) or ids.mint("rctx", self.place.shard),
+        )
+        record_ = decision.state(EntityRef(EntityKind.TASK, task_id))
+        decision.add(tasks.decide(record_, StartRun(run_id, started)))  # type: ignore[arg-type]  # a task
+
+
+def _read_task(stored: bytes) -> str:
+    return from_bytes(TurnReceipt, stored).task_id
+
+
+def submit(command: SubmitTurn, scope: Scope, spill: Spill) -> SubmitMessage:
+    """The turn of a message; a message over the cap stands behind ``refs.input``."""
+    ref = hold(spill, command.message)
+    submitted = TurnSubmitted(
+        message_id=str(command.message["messageId"]),
+        agent=command.agent,
+        source=command.source,
+        preview=read_text(command.message)[:_PREVIEW_LENGTH],
+        message=None if ref else command.message,
+    )
+    return SubmitMessage(
+        session_id=scope.session_id,
+        turn_id=scope.turn_id or "",
+        task_id=scope.task_id or "",
+        submitted=submitted,
+        refs={"input": ref} if ref else {},
+    )
+
+
+def read_text(message: JsonObject) -> str:
+    """The text parts of a message, joined."""
+    parts = message.get("parts")
+    texts = (
+        [part.get("text") for part in parts if isinstance(part, dict)]
+        if isinstance(parts, list)
+        else []
+    )
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def digest_request(command: SubmitTurn) -> str:
+    """Tells one request from another under the same idempotency key."""
+    named = [command.agent, command.message, command.task, command.context_id, command.session_id]
+    return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def expose_first(task: EntityRef) -> str:
+    """The facade id of a new task."""
+    return expose(TaskId(task.id), 1)

@@ -1,0 +1,240 @@
+"""The one write path: read the entities, decide, append; on a conflict read and decide again (I2).
+
+Whoever wants a fact stored comes through here: commands, the drivers of runs, due rows, take-overs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
+
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Conflict,
+    EntityRef,
+    Fenced,
+    Late,
+    StaleEpoch,
+    Stamp,
+    Unclaimed,
+)
+from passerelle.core.decision import Decision, Held
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
+from passerelle.core.ids import place
+from passerelle.core.machine import read_snapshot
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.standing import derive_standing
+from passerelle.core.task_record import TaskRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from passerelle.core.batch import AppendResult, Claim, DueChange, Fence, IdempotencyRow, RunMove
+    from passerelle.core.ids import Shard
+    from passerelle.core.machine import Record
+    from passerelle.core.ports import Clock, EventLog, Ids
+
+T = TypeVar("T")
+MAX_TRIES: Final = 20
+_PAUSE_MS: Final = 32
+_IDEMPOTENCY: Final = "idempotency"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a batch carries beside its facts."""
+
+    fence: Fence | None = None
+    claim: Claim | None = None
+    not_after_ms: int | None = None
+    runs: tuple[RunMove, ...] = ()
+    due: tuple[DueChange, ...] = ()
+    idem: IdempotencyRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A stored batch and the entities as they stand now. ``first`` and ``last`` are 0 where a repeat hid them."""
+
+    held: dict[EntityRef, Held]
+    first: int
+    last: int
+    now_ms: int
+    chain: str = ""
+    repeated: bytes | None = None
+    """The stored result of an idempotency key that had been used for the same request."""
+
+
+Refusal: TypeAlias = Fenced | Unclaimed | Late
+Body: TypeAlias = "Callable[[Decision], Terms]"
+
+
+@dataclass(slots=True)
+class Writes:
+    """Reads and writes entities over the log. ``tally`` counts appends for the metrics."""
+
+    log: EventLog
+    clock: Clock
+    ids: Ids
+    runtime_id: str
+    tally: Callable[[str], None] = field(default=lambda _outcome: None)
+    news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
+    """Told of each stored batch: its shard, and whether projections have to look. Due rows may be new as well."""
+
+    async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
+        """The entities as they are stored now; one that does not exist has no record."""
+        loaded = await self.log.load(list(refs))
+        return {
+            entity.ref: Held(
+                entity.stamp, read_snapshot(entity.ref.kind, entity.snapshot), entity.fields
+            )
+            for entity in loaded
+        }
+
+    def begin(self, session: str, held: Mapping[EntityRef, Held]) -> Decision:
+        """A decision over entities that are held."""
+        return Decision(
+            session,
+            held,
+            ids=self.ids,
+            shard=place(session),
+            now_ms=self.clock.now_ms(),
+            runtime_id=self.runtime_id,
+        )
+
+    async def commit(
+        self,
+        decision: Decision,
+        held: Mapping[EntityRef, Held],
+        terms: Terms,
+        op: str | None = None,
+    ) -> Written | Conflict | StaleEpoch | Refusal:
+        """Appends what was decided over ``held``; a conflict is a value, for those who decide again.
+
+        ``op`` is the id of the operation when the same append was tried before.
+        """
+        shard = place(decision.session)
+        op = op or self.ids.mint("op", shard)
+        before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
+        standing = derive_standing(before, decision.states)
+        batch = decision.compose(
+            op,
+            self.log.shard_epoch(shard),
+            fence=terms.fence,
+            claim=terms.claim,
+            not_after_ms=terms.not_after_ms,
+            runs=terms.runs,
+            due=terms.due,
+            opened=standing.opened,
+            task_times=standing.task_times,
+            idem=terms.idem,
+            feed=standing.feed,
+        )
+        try:
+            result = await self.log.append(batch)
+        except StoreUnavailable:
+            self.tally("unavailable")
+            raise
+        self.tally(type(result).__name__.lower())
+        if isinstance(result, Appended):
+            self.news(shard, standing.feed)
+        return await self._conclude(decision, op, result)
+
+    async def insist(
+        self,
+        decision: Decision,
+        held: Mapping[EntityRef, Held],
+        terms: Terms,
+        pause_s: float,
+    ) -> Written | Conflict | StaleEpoch | Refusal:
+        """``commit`` for those who cannot ask again: while nobody knows whether it was stored, the same operation.
+
+        Deciding anew would say everything a second time if the first try was stored after all.
+
+        Raises:
+            StoreUnavailable: it was not stored.
+        """
+        op = self.ids.mint("op", place(decision.session))
+        unknown = False
+        while True:
+            try:
+                outcome = await self.commit(decision, held, terms, op)
+            except StoreUnavailable as error:
+                unknown = unknown or error.wrote == "unknown"
+                if not unknown:
+                    raise
+                await asyncio.sleep(pause_s)
+                continue
+            if unknown and isinstance(outcome, Conflict) and await self._is_stored(decision, held):
+                # Somebody has written since, so the operation does not stand in the entity any more.
+                return Written(await self.load(decision.states), 0, 0, decision.now_ms)
+            return outcome
+
+    async def _is_stored(self, decision: Decision, held: Mapping[EntityRef, Held]) -> bool:
+        """Whether the first event of a decision stands in its stream."""
+        if not decision.events:
+            return False
+        stream = StreamRef(StreamKind.SESSION, decision.session)
+        wanted = decision.events[0].event_id
+        tasks = [one.record for one in held.values() if isinstance(one.record, TaskRecord)]
+        after = max((task.last for task in tasks), default=0)
+        while page := await self.log.read_page(stream, after):
+            if any(entry.event_id == wanted for entry in page):
+                return True
+            after = page[-1].sequence
+        return False
+
+    async def _conclude(
+        self, decision: Decision, op: str, result: AppendResult
+    ) -> Written | Conflict | StaleEpoch | Refusal:
+        match result:
+            case Appended(first=first, last=last, chain=chain, now_ms=now_ms):
+                return Written(decision.settle(op, first), first, last, now_ms, chain)
+            case Again(result=stored):
+                held_now = await self.load(decision.states)
+                return Written(held_now, 0, 0, decision.now_ms, repeated=stored)
+            case Conflict(entity=entity):
+                if entity == _IDEMPOTENCY:
+                    raise IdempotencyConflict("the idempotency key was used for another request")
+                return result
+            case Fenced() | Unclaimed() | Late() | StaleEpoch():
+                return result
+            case _:
+                assert_never(result)
+
+    async def step_back(self, tries: int) -> None:
+        """Waits a random moment after a lost try, so that writers who met do not meet again and again."""
+        limit_ms = min(2**tries, _PAUSE_MS)
+        await asyncio.sleep(self.ids.draw(8) / 256 * limit_ms / 1000)
+
+    async def decide(
+        self, session: str, refs: Iterable[EntityRef], body: Body
+    ) -> Written | Refusal:
+        """Reads, decides and appends, again after each conflict.
+
+        Raises:
+            Conflict: somebody else was faster each time; nothing is written.
+            StoreUnavailable, or whatever ``body`` refuses with: nothing is written.
+        """
+        wanted = list(refs)
+        for tries in range(MAX_TRIES):
+            held = await self.load(wanted)
+            decision = self.begin(session, held)
+            terms = body(decision)
+            if not decision.events and terms == Terms():
+                return Written(held, 0, 0, decision.now_ms)
+            outcome = await self.commit(decision, held, terms)
+            if not isinstance(outcome, Conflict | StaleEpoch):
+                return outcome
+            await self.step_back(tries)
+        raise ConflictError(
+            "the record was changed by others again and again; try once more", session=session
+        )
+
+
+def is_absent(held: Held) -> bool:
+    """Whether the entity does not exist."""
+    return held.stamp == Stamp(0, "")

@@ -1,0 +1,1 @@
+"""Runs: one peer, one task, one driver; from the first send to the last fact."""

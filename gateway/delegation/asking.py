@@ -1,0 +1,146 @@
+"""A peer waits: what it asks is opened as questions to people, in the append that makes the task wait (EVC-10).
+
+One question is opened once, however often it is seen: the record of the task knows which occurrences it has opened.
+A new question in another pause supersedes the old one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.a2a_mapping.dialects import plain_text
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
+from passerelle.a2a_mapping.dialects.registry import detect
+from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.states import map_peer_state
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import OpenAction, SupersedeAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
+from passerelle.core.events import Fact
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.status import WAITING, Status
+from passerelle.core.task_commands import WaitFor
+from passerelle.gateway.delegation.observe import relabel_for
+from passerelle.gateway.delegation.step import Asked, Step, find_action
+from passerelle.permission_bridge.policy import PeerAsks, PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking, make_request
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.run import RunStatus
+    from passerelle.core.prompt import PeerPrompt
+
+FIRST_REVISION: Final = 1
+
+
+def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
+    """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
+    prompts = detect(step.sight.peer, native)
+    fresh = [prompt for prompt in prompts if prompt.occurrence not in step.record.occurrences]
+    facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
+    known = step.record.open_actions
+    if not fresh and known:
+        if step.record.status in WAITING:
+            return Asked([])
+        return Asked([*facts, *_wait(step, prompts[0], known)], _present(_list_open(step)))
+    if not fresh:
+        return Asked([] if _answer_is_under_way(step, prompts) else facts)
+    step.add(facts)
+    ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
+    # Questions of one pause are answered by one message, so they know each other.
+    group = step.sight.mint("grp") if len(fresh) > 1 else None
+    opened = [_open(step, relabel_prompt(prompt, ids), group) for prompt in fresh]
+    _supersede(step, {request.action_id for request in opened})
+    actions = tuple(request.action_id for request in opened)
+    return Asked(_wait(step, fresh[0], actions, opened[0].title), _present(opened))
+
+
+def _wait(
+    step: Step, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
+) -> list[Fact]:
+    row = map_peer_state(prompt.native_status)
+    credential = prompt.kind == "auth" and row.for_credential is not None
+    status = row.for_credential if credential and row.for_credential else row.status
+    waiting = TaskWaiting(
+        waiting_for=_waited_for(status),
+        status=status,
+        reason=reason,
+        action_ids=actions,
+        native_status=prompt.native_status,
+    )
+    return step.tell(WaitFor(waiting, step.step_id))
+
+
+def _list_open(step: Step) -> list[Request]:
+    actions = [step.decision.state(find_action(action)) for action in step.record.open_actions]
+    return [action.request for action in actions if isinstance(action, ActionRecord)]
+
+
+def _present(opened: list[Request]) -> list[Json] | None:
+    """What callers read in place of a typed question of the peer: ours, which they can answer. Plain words stay."""
+    parts: list[Json] = []
+    for request in opened:
+        if request.remote is not None and request.remote.dialect != plain_text.NAME:
+            parts += list_request_parts(request, FIRST_REVISION)
+    return parts or None
+
+
+def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
+    match status:
+        case Status.WAITING_PERMISSION:
+            return "permission"
+        case Status.WAITING_RESOURCE:
+            return "resource"
+        case _:
+            return "input"
+
+
+def _answer_is_under_way(step: Step, prompts: list[PeerPrompt]) -> bool:
+    """The peer still waits because our answer has not reached it: no news, and no new question."""
+    return any(prompt.occurrence in step.record.occurrences for prompt in prompts)
+
+
+def _open(step: Step, prompt: PeerPrompt, group: str | None) -> Request:
+    record, decision = step.record, step.decision
+    evaluation = evaluate(
+        PeerAsks(
+            step.sight.peer,
+            prompt.action_type,
+            prompt.destructive,
+            prompt.risk,
+            step.sight.peer_tags,
+        ),
+        PolicyFacts(step.sight.mint("eval"), is_configured=True),
+        decision.now_ms,
+    )
+    action_id = step.sight.mint("act")
+    run = record.run
+    asking = Asking(
+        action_id=action_id,
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=step.sight.peer,
+        scope=tasks.scope_of(record, step.step_id),
+        card_hash=run.worker.card_hash if run else None,
+        group_id=group,
+    )
+    request = make_request(prompt, asking, evaluation, decision.now_ms)
+    decision.introduce(find_action(action_id))
+    step.add([Fact(tasks.scope_of(record, step.step_id), evaluation.to_payload())])
+    opening = OpenAction(request, tasks.scope_of(record, step.step_id))
+    step.add(approval.decide(None, opening, decision.now_ms))
+    step.due.append(DueChange(f"expire:{action_id}", request.expires_ms))
+    return request
+
+
+def _supersede(step: Step, fresh: set[str]) -> None:
+    by = min(fresh)
+    for action_id in step.record.open_actions:
+        action = step.decision.state(find_action(action_id))
+        if action_id not in fresh and isinstance(action, ActionRecord) and action.is_open:
+            step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
+            step.due.append(DueChange(f"expire:{action_id}", None))

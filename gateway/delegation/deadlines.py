@@ -1,0 +1,99 @@
+"""What comes due on a task or a question: limits, expiries, answers and cancels that are owed (I9).
+
+The due loop claims the row, the driver of the run acts on it. Where the driver lives elsewhere, or nobody drives, a
+limit ends the task all the same and a cancel is told to the peer; an answer waits: its driver looks for it, or the run
+is taken over, and the row comes due again. A row that has nothing left to say is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import Claim, EntityKind, EntityRef
+from passerelle.core.errors import PeerUnavailable
+from passerelle.core.ids import read_shard
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.delegation.endings import explain_limit, time_out
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.delegation.inputs import Inputs
+
+
+@dataclass(slots=True)
+class Deadlines:
+    """Handlers of due rows by kind; ``drop`` takes a row out that nobody needs any more."""
+
+    writes: Writes
+    actions: Actions
+    dispatch: Dispatch
+    inputs: Inputs
+    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+
+    async def on_timeout(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``timeout:<task>``: the total limit of a run."""
+        if await self._is_over(row.entity):
+            await self.drop(shard, row)
+            return
+        driver = self.dispatch.find(row.entity)
+        run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
+        remote = run.record.run.remote_task_id if run.record.run else None
+        if driver is not None:
+            driver.failure = PeerUnavailable(explain_limit(run), agent=run.sight.peer)
+        await time_out(run, Claim(row.member, row.token))
+        if remote is not None:
+            await self.dispatch.stop_peer(run.sight.peer, remote)
+        self.dispatch.runs.drop(row.entity)
+
+    async def on_cancel(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``cancel:<task>``: a stop that is wished and not known yet."""
+        if await self._is_over(row.entity):
+            await self.drop(shard, row)
+            return
+        await self.dispatch.cancel(row.entity)
+
+    async def on_input(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``input:<task>:<turn>``: a further message that is not known to have arrived."""
+        await self.inputs.look(shard, row, self.drop)
+
+    async def on_expire(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``expire:<action>``: a question whose time is over; a timeout never allows."""
+        action = await self._find_action(row.entity)
+        if action is None or not action.is_open:
+            await self.drop(shard, row)
+            return
+        written = await self.actions.expire(row.entity, Claim(row.member, row.token))
+        if written is not None:
+            self.dispatch.wake(action.scope.task_id or "", row.entity)
+
+    async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``return:<action>``: an answer that a peer waits for."""
+        action = await self._find_action(row.entity)
+        owes = action is not None and action.return_state in {"owed", "returning"}
+        if action is None or not owes or await self._is_over(action.scope.task_id or ""):
+            await self.drop(shard, row)
+            return
+        self.dispatch.wake(action.scope.task_id or "", row.entity)
+
+    async def _is_over(self, task_id: str) -> bool:
+        if read_shard(task_id) is None:
+            return True
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return not isinstance(record, TaskRecord) or record.status in ENDED
+
+    async def _find_action(self, action_id: str) -> ActionRecord | None:
+        if read_shard(action_id) is None:
+            return None
+        ref = EntityRef(EntityKind.ACTION, action_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return record if isinstance(record, ActionRecord) else None

@@ -1,0 +1,286 @@
+"""Who drives what: new runs begin here, runs of dead instances are taken up again, wishes reach their driver."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
+from passerelle.core.ids import read_shard
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.delegation.asking import ask
+from passerelle.gateway.delegation.driver import Driver, Patience
+from passerelle.gateway.delegation.returns import Returning, list_groups
+from passerelle.gateway.delegation.run import Run, read_driver
+from passerelle.gateway.delegation.step import Sight, find_action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.decision import Held
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
+    from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.turns import Opened
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.runs import Runs
+
+
+T = TypeVar("T")
+_REVIVE_MAX_S: Final = 60.0
+_LOOKS: Final = 4
+"""How often a task is looked for whose append may be on its way."""
+_COMMANDS_S: Final = 1.0
+"""How long commands may take to their end at shutdown."""
+
+
+@dataclass(slots=True)
+class Dispatch:
+    """Makes drivers and finds them."""
+
+    writes: Writes
+    blobs: Blobs
+    contents: Contents
+    projections: Projections
+    runs: Runs
+    clock: Clock
+    log: FilteringBoundLogger
+    find_peer: Callable[[str], Peer]
+    drives: Callable[[Shard], Incarnation]
+    may_send: Callable[[Shard], bool]
+    find_tags: Callable[[str], frozenset[str]]
+    patience: Patience = field(default_factory=Patience)
+    _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
+
+    def __post_init__(self) -> None:
+        self.runs.on_broken = self._mend
+
+    def begin(
+        self,
+        opened: Opened,
+        peer: Peer,
+        message: JsonObject,
+        params: JsonObject,
+    ) -> Driver:
+        """Starts the driver of a run that was just opened here."""
+        sight = self._look(opened.task, opened.place.thread, peer.name, opened.place.context_id)
+        sight.accepted.append(message)
+        driver = self._make(peer, sight, opened.written.held, opened.driver)
+        self.runs.start(driver, driver.drive(params))
+        return driver
+
+    def _look(self, task: EntityRef, thread: EntityRef, peer: str, context_id: str) -> Sight:
+        shard = task.shard
+        return Sight(
+            task=task,
+            thread=thread,
+            peer=peer,
+            context_id=context_id,
+            mint=lambda prefix: self.writes.ids.mint(prefix, shard),
+            peer_tags=self.find_tags(peer),
+        )
+
+    def _make(
+        self, peer: Peer, sight: Sight, held: dict[EntityRef, Held], driver: Incarnation
+    ) -> Driver:
+        return Driver(
+            run=self._make_run(sight, held, driver),
+            peer=peer,
+            clock=self.clock,
+            log=self.log,
+            may_send=lambda: self.may_send(sight.task.shard),
+            returns=self._return,
+            patience=self.patience,
+        )
+
+    def _make_run(
+        self, sight: Sight, held: dict[EntityRef, Held], driver: Incarnation | None
+    ) -> Run:
+        wanted = {sight.task, sight.thread}
+        return Run(
+            writes=self.writes,
+            blobs=self.blobs,
+            contents=self.contents,
+            sight=sight,
+            held={
+                ref: one
+                for ref, one in held.items()
+                if ref in wanted or ref.kind is EntityKind.ACTION
+            },
+            driver=driver,
+            asks=ask,
+            list_row=self._list_row,
+            store_pause_s=self.patience.store_s,
+        )
+
+    async def _list_row(self, row: IndexRow) -> None:
+        try:
+            await self.projections.index_now(row)
+        except StoreUnavailable as error:
+            self.log.info("index.late", facade=row.facade, reason=error.reason)
+
+    async def _return(self, driver: Driver) -> bool:
+        """Carries back every answer that is owed on this run."""
+        done = False
+        owed = [find_action(action) for action in driver.owed]
+        missing = [ref for ref in owed if ref not in driver.run.held]
+        if missing:
+            driver.run.held |= await self.writes.load(missing)
+        for group in list_groups(driver):
+            if driver.put_off.get(group[0], 0) <= self.clock.now_ms():
+                done = await Returning(driver, group).go() or done
+        return done
+
+    async def adopt(self, task: EntityRef, tries: int = 0) -> None:
+        """Takes up a run that was moved to this instance: ask the peer first, then follow it.
+
+        Raises:
+            NotFound: the peer is not configured any more; the task stays as it is.
+        """
+        held = (await self.writes.load([task]))[task]
+        record = held.record
+        if not isinstance(record, TaskRecord) or record.status in ENDED or self.find(task.id):
+            return
+        peer = self.find_peer(record.peer or "")
+        sight, refs = await self._look_back(task, record)
+        driver = self._make(peer, sight, await self.writes.load(refs), self.drives(task.shard))
+        driver.tries = tries
+        if self.find(task.id) is not None:
+            return  # somebody else has just taken it up here
+        self.log.info("run.adopted", task=task.id, peer=peer.name)
+        self.runs.start(driver, driver.drive())
+
+    async def _look_back(
+        self, task: EntityRef, record: TaskRecord
+    ) -> tuple[Sight, list[EntityRef]]:
+        """What a driver knew of a run, from what is stored, and what it held."""
+        thread = EntityRef(EntityKind.THREAD, record.thread_id or "")
+        sight = self._look(task, thread, record.peer or "", record.scope.context_id)
+        content = await self.contents.fold_task(record)
+        sight.content, sight.accepted = content.task, list(content.accepted)
+        # Answers that are owed, and the other questions of their pause, are among those that were opened.
+        actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])
+        return sight, [task, thread, *map(find_action, actions)]
+
+    async def hold(self, task_id: str) -> Run:
+        """A run that is not driven here, for one append in place of its driver and under its fence.
+
+        Raises:
+            NotFound: there is no such task.
+        """
+        task = EntityRef(EntityKind.TASK, task_id)
+        held = (await self.writes.load([task]))[task]
+        if not isinstance(held.record, TaskRecord):
+            raise NotFound("task", task_id)
+        sight, refs = await self._look_back(task, held.record)
+        loaded = await self.writes.load(refs)
+        return self._make_run(sight, loaded, read_driver(loaded[task].fields))
+
+    def mend(self, task: EntityRef) -> None:
+        """Has a task taken up that may stand in the store as ours, while nobody drives it."""
+        self.detach(self._take_up_again(task, 0))
+
+    def _mend(self, driver: Driver) -> None:
+        self.detach(self._take_up_again(driver.run.sight.task, driver.tries))
+
+    async def _take_up_again(self, task: EntityRef, tries: int) -> None:
+        """Our lease lives, so nobody else does it: as long as the run is ours, and until it is driven again."""
+        while True:
+            await asyncio.sleep(min(self.patience.revive_s * 2 ** min(tries, 8), _REVIVE_MAX_S))
+            tries += 1
+            try:
+                held = (await self.writes.load([task]))[task]
+                if held.record is None and tries < _LOOKS:
+                    continue  # a write of unknown outcome may come late
+                if read_driver(held.fields) != self.drives(task.shard):
+                    return
+                await self.adopt(task, tries)
+            except PasserelleError as error:
+                self.log.warning("run.not_revived", task=task.id, reason=str(error))
+            else:
+                return
+
+    def find(self, task_id: str) -> Driver | None:
+        """The driver of a task, if it is driven here."""
+        return self.runs.find(task_id)
+
+    def wake(self, task_id: str, action_id: str | None = None) -> bool:
+        """Tells the driver to look; whether it is here."""
+        driver = self.runs.find(task_id)
+        if driver is None:
+            return False
+        if action_id is not None:
+            driver.owed.add(action_id)
+            driver.put_off.pop(action_id, None)
+        driver.wake()
+        return True
+
+    async def refresh(self, task_id: str) -> None:
+        """Lets the driver of a task read what somebody else has just written."""
+        driver = self.runs.find(task_id)
+        if driver is not None:
+            await driver.run.refresh()
+
+    async def cancel(self, task_id: str) -> bool:
+        """Tells the peer to stop; whether the task is driven here."""
+        driver = self.runs.find(task_id)
+        if driver is not None:
+            await driver.run.refresh()
+            await driver.cancel()
+            return True
+        task = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.writes.load([task]))[task].record
+        if isinstance(record, TaskRecord) and record.run and record.run.remote_task_id:
+            # Whoever drives it hears of the stop from the peer.
+            await self.stop_peer(record.peer or "", record.run.remote_task_id)
+        return False
+
+    async def stop_peer(self, peer: str, remote: str) -> None:
+        """Tells a peer to stop; what it answers is for the driver of the run to see."""
+        try:
+            await self.find_peer(peer).cancel(remote)
+        except NotFound:
+            self.log.warning("peer.unknown", peer=peer)
+
+    def detach(self, work: Coroutine[None, None, None]) -> None:
+        """Runs something beside the drivers, owned here until it ends."""
+        task = asyncio.create_task(work)
+        self._side.add(task)
+        task.add_done_callback(self._side.discard)
+
+    async def see_through(self, work: Coroutine[object, None, T]) -> T:
+        """Carries ``work`` to its end, also when whoever waits for it goes: half a command is never done (I6)."""
+        task = asyncio.create_task(work)
+        self._commands.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    def _forget(self, task: asyncio.Task[object]) -> None:
+        self._commands.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen by whoever waited; retrieved here for one that has gone
+
+    def drop(self, shard: Shard) -> None:
+        """What was driven in a shard belongs to somebody else now."""
+        for task_id in self.runs.list_tasks():
+            if read_shard(task_id) == shard:
+                self.runs.drop(task_id)
+
+    async def drain(self) -> None:
+        """Stops everything that this instance drives; others go on with it."""
+        if self._commands:
+            await asyncio.wait(self._commands, timeout=_COMMANDS_S)
+        side = [*self._commands, *self._side]
+        for task in side:
+            task.cancel()
+        await asyncio.gather(*side, return_exceptions=True)
+        await self.runs.drain()

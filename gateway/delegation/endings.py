@@ -1,0 +1,119 @@
+"""How a run ends when the peer does not end it: lost, failed, out of time, or talking too much.
+
+Each is a decision of the driver, stored under its fence. Callers of a task that they see learn it as a status; a turn
+whose task they never saw has an error for an answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.states import CANCELED, FAILED
+from passerelle.core.errors import InvalidAgentResponse
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
+from passerelle.core.status import ENDED, Status
+from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
+from passerelle.core.times import parse_ms
+from passerelle.gateway.control.failures import make_error
+from passerelle.gateway.control.writes import Terms
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import Claim
+    from passerelle.core.errors import TooLarge
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.run import Run
+    from passerelle.gateway.delegation.step import Step
+
+
+async def judge_liveness(driver: Driver, reason: str) -> None:
+    """Nothing is known of the peer now; past the liveness limit that makes the run lost."""
+    run = driver.run.record.run
+    if run is None:
+        return
+    silent_ms = driver.clock.now_ms() - max(parse_ms(run.last_seen_at), driver.proof_ms)
+    if silent_ms > driver.patience.liveness_s * 1000:
+        await lose(driver, f"the peer is out of reach: {reason}")
+
+
+async def lose(driver: Driver, reason: str) -> None:
+    """Nobody can tell whether the worker lives; past the limit a second time, the task fails (ST-16)."""
+    record = driver.run.record
+    run = record.run
+    if run is None or record.status in ENDED:
+        return
+    if record.status is not Status.LOST:
+        driver.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
+        command = LoseTask(last_proof=run.last_seen_at, reason=reason)
+        await driver.patiently(lambda step: step.add(step.tell(command)))
+        return
+    since_ms = driver.clock.now_ms() - parse_ms(record.status_at)
+    if since_ms > driver.patience.liveness_s * 1000:
+        await fail(
+            driver, Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
+        )
+
+
+async def confirm_cancel(driver: Driver) -> None:
+    """A task that was to stop and that the peer does not have any more has stopped."""
+    actor = driver.run.record.cancel_requested_by or driver.peer.name
+    failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=driver.peer.name)
+
+    def end(step: Step) -> None:
+        step.add(step.tell(FailRun(Status.CANCELLED, failure)))
+        step.close_actions("task_cancelled")
+        facts = step.tell(ConfirmCancel(TaskCancelled(actor, "user")))
+        step.end_with(facts, CANCELED, "the agent does not have the task any more")
+
+    await driver.patiently(end)
+
+
+async def fail(driver: Driver, failure: Failure) -> None:
+    """Ends run and task with an error, shown to callers if the task was."""
+    driver.failure = make_error(failure)
+
+    def end(step: Step) -> None:
+        status = Status.LOST if failure.code == "lost" else Status.FAILED
+        step.close_actions("asker_lost")
+        step.add(step.tell(FailRun(status, failure)))
+        step.end_with(step.tell(FailTask(failure)), FAILED, failure.message)
+
+    await driver.patiently(end)
+
+
+async def give_up(driver: Driver, error: TooLarge) -> None:
+    """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
+    remote = driver.remote_task()
+    reason = f"agent {driver.peer.name!r} said too much at once: {error}"
+    code = InvalidAgentResponse.code
+    await fail(driver, Failure(code, ErrorCategory.PROTOCOL, reason, source=driver.peer.name))
+    if remote is not None:
+        await driver.peer.cancel(remote)
+
+
+async def time_out(run: Run, claim: Claim) -> None:
+    """The total limit is over: the task ends, whoever drives it and whatever it waits for."""
+    limit_ms = read_limit_ms(run)
+    reason = explain_limit(run)
+    failure = Failure("timed_out", ErrorCategory.TIMEOUT, reason, source=run.sight.peer)
+
+    def end(step: Step) -> None:
+        stopping = step.record.status is Status.CANCELLING
+        if step.record.run is not None:
+            step.add(step.tell(FailRun(Status.TIMED_OUT, failure)))
+        step.close_actions("task_cancelled")
+        # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
+        ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut("total", limit_ms))
+        step.end_with(step.tell(ending), FAILED, reason)
+
+    await run.append(end, lambda _step: Terms(claim=claim))
+
+
+def read_limit_ms(run: Run) -> int:
+    """The total limit of the task."""
+    return run.record.attempts[-1].retry_policy.total_timeout_ms
+
+
+def explain_limit(run: Run) -> str:
+    """What callers are told when the total limit is over."""
+    return f"the task took longer than {read_limit_ms(run) // 1000} s"

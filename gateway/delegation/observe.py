@@ -1,0 +1,357 @@
+"""One frame of a peer becomes facts: the place where its words meet the task machine.
+
+Pure. The frame has passed the check of its shape; ids become ours, the two state tables say what the peer's state
+means, and the machines decide. The frame that our callers see stands on the last fact of the frame, so a reader
+finds each frame once, whole, and in order. What the peer cannot do: end a task by itself (I5), lead a cancelled task
+back to work, or change one that has ended (LT-12).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, assert_never
+
+import orjson
+
+from passerelle.a2a_mapping.content import find_artifact, find_warning, fold
+from passerelle.a2a_mapping.dialects.presentation import show_parts
+from passerelle.a2a_mapping.difference import list_differences
+from passerelle.a2a_mapping.frames import (
+    remark_frame,
+    show_state,
+    task_frame,
+)
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.replies import (
+    ArtifactReply,
+    MessageReply,
+    StatusReply,
+    TaskReply,
+    read_native_ids,
+    read_reply,
+)
+from passerelle.a2a_mapping.states import CANCELED, Follow, map_peer_state
+from passerelle.core import task as tasks
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.conversation import ThreadUpdated
+from passerelle.core.payloads.run import ArtifactChanged, RunStatus
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
+from passerelle.core.status import ENDED, Delivery, Phase, Status
+from passerelle.core.task_commands import (
+    CompleteTask,
+    ConfirmCancel,
+    EndRun,
+    FailRun,
+    FailTask,
+    ObserveArtifact,
+    ObserveOutput,
+    ObserveStatus,
+    RecordDelivery,
+)
+from passerelle.gateway.delegation.spill import CAP
+from passerelle.gateway.delegation.step import FACADE, Step
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+
+def observe(step: Step, result: JsonObject) -> None:
+    """Turns one answer of the peer into facts; what is not A2A becomes a warning and changes nothing (EVC-19)."""
+    reply = read_reply(result)
+    step.step_id = step.sight.mint("step")
+    match reply:
+        case TaskReply() | StatusReply() | ArtifactReply():
+            if _is_late(step):
+                return
+            _learn_context(step, reply)
+            _observe_frame(step, reply)
+        case MessageReply(message=message):
+            if not _is_late(step):
+                _observe_message(step, message)
+        case _:
+            _warn(step, "malformed_frame", reply.reason)
+
+
+def observe_task(step: Step, task: JsonObject) -> None:
+    """Turns a bare Task, as GetTask and CancelTask answer, into facts: only what is new."""
+    observe(step, {"task": task})
+
+
+def _is_late(step: Step) -> bool:
+    if step.record.status in ENDED:
+        _warn(step, "late_frame", "the peer went on after the end; nothing changes")
+        return True
+    return False
+
+
+def _warn(step: Step, code: str, reason: str) -> None:
+    step.add([Fact(tasks.scope_of(step.record), WarningRaised(code, reason))])
+
+
+def relabel_for(step: Step, native_task: str, native_context: str) -> Relabel:
+    """What the peer's ids are called here: those of every run of the task, and the two that it just named."""
+    record, sight = step.record, step.sight
+    known: dict[str, str] = {}
+    for attempt in record.attempts:
+        if attempt.remote_task_id:
+            known[attempt.remote_task_id] = step.facade
+        if attempt.remote_context_id:
+            known[attempt.remote_context_id] = sight.context_id
+    if native_task:
+        known[native_task] = step.facade
+    if native_context:
+        known[native_context] = sight.context_id
+    return make_relabel(step.facade, sight.context_id, known)
+
+
+def _learn_context(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """A peer that uses another context than the one we minted: that one counts from now on (A2A-4)."""
+    run = step.record.run
+    native = read_native_ids(reply)[1]
+    if run is None or not native or native == run.remote_context_id:
+        return
+    scope = tasks.scope_of(step.record, step.step_id)
+    step.add([Fact(scope, RunStatus(remote_context_id=native))])
+    updated = ThreadUpdated(peer=step.sight.peer, remote_context_id=native, context_mode="omit")
+    step.add([Fact(scope, updated)])
+
+
+def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    ids = relabel_for(step, *read_native_ids(reply))
+    sight = step.sight
+    match reply:
+        case TaskReply(task=task):
+            ours = relabel(task, "Task", ids)
+            if sight.content is None:
+                ours = complete_history(ours, sight.accepted)
+                _take_artifacts(step, ours, task)
+                sight.content = ours
+                _move(step, task_frame(ours), reply.native_status, task)
+                return
+            for frame in list_differences(sight.content, ours):
+                _take(step, frame, task)
+        case StatusReply(event=event):
+            native = {
+                "id": text_at(event, "taskId"),
+                "contextId": text_at(event, "contextId"),
+                "status": event["status"],
+            }
+            _take(step, {"statusUpdate": relabel(event, "TaskStatusUpdateEvent", ids)}, native)
+        case ArtifactReply(event=event):
+            _take(step, {"artifactUpdate": relabel(event, "TaskArtifactUpdateEvent", ids)}, {})
+        case _:
+            assert_never(reply)
+
+
+def _take(step: Step, frame: JsonObject, native: JsonObject) -> None:
+    """One frame in our ids: folded into the content, then told to the machine."""
+    sight = step.sight
+    warning = find_warning(sight.content, frame)
+    if warning:
+        _warn(step, "unopened_artifact", warning)
+    before = sight.content
+    folded = fold(sight.content, frame)
+    if folded is None or (folded == before and "artifactUpdate" not in frame):
+        return
+    sight.content, frames = complete_history(folded, sight.accepted), step.frames
+    if "artifactUpdate" in frame:
+        _take_chunk(step, frame)
+    else:
+        state = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
+        _move(step, frame, state, native)
+    if step.frames == frames:
+        # Callers are not shown it, so the Task that they are told must not have it either.
+        sight.content = before
+
+
+def _take_chunk(step: Step, frame: JsonObject) -> None:
+    event = object_at(frame, "artifactUpdate")
+    name = text_at(object_at(event, "artifact"), "artifactId")
+    if event.get("lastChunk") is True:
+        facts = _settle_artifact(step, name)
+        if facts:
+            step.add_shown(facts, frame, "artifact")
+            return
+    chunks = step.record.progress.counters.get("chunks", 0) + 1
+    output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=step.step_id, chunks=chunks)
+    step.add_shown(step.tell(output), frame, "artifact")
+
+
+def _take_artifacts(step: Step, ours: JsonObject, native: JsonObject) -> None:
+    """Artifacts that came whole inside a Task."""
+    del native
+    sight = step.sight
+    sight.content = ours
+    for artifact in objects_at(ours, "artifacts"):
+        step.add(_settle_artifact(step, text_at(artifact, "artifactId")))
+
+
+def _settle_artifact(step: Step, name: str) -> list[Fact]:
+    """The one fact that an artifact is whole and stored (EVC-14); none when it says nothing new."""
+    content = find_artifact(step.sight.content or {}, name)
+    if content is None:
+        return []
+    packed = orjson.dumps(content)
+    sha256 = hashlib.sha256(packed).hexdigest()
+    known = next((one for one in step.record.artifacts if one.name_at_peer == name), None)
+    if known is not None and known.sha256 == sha256:
+        return []
+    parts = objects_at(content, "parts")
+    types = tuple(sorted({text_at(part, "mediaType") for part in parts} - {""}))
+    changed = ArtifactChanged(
+        artifact_id=known.artifact_id if known else step.sight.mint("art"),
+        name_at_peer=name,
+        version=known.version + 1 if known else 1,
+        sha256=sha256,
+        size=len(packed),
+        parts=len(parts),
+        media_types=types,
+        name=text_at(content, "name") or None,
+    )
+    refs = {"artifact": step.spill.keep(packed)} if len(packed) > CAP else {}
+    return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None:
+    """A state of the peer, by the table: what follows, and what callers see."""
+    row = map_peer_state(state)
+    said = _said(step, frame, state, native)
+    if step.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
+        if row.follow is not Follow.OPEN_ACTION:
+            _end_cancelled(step, frame, said, "user")
+        return
+    match row.follow:
+        case Follow.NOTHING | Follow.WARN | Follow.ASK_AGAIN:
+            if row.status is Status.RUNNING:
+                step.close_actions("peer_moved_on")
+            facts = step.tell(ObserveStatus(row.status, said, step.step_id))
+            step.add_shown(facts or [Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
+        case Follow.OPEN_ACTION:
+            asked = step.asks(step, native, said)
+            if asked.parts is not None:
+                frame = show_parts(frame, asked.parts)
+                step.sight.content = fold(step.sight.content, frame)
+            step.add_shown(asked.facts, frame)
+            step.end_turn("task")
+        case Follow.RECONCILE:
+            _complete(step, frame, state, said)
+        case Follow.END_RUN:
+            _fail(step, frame, said, rejected=row.reason == "rejected")
+        case Follow.CANCEL:
+            _end_cancelled(step, frame, said, "peer")
+        case _:
+            assert_never(row.follow)
+
+
+def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:
+    holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
+    message = object_at(object_at(holder, "status"), "message")
+    text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
+    run = step.record.run
+    remote = text_at(native, "id")
+    return RunStatus(
+        native_status=state,
+        text=text[:2000] or None,
+        message_id=text_at(message, "messageId") or None,
+        remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
+    )
+
+
+def _flush_artifacts(step: Step) -> None:
+    """Artifacts whose last chunk the peer never marked: the end makes them whole."""
+    for artifact in objects_at(step.sight.content or {}, "artifacts"):
+        step.add(_settle_artifact(step, text_at(artifact, "artifactId")))
+
+
+def _complete(step: Step, frame: JsonObject, state: str, said: RunStatus) -> None:
+    step.close_actions("peer_terminal")
+    _flush_artifacts(step)
+    verifying = RunStatus(
+        native_status=state,
+        text=said.text,
+        message_id=said.message_id,
+        phase=Phase.VERIFYING,
+        remote_task_id=said.remote_task_id,
+    )
+    step.add(step.tell(EndRun(state, said.text, verifying, step.step_id)))
+    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    step.add_shown(step.tell(CompleteTask(_completed(step, state, "task"))), frame)
+    step.end_turn("task")
+
+
+def _completed(step: Step, state: str, answer: str) -> TaskCompleted:
+    return TaskCompleted(
+        native_status=state,
+        artifacts=tuple(artifact.artifact_id for artifact in step.record.artifacts),
+        evidence=step.record.evidence_refs,
+        delivery=step.record.delivery.get(FACADE, Delivery.PENDING),
+        answer="message" if answer == "message" else "task",
+    )
+
+
+def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> None:
+    step.close_actions("peer_terminal")
+    _flush_artifacts(step)
+    step.add([Fact(tasks.scope_of(step.record, step.step_id), said)])
+    state = said.native_status
+    failure = Failure(
+        code="rejected" if rejected else "peer_failed",
+        category=ErrorCategory.PEER,
+        message=said.text or f"the agent ended the task with {state}",
+        source=step.sight.peer,
+        native=state,
+    )
+    step.add(step.tell(FailRun(Status.FAILED, failure, state)))
+    step.add_shown(step.tell(FailTask(failure, rejected)), frame)
+    step.end_turn("task")
+
+
+def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) -> None:
+    """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
+    step.close_actions("task_cancelled" if source == "user" else "peer_terminal")
+    _flush_artifacts(step)
+    step.add([Fact(tasks.scope_of(step.record, step.step_id), said)])
+    record, state = step.record, said.native_status
+    by_us = record.cancel_requested_by is not None
+    failure = Failure("cancelled", ErrorCategory.CALLER if by_us else ErrorCategory.PEER, "stopped")
+    step.add(step.tell(FailRun(Status.CANCELLED, failure, state)))
+    cancelled = TaskCancelled(
+        actor=record.cancel_requested_by or step.sight.peer,
+        source="user" if by_us or source == "user" else "peer",
+        native_status=state,
+    )
+    step.add_shown(step.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
+    step.sight.content = fold(step.sight.content, show_state(frame, CANCELED))
+    step.end_turn("task")
+
+
+def _observe_message(step: Step, message: JsonObject) -> None:
+    """A bare Message: the whole answer of a peer that made no task, else a remark on the task it made (LT-1, LT-9)."""
+    sight, record = step.sight, step.record
+    ids = relabel_for(step, text_at(message, "taskId"), text_at(message, "contextId"))
+    if sight.content is not None:
+        _warn(step, "message_after_task", "the peer answered with a message on a task it had made")
+        status = object_at(sight.content, "status")
+        frame = remark_frame(
+            step.facade,
+            sight.context_id,
+            relabel(message, "Message", ids),
+            text_at(status, "state"),
+        )
+        folded = fold(sight.content, frame)
+        sight.content = folded
+        text = _said(step, frame, text_at(status, "state"), {})
+        said = RunStatus(text=text.text, message_id=text.message_id)
+        step.add_shown([Fact(tasks.scope_of(record, step.step_id), said)], frame)
+        return
+    sight.answer = relabel_message(message, ids)
+    said = RunStatus(native_status="message", phase=Phase.VERIFYING)
+    step.add(step.tell(EndRun("message", None, said, step.step_id)))
+    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
+    whole: JsonObject = {"message": sight.answer}
+    step.add_shown(step.tell(CompleteTask(_completed(step, "message", "message"))), whole)
+    step.end_turn("message")

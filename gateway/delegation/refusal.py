@@ -1,0 +1,68 @@
+"""Why a peer did not take a message: once for the record, once for the caller; nothing of the peer leaks (A2A-12)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from passerelle.a2a_mapping.identity import make_relabel
+from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
+from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerUnavailable
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.peer import Malformed, Refused, Unreached
+
+if TYPE_CHECKING:
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.gateway.delegation.step import Sight
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The error as it is recorded, and as the caller gets it."""
+
+    failure: Failure
+    error: PasserelleError
+
+
+def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: TaskRecord) -> Refusal:
+    """The refusal that an outcome stands for."""
+    name = sight.peer
+    match outcome:
+        case Refused(code=code, message=text):
+            ids = make_relabel(record.task_id, sight.context_id, list_ids(sight, record))
+            own = [str(message.get("messageId")) for message in sight.accepted]
+            refused = make_refusal(NativeError(code, text), ids, own)
+            return _record(refused, ErrorCategory.PEER, name, str(code))
+        case Unreached(reason=reason):
+            text = f"agent {name!r} cannot be reached: {reason}"
+            return _record(PeerUnavailable(text, agent=name), ErrorCategory.TRANSPORT, name)
+        case Malformed(reason=reason):
+            text = f"agent {name!r} answered with something that is not A2A: {reason}"
+            return _record(InvalidAgentResponse(text, agent=name), ErrorCategory.PROTOCOL, name)
+        case _:
+            assert_never(outcome)
+
+
+def list_ids(sight: Sight, record: TaskRecord) -> dict[str, str]:
+    """What the peer calls the task and its context in each run, with our ids."""
+    known: dict[str, str] = {}
+    for attempt in record.attempts:
+        if attempt.remote_task_id:
+            known[attempt.remote_task_id] = record.task_id
+        if attempt.remote_context_id:
+            known[attempt.remote_context_id] = sight.context_id
+    return known
+
+
+def _record(
+    error: PasserelleError, category: ErrorCategory, source: str, native: str | None = None
+) -> Refusal:
+    failure = Failure(
+        code=error.stable_code,
+        category=category,
+        message=str(error),
+        retryable=error.retryable,
+        source=source,
+        native=native,
+    )
+    return Refusal(failure, error)

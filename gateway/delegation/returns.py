@@ -1,0 +1,315 @@
+"""The answers of people go back to the peer: look first, send once, record what the peer said (CMD-14).
+
+The pure steps are in ``permission_bridge/returning.py``; here they are carried out, under the fence of the run. Before
+each send the attempt is stored, so that after a crash the peer is asked before anything is sent again.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
+from passerelle.a2a_mapping.dialects.registry import detect, encode
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
+from passerelle.a2a_mapping.states import INTERRUPTED_STATES, TERMINAL_STATES
+from passerelle.core import approval
+from passerelle.core.approval_commands import BeginReturn, FailReturn, FinishReturn
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
+from passerelle.core.peer import Answered, Closed, Refused, Unknown
+from passerelle.core.prompt import PeerPrompt, read_answer
+from passerelle.core.status import ENDED
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.observe import observe
+from passerelle.gateway.delegation.step import find_action
+from passerelle.permission_bridge.returning import (
+    Ended,
+    Gone,
+    LookAgain,
+    Returned,
+    RunningOn,
+    Send,
+    StillWaiting,
+    Undeliverable,
+    Unreachable,
+    WaitUntil,
+    back_off,
+    choose_step,
+    judge_sending,
+    read_attempts,
+)
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_commands import ActionCommand
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.step import Step
+    from passerelle.permission_bridge.returning import Sight
+
+_TASK_NOT_FOUND: Final = -32001
+_REQUEST_TIMEOUT_MS: Final = 30_000
+_SHOWN_HISTORY: Final = 20
+_ON_ITS_WAY: Final = frozenset({"owed", "returning"})
+_LOOK_AGAIN_MS: Final = 10_000
+"""When the due row of an answer comes back, should its driver break now."""
+
+
+def list_groups(driver: Driver) -> list[tuple[str, ...]]:
+    """The answers that are owed on a run, those of one pause together: one message has to answer them all.
+
+    A pause of which a question is still open owes nothing yet.
+    """
+    pauses: dict[str, list[ActionRecord]] = {}
+    for held in driver.run.held.values():
+        record = held.record
+        if isinstance(record, ActionRecord):
+            name = record.request.group_id or record.request.action_id
+            pauses.setdefault(name, []).append(record)
+    groups: list[tuple[str, ...]] = []
+    for records in pauses.values():
+        owed = sorted(one.request.action_id for one in records if one.return_state in _ON_ITS_WAY)
+        if owed and not any(one.is_open for one in records):
+            groups.append(tuple(owed))
+    return groups
+
+
+@dataclass(slots=True)
+class Returning:
+    """The answers of one pause on their way back; ``action_ids`` are its answered questions, at least one."""
+
+    driver: Driver
+    action_ids: tuple[str, ...]
+
+    @property
+    def actions(self) -> list[ActionRecord]:
+        """The questions whose answers are on their way, as the driver has them."""
+        held = self.driver.run.held
+        found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
+        return [
+            one
+            for one in found
+            if isinstance(one, ActionRecord) and one.return_state in _ON_ITS_WAY
+        ]
+
+    async def go(self) -> bool:
+        """One step; whether something was done."""
+        actions = self.actions
+        if not actions:
+            return False
+        remote = self._remote()
+        if remote is None or self.driver.run.record.status in ENDED:
+            await self._tell(FailReturn("peer_terminal"))
+            return True
+        if any(action.cancels_task for action in actions):
+            return await self._cancel(actions)
+        sight = await self._look(actions, remote)
+        now_ms = self.driver.clock.now_ms()
+        refused = self.action_ids[0] in self.driver.refused
+        attempts = read_attempts(_find_last(actions), refused=refused)
+        step = choose_step(sight, attempts, now_ms, _REQUEST_TIMEOUT_MS)
+        match step:
+            case Send():
+                await self._send(actions, remote)
+            case Returned(native_status=native):
+                await self._begin([one for one in actions if one.return_state == "owed"])
+                await self._tell(FinishReturn(native))
+            case Undeliverable(reason=reason):
+                await self._tell(FailReturn(reason))
+            case WaitUntil(at_ms=at_ms):
+                await self._postpone(at_ms)
+                return False
+            case _:
+                assert_never(step)
+        return True
+
+    def _remote(self) -> str | None:
+        run = self.driver.run.record.run
+        return run.remote_task_id if run else None
+
+    async def _find_message(self, actions: list[ActionRecord]) -> JsonObject | None:
+        """The caller's own message, where a message was the answer: its turn gave the decision its name."""
+        decision = actions[0].decision
+        if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
+            return None
+        run = self.driver.run
+        return await run.contents.read_turn(run.record, decision.decision_id)
+
+    async def _message_id(self, actions: list[ActionRecord]) -> str:
+        own = await self._find_message(actions)
+        decided = [action.decision.decision_id for action in actions if action.decision]
+        return text_at(own, "messageId") if own else derive_message_id(decided)
+
+    async def _look(self, actions: list[ActionRecord], remote: str) -> Sight:
+        outcome = await self.driver.peer.get(remote, history_length=_SHOWN_HISTORY)
+        if isinstance(outcome, Refused) and outcome.code == _TASK_NOT_FOUND:
+            return Gone()
+        if not isinstance(outcome, Answered):
+            return Unreachable()
+        task = outcome.result
+        state = text_at(object_at(task, "status"), "state")
+        mine = await self._message_id(actions)
+        history = objects_at(task, "history")
+        seen = any(text_at(item, "messageId") == mine for item in history) if history else None
+        if state in TERMINAL_STATES:
+            return Ended(state, seen)
+        if state not in INTERRUPTED_STATES:
+            return RunningOn(state, seen)
+        asked = {one.request.remote.occurrence for one in actions if one.request.remote}
+        same = any(prompt.occurrence in asked for prompt in detect(self.driver.peer.name, task))
+        return StillWaiting(same, state, seen)
+
+    async def _send(self, actions: list[ActionRecord], remote: str) -> None:
+        message = await self._encode(actions, remote)
+        if message is None:
+            await self._cancel(actions)
+            return
+        await self.driver.await_lease()
+        if not await self._begin(actions):
+            return
+        attempts = _find_last(actions).return_attempts + 1
+        first = await self._exchange({"message": message})
+        judged = judge_sending(first, _native_status(first), attempts, self.driver.clock.now_ms())
+        match judged:
+            case Returned(native_status=native):
+                await self._tell(FinishReturn(native))
+            case LookAgain(at_ms=at_ms, refused=refused):
+                if refused:
+                    self.driver.refused.add(self.action_ids[0])
+                await self._postpone(at_ms)
+            case _:
+                assert_never(judged)
+
+    async def _cancel(self, actions: list[ActionRecord]) -> bool:
+        """CancelTask takes the place of words; a peer that was not reached is told again."""
+        if not await self._begin(actions):
+            return True
+        if await self.driver.cancel():
+            await self._tell(FinishReturn("cancel requested"))
+            return True
+        attempts = _find_last(actions).return_attempts + 1
+        await self._postpone(self.driver.clock.now_ms() + back_off(attempts))
+        return False
+
+    async def _begin(self, seen: list[ActionRecord]) -> bool:
+        """Stores the attempt; False when somebody else has begun one since ``seen``, so that two never send."""
+        began = False
+
+        def begin(step: Step) -> None:
+            nonlocal began
+            now = [step.decision.state(find_action(one.request.action_id)) for one in seen]
+            actions = [one for one in now if isinstance(one, ActionRecord)]
+            began = list(map(_stand, actions)) == list(map(_stand, seen))
+            for action in actions if began else ():
+                step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
+
+        await self.driver.run.append(begin, self._settle)
+        return began
+
+    async def _encode(self, actions: list[ActionRecord], remote: str) -> JsonObject | None:
+        run = self.driver.run.record.run
+        context = run.remote_context_id if run else None
+        own = await self._find_message(actions)
+        if own is not None:
+            return address_message(own, RemoteAddress(context_id=context, task_id=remote))
+        replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
+        return encode(replies, remote, context or "") if replies else None
+
+    async def _exchange(self, params: JsonObject) -> PeerOutcome:
+        """Sends, and takes what comes: the first frame proves the delivery, the rest belongs to the run."""
+        first: PeerOutcome = Unknown("the stream ended before a frame came")
+        taken = False
+        async with aclosing(self.driver.peer.stream(params)) as stream:
+            async for outcome in stream:
+                kept = self._keep(outcome)
+                if kept is None:
+                    break
+                if not taken:
+                    first, taken = kept, True
+                if not isinstance(outcome, Answered):
+                    break
+                await self.driver.patiently(partial(_observe, outcome.result))
+                if self.driver.run.has_ended() or self.driver.run.is_parked():
+                    break
+        return first
+
+    @staticmethod
+    def _keep(outcome: StreamOutcome) -> PeerOutcome | None:
+        return None if isinstance(outcome, Closed) else outcome
+
+    async def _tell(self, command: ActionCommand) -> None:
+        def tell(step: Step) -> None:
+            for ref in map(find_action, self.action_ids):
+                action = step.decision.state(ref)
+                if isinstance(action, ActionRecord) and action.return_state in _ON_ITS_WAY:
+                    step.add(approval.decide(action, command, step.decision.now_ms))
+
+        await self.driver.run.append(tell, self._settle)
+
+    def _settle(self, step: Step) -> Terms:
+        return Terms(
+            due=tuple(
+                DueChange(
+                    f"return:{action_id}",
+                    step.decision.now_ms + _LOOK_AGAIN_MS
+                    if _is_on_its_way(step.decision.state(find_action(action_id)))
+                    else None,
+                )
+                for action_id in self.action_ids
+            )
+        )
+
+    async def _postpone(self, at_ms: int) -> None:
+        self.driver.put_off[self.action_ids[0]] = at_ms
+        due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
+        await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
+
+
+def _is_on_its_way(action: object) -> bool:
+    return isinstance(action, ActionRecord) and action.return_state in _ON_ITS_WAY
+
+
+def _stand(action: ActionRecord) -> tuple[str, int]:
+    """How far an answer is on its way."""
+    return action.return_state, action.return_attempts
+
+
+def _find_last(actions: list[ActionRecord]) -> ActionRecord:
+    """The one whose last attempt is the latest: they are sent together, but one may have been alone before."""
+    return max(actions, key=lambda action: (action.return_attempts, action.updated_at))
+
+
+def _make_reply(action: ActionRecord) -> Reply | None:
+    decision, pause = action.decision, action.request.remote
+    if decision is None or pause is None:
+        return None
+    prompt = PeerPrompt(
+        dialect=pause.dialect,
+        occurrence=pause.occurrence,
+        native_status=pause.native_status,
+        kind=action.request.kind,
+        action_type=action.request.action_type,
+        options=action.request.options,
+        native_id=pause.native_id,
+        message_id=pause.message_id,
+        subject=action.request.subject,
+    )
+    return Reply(prompt, read_answer(decision), decision.decision_id)
+
+
+def _observe(result: JsonObject, step: Step) -> None:
+    observe(step, result)
+
+
+def _native_status(outcome: PeerOutcome) -> str | None:
+    if not isinstance(outcome, Answered):
+        return None
+    for name in ("task", "statusUpdate"):
+        state = text_at(object_at(object_at(outcome.result, name), "status"), "state")
+        if state:
+            return state
+    return "message" if "message" in outcome.result else "TASK_STATE_WORKING"

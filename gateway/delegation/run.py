@@ -1,0 +1,293 @@
+"""The state of one run in its driver: the entities it holds, and the appends it makes under its fence.
+
+A driver holds what it wrote, so it reads nothing between two frames. A conflict means that a command came in
+between (an answer, a wish to cancel): the entities are read again and the same frames decided again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import orjson
+
+from passerelle.core.batch import (
+    Conflict,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fence,
+    Fenced,
+    IdempotencyRow,
+    Incarnation,
+    Late,
+    RunMove,
+    StaleEpoch,
+    Unclaimed,
+)
+from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.ports import IndexRow
+from passerelle.core.status import ENDED, WAITING
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import parse_ms
+from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
+from passerelle.gateway.delegation.spill import CAP, Spill
+from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.run import RunStatus
+    from passerelle.core.ports import Blobs
+    from passerelle.gateway.control.writes import Writes
+
+OWNER: Final = "own"
+"""The field of a task's hash that names its driver."""
+CONTENT: Final = "c"
+"""The field with the content of an ended task: itself, or where it stands."""
+IN_ENTRY: Final = b"="
+"""The content stands whole in the last entry that callers saw."""
+IN_BLOB: Final = b"blob:"
+_NOTICE_TTL_MS: Final = 600_000
+
+
+class ContentReads(Protocol):
+    """Folds the stored frames of a task."""
+
+    async def fold_task(self, record: TaskRecord) -> Content:
+        """The content as its callers see it."""
+        ...
+
+    async def read_turn(self, record: TaskRecord, turn_id: str) -> JsonObject | None:
+        """The message of a turn of the task."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The Task as it was shown (None before the first Task frame), and the messages that were sent on it."""
+
+    task: JsonObject | None
+    accepted: tuple[JsonObject, ...]
+
+
+class RunMovedError(Exception):
+    """The run is somebody else's now: whatever is in flight here decides nothing any more."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One run as its driver has it. ``changed`` is set, and replaced, by each append."""
+
+    writes: Writes
+    blobs: Blobs
+    contents: ContentReads
+    sight: Sight
+    held: dict[EntityRef, Held]
+    driver: Incarnation | None
+    """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
+    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    list_row: Callable[[IndexRow], Awaitable[None]]
+    """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: bool = False
+    store_pause_s: float = 0.5
+    """How long the store is left alone when nobody knows whether it took an append."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _stored: tuple[JsonObject | None, JsonObject | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._stored = self.sight.content, self.sight.answer
+
+    @property
+    def content(self) -> JsonObject | None:
+        """The Task as callers may be told it: no further than what is stored (I1)."""
+        return self._stored[0]
+
+    @property
+    def answer(self) -> JsonObject | None:
+        """The Message that is the answer, once it is stored (I1)."""
+        return self._stored[1]
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task as it was stored last."""
+        record = self.held[self.sight.task].record
+        if not isinstance(record, TaskRecord):
+            message = f"no task {self.sight.task.id}"
+            raise TypeError(message)
+        return record
+
+    def has_ended(self) -> bool:
+        """Whether nothing is left to drive."""
+        return self.record.status in ENDED
+
+    def is_parked(self) -> bool:
+        """Whether somebody else must act first."""
+        return self.record.status in WAITING
+
+    async def append(
+        self,
+        body: Callable[[Step], None],
+        terms: Callable[[Step], Terms] | None = None,
+    ) -> Written:
+        """Decides with ``body`` and appends under the fence, one at a time, again after a conflict.
+
+        Raises:
+            RunMovedError: the fence does not hold any more; nothing was written.
+            StoreUnavailable: nothing is known to be written.
+        """
+        async with self._turn:
+            if self.moved:
+                raise RunMovedError
+            try:
+                return await self._append(body, terms)
+            finally:
+                # What was not stored was not seen: the same frames are decided again, from what stands.
+                self.sight.content, self.sight.answer = self._stored
+
+    async def _append(
+        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
+    ) -> Written:
+        for tries in range(MAX_TRIES):
+            self.sight.content, self.sight.answer = self._stored
+            step = Step(
+                self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
+            )
+            body(step)
+            if not step.decision.events and terms is None:
+                return Written(self.held, 0, 0, step.decision.now_ms)
+            self._conclude(step)
+            for blob in step.spill.blobs:
+                await self.blobs.put(self.sight.task.shard, blob)
+            agreed = self._complete_terms(step, terms(step) if terms else Terms())
+            outcome = await self._commit(step, agreed)
+            if isinstance(outcome, Written):
+                self._settle(outcome)
+                if step.decision.events and outcome.first == 0:
+                    # A repeat hid what came after the first try.
+                    await self._refold()
+                return outcome
+            await self.writes.step_back(tries)
+            await self._recover(outcome)
+        raise ConflictError("the task was changed by others again and again")
+
+    async def _commit(
+        self, step: Step, terms: Terms
+    ) -> Written | Conflict | StaleEpoch | Fenced | Unclaimed | Late:
+        """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
+        record = step.record
+        writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
+        if self.record.shown or not record.shown:
+            return await writing
+        facade = expose(TaskId(record.task_id), record.exposure)
+        row = IndexRow(record.owner, facade, parse_ms(record.status_at))
+        outcome, _ = await asyncio.gather(writing, self.list_row(row))
+        return outcome
+
+    def _complete_terms(self, step: Step, terms: Terms) -> Terms:
+        ends = step.record.status in ENDED and not self.has_ended()
+        runs = self._leave() if ends else ()
+        due = (*terms.due, *step.due)
+        if ends:
+            due = (*due, DueChange(f"timeout:{self.sight.task.id}", None))
+            due = (*due, DueChange(f"cancel:{self.sight.task.id}", None))
+        touched = any(
+            step.decision.state(ref) is not held.record for ref, held in self.held.items()
+        )
+        idem = None if touched else self._notice(step.decision)
+        return Terms(
+            fence=None
+            if self.has_ended() or self.driver is None
+            else Fence(self.sight.task.id, self.driver),
+            claim=terms.claim,
+            runs=(*terms.runs, *runs),
+            due=due,
+            idem=terms.idem or idem,
+        )
+
+    def _notice(self, decision: Decision) -> IdempotencyRow:
+        """What changes no entity has no version to compare: a row of its own keeps it single."""
+        first = decision.events[0].event_id if decision.events else self.sight.mint("op")
+        return IdempotencyRow(key=first, digest=first, result=b"", ttl_ms=_NOTICE_TTL_MS)
+
+    def _leave(self) -> tuple[RunMove, ...]:
+        run = self.record.attempts[-1] if self.record.attempts else None
+        if run is None or self.driver is None:
+            return ()
+        return (RunMove(run.run_id, self.sight.task.id, self.driver, enters=False),)
+
+    def _conclude(self, step: Step) -> None:
+        """At the end of a task its content is folded once, so that nobody has to do it again."""
+        if step.record.status not in ENDED or self.has_ended():
+            return
+        step.decision.set_field(self.sight.task, OWNER, None)
+        if self.sight.content is not None and step.record.shown:
+            packed = orjson.dumps(self.sight.content)
+            step.decision.set_field(self.sight.task, CONTENT, place_content(step, packed))
+
+    def _settle(self, written: Written) -> None:
+        self.held = written.held
+        self._stored = self.sight.content, self.sight.answer
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    async def _recover(self, outcome: Conflict | StaleEpoch | Fenced | Unclaimed | Late) -> None:
+        if isinstance(outcome, Fenced):
+            self.moved = True
+            changed, self.changed = self.changed, asyncio.Event()
+            changed.set()
+            raise RunMovedError
+        await self._reload()
+        if isinstance(outcome, Unclaimed):
+            raise ConflictError("the due row was settled, or claimed by somebody else")
+
+    async def refresh(self) -> None:
+        """Reads the entities again: somebody else wrote."""
+        async with self._turn:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        before = self.record
+        self.held = await self.writes.load(self.held)
+        seen = (before.shown_to, before.inputs)
+        if (self.record.shown_to, self.record.inputs) != seen:
+            await self._refold()
+        wanted = [find_action(action) for action in self.record.open_actions]
+        missing = [ref for ref in wanted if ref not in self.held]
+        if missing:
+            self.held |= await self.writes.load(missing)
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
+    async def _refold(self) -> None:
+        """Takes the content from what is stored: somebody else has added to it."""
+        if self.sight.content is None:
+            return
+        content = await self.contents.fold_task(self.record)
+        self.sight.content, self.sight.accepted = content.task, list(content.accepted)
+        self._stored = self.sight.content, self._stored[1]
+
+
+def place_content(step: Step, packed: bytes) -> bytes:
+    """What the content field of an ended task holds."""
+    if step.whole:
+        return IN_ENTRY
+    if len(packed) <= CAP:
+        return packed
+    return IN_BLOB + (step.spill.keep(packed).blob or "").encode()
+
+
+def list_refs(task: EntityRef, thread: EntityRef, actions: tuple[str, ...]) -> list[EntityRef]:
+    """What a driver holds: the task, its thread, and the questions that are open."""
+    return [task, thread, *(EntityRef(EntityKind.ACTION, action) for action in actions)]
+
+
+def read_driver(fields: Mapping[str, bytes]) -> Incarnation | None:
+    """Who drives a task, from the fields of its hash."""
+    instance, dot, number = fields.get(OWNER, b"").decode().rpartition(".")
+    return Incarnation(instance, int(number)) if dot and number.isdigit() else None

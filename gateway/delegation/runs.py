@@ -1,0 +1,93 @@
+"""The runs that this instance drives, and who waits for their answers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
+from passerelle.gateway.delegation.run import RunMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.gateway.delegation.driver import Driver
+
+
+@dataclass(slots=True)
+class Runs:
+    """Drivers by task. One that ends takes itself out; one that breaks says so."""
+
+    log: FilteringBoundLogger
+    on_broken: Callable[[Driver], None] = lambda _driver: None
+    """Told of a driver that left a run which has not ended and is still ours."""
+    _drivers: dict[str, Driver] = field(default_factory=dict[str, "Driver"])
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    _draining: bool = False
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new runs are refused."""
+        return self._draining
+
+    def find(self, task_id: str) -> Driver | None:
+        """The driver of a task, if it is driven here."""
+        return self._drivers.get(task_id)
+
+    def list_tasks(self) -> list[str]:
+        """Tasks that are driven here."""
+        return list(self._drivers)
+
+    def start(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
+        """Runs ``work`` for the driver, detached from whoever asked.
+
+        Raises:
+            Draining: this instance takes no new work.
+        """
+        if self._draining:
+            work.close()
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        task_id = driver.run.record.task_id
+        self._drivers[task_id] = driver
+        self._tasks[task_id] = asyncio.create_task(self._guard(driver, work))
+
+    async def _guard(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
+        task_id = driver.run.record.task_id
+        broken = False
+        try:
+            await work
+            broken = not driver.run.has_ended()
+        except RunMovedError:
+            self.log.info("run.moved", task=task_id)
+        except (StoreUnavailable, PasserelleError) as error:
+            driver.failure, broken = error, True
+            self.log.warning("run.broken", task=task_id, code=error.stable_code, reason=str(error))
+        except Exception:
+            broken = True
+            self.log.exception("run.crashed", task=task_id)
+        finally:
+            driver.run.moved = driver.run.moved or not driver.run.has_ended()
+            driver.run.changed.set()
+            if self._drivers.get(task_id) is driver:
+                del self._drivers[task_id]
+                del self._tasks[task_id]
+            if broken and not driver.run.has_ended():
+                self.on_broken(driver)
+
+    def drop(self, task_id: str) -> None:
+        """Stops driving a task at once; its fence refuses whatever is under way."""
+        driver, task = self._drivers.get(task_id), self._tasks.get(task_id)
+        if driver is not None and task is not None:
+            driver.run.moved = True
+            task.cancel()
+
+    async def drain(self) -> None:
+        """Stops driving: nothing ends by it, the leases tell others to go on (I6)."""
+        self._draining = True
+        running = list(self._tasks.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,65 @@
+"""Content over the cap of a fact: it goes to the blob store, and a reference with a preview takes its place (ENV-11).
+
+Pure: what has to be stored is collected, and the write path stores it before the fact that names it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import orjson
+
+from passerelle.core.events import FRAME, Fact
+from passerelle.core.facts import Ref
+from passerelle.core.payloads.run import OutputSpilled
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+CAP: Final = 16 * 1024
+"""Bytes that a fact may carry itself."""
+_PREVIEW: Final = 200
+
+
+@dataclass(slots=True)
+class Spill:
+    """Blobs that have to be stored before the facts of one decision."""
+
+    blobs: list[bytes] = field(default_factory=list[bytes])
+
+    def keep(self, content: bytes, media_type: str = "application/json") -> Ref:
+        """A reference to ``content``, which is stored in time."""
+        self.blobs.append(content)
+        return Ref(
+            blob=hashlib.sha256(content).hexdigest(),
+            size=len(content),
+            media_type=media_type,
+            preview=content[:_PREVIEW].decode(errors="replace"),
+        )
+
+
+def show(
+    spill: Spill,
+    fact: Fact,
+    frame: JsonObject,
+    facade: str,
+    of: Literal["message", "status", "artifact"],
+) -> list[Fact]:
+    """The fact as callers of ``facade`` see it, with what was spilled recorded before it."""
+    content = orjson.dumps(frame)
+    if len(content) <= CAP:
+        return [Fact(fact.scope, fact.payload, fact.refs, content, facade)]
+    ref = spill.keep(content)
+    spilled = OutputSpilled(of=of, size=len(content), sha256=ref.blob or "")
+    return [
+        Fact(fact.scope, spilled, {"output": ref}),
+        Fact(fact.scope, fact.payload, {**fact.refs, FRAME: ref}, None, facade),
+    ]
+
+
+def hold(spill: Spill, content: JsonObject) -> Ref | None:
+    """A reference to ``content`` if it is too large for the fact itself."""
+    packed = orjson.dumps(content)
+    return spill.keep(packed) if len(packed) > CAP else None

@@ -1,0 +1,168 @@
+"""A decision about one run in the making: what is known of the run, and the moves that every frame is made of.
+
+Pure. ``Sight`` is what a driver knows beside the record; ``Step`` adds facts to a decision, and shows frames to callers
+on the facts that carry them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.approval_commands import CancelAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.payloads.conversation import TurnCompleted
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
+from passerelle.core.times import format_ms
+from passerelle.gateway.delegation.spill import Spill, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.approval_commands import CancelCause
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import Fact
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.run import RunStatus
+    from passerelle.core.task_commands import TaskCommand
+    from passerelle.core.thread import ThreadCommand
+
+FACADE: Final = "facade"
+"""The consumer whose delivery completion waits for: the record that callers read."""
+
+
+@dataclass(slots=True)
+class Sight:
+    """What is known of a run beside its record: the facade Task as it was shown, and our messages in it.
+
+    ``content`` is None until the peer's first Task frame. ``mint`` makes ids of ours by prefix.
+    """
+
+    task: EntityRef
+    thread: EntityRef
+    peer: str
+    context_id: str
+    mint: Callable[[str], str]
+    peer_tags: frozenset[str] = frozenset()
+    """What the configuration says of the peer: it may raise the risk of what it asks."""
+    content: JsonObject | None = None
+    accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
+    answer: JsonObject | None = None
+    """The Message that a peer answered with, in our context, when it made no task."""
+    settled: frozenset[str] = frozenset()
+    """Artifacts at the peer that are whole and recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The facts of a peer that waits, and the parts that callers read in place of its message, if they differ."""
+
+    facts: list[Fact]
+    parts: list[Json] | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """One frame being turned into facts over a decision."""
+
+    decision: Decision
+    sight: Sight
+    spill: Spill
+    asks: Callable[[Step, JsonObject, RunStatus], Asked]
+    """Opens what a waiting peer asks: the permission side of the house."""
+    step_id: str = ""
+    whole: bool = False
+    """Whether the last fact that callers see carries the whole Task itself."""
+    frames: int = 0
+    """How many frames callers are shown so far."""
+    due: list[DueChange] = field(default_factory=list["DueChange"])
+
+    @property
+    def record(self) -> TaskRecord:
+        """The task as it stands after the facts so far."""
+        record = self.decision.state(self.sight.task)
+        if not isinstance(record, TaskRecord):
+            message = f"no task {self.sight.task.id}"
+            raise TypeError(message)
+        return record
+
+    @property
+    def facade(self) -> str:
+        """The id that callers see."""
+        return expose(TaskId(self.record.task_id), self.record.exposure)
+
+    def tell(self, command: TaskCommand) -> list[Fact]:
+        """The facts of a command, not added yet."""
+        return tasks.decide(self.record, command)
+
+    def add(self, facts: list[Fact]) -> None:
+        """Adds facts that nobody but the record sees."""
+        self.decision.add(facts)
+
+    def add_shown(
+        self, facts: list[Fact], frame: JsonObject, of: Literal["status", "artifact"] = "status"
+    ) -> None:
+        """Adds facts, the last of which shows ``frame`` to callers."""
+        self.decision.add(facts[:-1])
+        if facts:
+            shown = show(self.spill, facts[-1], frame, self.facade, of)
+            self.whole = "task" in frame and len(shown) == 1
+            self.decision.add(shown)
+            self.frames += 1
+
+    def end_with(self, facts: list[Fact], state: str, reason: str) -> None:
+        """Adds the facts of an end that the peer did not say: callers of a task that they see learn it as a status."""
+        if not self.record.shown:
+            self.add(facts)
+            self.fail_turn(reason)
+            return
+        sight = self.sight
+        message = make_message(sight.mint("msg"), self.facade, sight.context_id, [{"text": reason}])
+        status = make_status(state, format_ms(self.decision.now_ms), message)
+        frame = status_frame(self.facade, sight.context_id, status)
+        sight.content = fold(sight.content, frame)
+        self.add_shown(facts, frame)
+        self.end_turn("task")
+
+    def fail_turn(self, reason: str) -> None:
+        """Every turn of the task that is open has no answer and never will."""
+        record = self.record
+        error = record.last_error or Failure("failed", ErrorCategory.INTERNAL, reason)
+        for turn_id in record.open_turns:
+            self._tell_thread(FailTurn(turn_id, record.task_id, error))
+
+    def close_actions(self, cause: CancelCause) -> None:
+        """Nobody waits for these answers any more."""
+        for action_id in self.record.open_actions:
+            ref = find_action(action_id)
+            action = self.decision.state(ref)
+            if isinstance(action, ActionRecord) and action.is_open:
+                closing = approval.decide(action, CancelAction(cause), self.decision.now_ms)
+                self.decision.add(closing)
+                self.due.append(DueChange(f"expire:{action_id}", None))
+
+    def end_turn(self, answer: str) -> None:
+        """Every turn of the task that had no answer yet has it now."""
+        record = self.record
+        completed = TurnCompleted("message" if answer == "message" else "task", record.status)
+        for turn_id in record.open_turns:
+            self._tell_thread(EndTurn(turn_id, record.task_id, completed))
+
+    def _tell_thread(self, command: ThreadCommand) -> None:
+        thread = self.decision.state(self.sight.thread)
+        if isinstance(thread, ThreadRecord):
+            self.decision.add(threads.decide(thread, command))
+
+
+def find_action(action_id: str) -> EntityRef:
+    """The entity of an action."""
+    return EntityRef(EntityKind.ACTION, action_id)

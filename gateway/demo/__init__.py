@@ -1,0 +1,1 @@
+"""The demo: sample peers, and the story that is played and checked on them."""

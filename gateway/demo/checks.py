@@ -1,0 +1,77 @@
+"""What the story says and checks: one line for each step, with the ids involved, and a count of what held."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, overload
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 15.0
+_LOOK_EVERY_S: Final = 0.01
+_COLUMN: Final = 72
+
+
+class StoryBroken(Exception):
+    """Something did not happen as the story has it; the text says what, and what was seen."""
+
+
+class Checks:
+    """Counts the checks of one story, and prints them as they are made."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+
+    def tell(self, letter: str, words: str) -> None:
+        """The heading of a part of the story."""
+        print(f"\n({letter}) {words}", flush=True)
+
+    def note(self, words: str, **ids: object) -> None:
+        """A step that needs no check."""
+        print(_lay_out("    ", words, ids), flush=True)
+
+    def check(self, words: str, holds: object, seen: object = None, **ids: object) -> None:
+        """One promise.
+
+        Raises:
+            StoryBroken: it does not hold; ``seen`` is told.
+        """
+        if not holds:
+            told = "" if seen is None else f"; seen: {seen!r}"
+            raise StoryBroken(f"{words}{told}")
+        self.passed += 1
+        print(_lay_out(" ok ", words, ids), flush=True)
+
+    def equal(self, words: str, seen: object, wanted: object, **ids: object) -> None:
+        """One promise about a value."""
+        self.check(words, seen == wanted, f"{seen!r}, wanted {wanted!r}", **ids)
+
+
+@overload
+async def wait_for(
+    words: str, look: Callable[[], Awaitable[T | None]], within_s: float = ...
+) -> T: ...
+@overload
+async def wait_for(words: str, look: Callable[[], T | None], within_s: float = ...) -> T: ...
+async def wait_for(words: str, look: Callable[[], object], within_s: float = PATIENCE_S) -> object:
+    """The first true value of ``look``, which may be a coroutine function.
+
+    Raises:
+        StoryBroken: there was none in time.
+    """
+    deadline = asyncio.get_running_loop().time() + within_s
+    while True:
+        looked = look()
+        seen = await looked if inspect.isawaitable(looked) else looked
+        if seen:
+            return seen
+        if asyncio.get_running_loop().time() >= deadline:
+            raise StoryBroken(f"{words}: not within {within_s:.0f} s; last seen: {seen!r}")
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _lay_out(mark: str, words: str, ids: dict[str, object]) -> str:
+    told = " ".join(f"{name}={value}" for name, value in ids.items())
+    return f"{mark} {words:<{_COLUMN}} {told}".rstrip()

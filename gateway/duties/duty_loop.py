@@ -1,0 +1,172 @@
+"""The duties of one instance as one thing that is started and stopped: leases, due rows, take-over, relay.
+
+Everything runs in one task group of its own. A part that breaks with a fault of ours ends the others, and ``failed``
+says so: a gateway without duties would accept work that nobody takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+from passerelle.gateway.duties.due import DueLoop, Handler
+from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
+from passerelle.gateway.duties.relay import Relay
+from passerelle.gateway.duties.settling import Settling
+from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, TakeOver
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.store.store import Store
+
+STOP_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class Duties:
+    """Made by ``make_duties``. ``start`` opens the leases, ``stop`` gives them back within ``STOP_S``."""
+
+    keeper: LeaseKeeper
+    due: DueLoop
+    relay: Relay
+    settling: Settling
+    log: FilteringBoundLogger
+    _running: asyncio.Task[None] | None = None
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The fault that ended the duties, if one did."""
+        task = self._running
+        return task.exception() if task and task.done() and not task.cancelled() else None
+
+    async def wait_failed(self) -> None:
+        """Returns when a fault has ended the duties; not when they were stopped."""
+        if self._running is not None:
+            await asyncio.wait((self._running,))
+
+    def drives(self, shard: Shard) -> Incarnation:
+        """Our incarnation in a shard; raises StoreUnavailable where we hold no lease."""
+        return self.keeper.drives(shard)
+
+    def may_send(self, shard: Shard) -> bool:
+        """Whether an act that cannot be undone may start in a shard."""
+        return self.keeper.may_send(shard)
+
+    def wake(self, shard: Shard, within_s: float = 0.0) -> None:
+        """Something was appended in a shard: a due row may have been set, a projection may need to look.
+
+        Both look within ``within_s``, so that the news of several appends costs one look each.
+        """
+        self.due.wake(shard, within_s)
+        self.relay.wake(shard, within_s)
+
+    async def start(self) -> None:
+        """Opens the leases and takes up the duties.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        await self.keeper.start()
+        self._running = asyncio.create_task(self._run(), name="duties")
+        self._running.add_done_callback(self._report)
+
+    async def stop(self) -> None:
+        """Ends what is under way and releases the leases; what is left comes due for others."""
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait((self._running,), timeout=STOP_S / 2)
+            self._running = None
+        try:
+            async with asyncio.timeout(STOP_S / 2):
+                await self.keeper.release()
+        except TimeoutError:
+            self.log.warning("lease.release_cut", after_s=STOP_S / 2)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.stop()
+
+    def _report(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.log.critical("duties.crashed", exc_info=fault)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.keeper.run(), name="leases")
+            group.create_task(self.due.run(), name="due")
+            group.create_task(self.relay.run(), name="relay")
+
+
+@dataclass(frozen=True, slots=True)
+class DutySettings:
+    """``handlers`` are those of the delegation side, by kind; leases and adoptions are handled here.
+
+    ``on_lost(shard)`` drops what is driven in a shard, ``adopt(task)`` re-attaches to a run that was moved here.
+    ``count(what, outcome)`` counts for the metrics; ``clock`` is monotonic, in seconds.
+    """
+
+    instance: str
+    clock: Callable[[], float]
+    on_lost: Callable[[Shard], None]
+    adopt: Adopt
+    handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
+    lease_ms: int = LEASE_MS
+    count: Callable[[str, str], None] = lambda _what, _outcome: None
+
+
+def make_duties(
+    store: Store, writes: Writes, settings: DutySettings, log: FilteringBoundLogger
+) -> Duties:
+    """The duties of one instance over a store; nothing runs yet."""
+    keeper = LeaseKeeper(
+        leases=store.leases,
+        instance=settings.instance,
+        clock=settings.clock,
+        on_lost=settings.on_lost,
+        log=log,
+        lease_ms=settings.lease_ms,
+    )
+    due = DueLoop(
+        due=store.due,
+        handlers=settings.handlers,
+        duties=lambda: keeper.duties,
+        log=log,
+        lease_ms=settings.lease_ms,
+        count=settings.count,
+    )
+    relay = Relay(
+        facts=store.log,
+        projections=store.projections,
+        duties=lambda: keeper.duties,
+        log=log,
+        learn_epochs=store.log.read_epochs,
+        count=lambda outcome: settings.count("relay", outcome),
+    )
+    settling = Settling(store.log, writes.ids)
+    taking = TakeOver(
+        leases=store.leases,
+        writes=writes,
+        settling=settling,
+        keeper=keeper,
+        adopt=settings.adopt,
+        log=log,
+        wake=due.wake,
+    )
+    due.handlers = {**settings.handlers, LEASE: taking.take_over, ADOPT: taking.take_up}
+
+    def look_again() -> None:
+        due.look_again()
+        relay.look_again()
+
+    keeper.on_duties = look_again
+    keeper.empty_set = taking.empty_own
+    return Duties(keeper, due, relay, settling, log)

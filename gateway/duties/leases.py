@@ -1,0 +1,225 @@
+"""The leases of this instance: one per shard, all extended together about every second.
+
+A lease is held by the server's clock. Here its end is reckoned by this process's own monotonic clock, from before
+the extension was sent, so that we never think longer than the server that it holds. What was driven in a shard whose
+lease is lost belongs to somebody else: the incarnation is counted up, and those who drive there are told to drop it.
+
+Duties of shards are spread over the living instances by rendezvous hashing: each ranks the instances for a shard and
+asks for the shards that rank it first. Two with different views ask for the same one; the store gives it to one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import Incarnation
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ports import Lease, LeaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ports import Leases
+
+LEASE_MS: Final = 5_000
+_EXTENSIONS_PER_LEASE: Final = 6
+_SEND_SHARE: Final = 3
+"""A send starts only while one part in so many of the lease is left."""
+
+
+@dataclass(slots=True)
+class Hold:
+    """What we know of our lease in one shard. ``until_s`` is a time of the keeper's clock."""
+
+    number: int = 1
+    held: bool = False
+    until_s: float = 0.0
+    duty: bool = False
+
+
+@dataclass(slots=True)
+class LeaseKeeper:
+    """Opens, extends and gives back the leases of ``instance``. ``clock`` is monotonic, in seconds.
+
+    ``on_lost(shard)`` is called when what was driven in a shard is not ours any more, ``on_duties()`` when the set
+    of shards whose duties are ours has changed. ``empty_set(shard)`` takes the runs out of our own lost set: with no
+    other instance alive nobody else would, and the lease cannot be opened before.
+    """
+
+    leases: Leases
+    instance: str
+    clock: Callable[[], float]
+    on_lost: Callable[[Shard], None]
+    log: FilteringBoundLogger
+    lease_ms: int = LEASE_MS
+    on_duties: Callable[[], None] = lambda: None
+    empty_set: Callable[[Shard], Awaitable[None]] | None = None
+    _holds: dict[Shard, Hold] = field(
+        default_factory=lambda: {shard: Hold() for shard in ALL_SHARDS}
+    )
+    _is_away: bool = False
+    """Whether the last extension failed: an outage is said once."""
+    _living: tuple[str, ...] = ()
+    _wanted: frozenset[Shard] = frozenset()
+    _known_duties: frozenset[Shard] = frozenset()
+    _refused: set[Shard] = field(default_factory=set["Shard"])
+
+    def drives(self, shard: Shard) -> Incarnation:
+        """Our present incarnation in a shard: the fence of what is driven there.
+
+        Raises:
+            StoreUnavailable: we hold no lease there; nothing may be opened.
+        """
+        hold = self._holds[shard]
+        if not self._is_held(hold):
+            reason = "the lease of this instance is lost"
+            raise StoreUnavailable(reason, "no")
+        return Incarnation(self.instance, hold.number)
+
+    def may_send(self, shard: Shard) -> bool:
+        """Whether an act that cannot be undone may start: a third of the lease is left."""
+        left_s = self._holds[shard].until_s - self.clock()
+        return self._holds[shard].held and left_s * 1000 * _SEND_SHARE >= self.lease_ms
+
+    def holds(self, shard: Shard) -> bool:
+        """Whether our lease in a shard is open, as far as the store has told us: it may have run out unseen."""
+        return self._holds[shard].held
+
+    @property
+    def duties(self) -> frozenset[Shard]:
+        """The shards whose relay and due set are ours now."""
+        return frozenset(
+            shard for shard, hold in self._holds.items() if hold.duty and self._is_held(hold)
+        )
+
+    async def start(self) -> None:
+        """Opens every lease.
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        await self._announce()
+        for failure in await self._extend_all():
+            raise failure
+
+    async def run(self) -> None:
+        """Extends until cancelled. While the store is away it goes on trying, and ends nothing."""
+        pause_s = self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE
+        while True:
+            await asyncio.sleep(pause_s)
+            await self.extend()
+
+    async def extend(self) -> None:
+        """One extension of all leases; what fails is tried again by the next one."""
+        try:
+            await self._announce()
+        except StoreUnavailable as error:
+            # Not known who lives: the last view holds. Leases are tried all the same.
+            self.log.info("lease.view_old", reason=error.reason)
+        failures = await self._extend_all()
+        failures += await self._empty_sets()
+        if failures and not self._is_away:
+            self.log.warning("lease.held", shards=len(failures), reason=failures[0].reason)
+        self._is_away = bool(failures)
+
+    async def release(self) -> None:
+        """Ends every lease, so that others take over without waiting; for shutdown."""
+        mine = [(shard, hold) for shard, hold in self._holds.items() if hold.held]
+        for _, hold in mine:
+            hold.held = hold.duty = False
+        self._tell_duties()
+        results = await asyncio.gather(
+            self.leases.withdraw(self.instance),
+            *(
+                self.leases.release(shard, Incarnation(self.instance, hold.number))
+                for shard, hold in mine
+            ),
+            return_exceptions=True,
+        )
+        failures = self._sort_failures(results)
+        if failures:
+            self.log.warning("lease.not_released", shards=len(failures), reason=failures[0].reason)
+
+    async def _announce(self) -> None:
+        living = tuple(sorted({*await self.leases.announce(self.instance), self.instance}))
+        if living != self._living:
+            self._living = living
+            self._wanted = choose_duties(self.instance, living)
+            self.log.info("duties.spread", instances=len(living), wanted=len(self._wanted))
+
+    async def _extend_all(self) -> list[StoreUnavailable]:
+        results = await asyncio.gather(
+            *(self._extend(shard, hold) for shard, hold in self._holds.items()),
+            return_exceptions=True,
+        )
+        self._tell_duties()
+        return self._sort_failures(results)
+
+    async def _empty_sets(self) -> list[StoreUnavailable]:
+        refused, self._refused = self._refused, set()
+        if self.empty_set is None or not refused:
+            return []
+        results = await asyncio.gather(*map(self.empty_set, refused), return_exceptions=True)
+        return self._sort_failures(results)
+
+    async def _extend(self, shard: Shard, hold: Hold) -> None:
+        before_s = self.clock()
+        answer = await self.leases.extend(
+            shard,
+            Incarnation(self.instance, hold.number),
+            opens=not hold.held,
+            wants_duty=shard in self._wanted,
+            lease_ms=self.lease_ms,
+        )
+        match answer:
+            case Lease(duty=duty):
+                hold.held, hold.duty = True, duty
+                hold.until_s = before_s + self.lease_ms / 1000
+            case LeaseLost():
+                was_held, hold.held, hold.duty = hold.held, False, False
+                if was_held:
+                    hold.number += 1
+                    self.log.warning("lease.lost", shard=shard.tag, incarnation=hold.number)
+                    self.on_lost(shard)
+                else:
+                    self._refused.add(shard)
+
+    def _is_held(self, hold: Hold) -> bool:
+        return hold.held and self.clock() < hold.until_s
+
+    def _tell_duties(self) -> None:
+        duties = self.duties
+        if duties != self._known_duties:
+            self._known_duties = duties
+            self.on_duties()
+
+    @staticmethod
+    def _sort_failures(results: Iterable[BaseException | None]) -> list[StoreUnavailable]:
+        """Failures of the store; any other one is a fault and goes up."""
+        failures: list[StoreUnavailable] = []
+        for result in results:
+            if isinstance(result, StoreUnavailable):
+                failures.append(result)
+            elif result is not None:
+                raise result
+        return failures
+
+
+def choose_duties(instance: str, living: Iterable[str]) -> frozenset[Shard]:
+    """The shards that rank ``instance`` first among ``living``; every instance finds the same ranks."""
+    names = tuple(living)
+    return frozenset(
+        shard
+        for shard in ALL_SHARDS
+        if max(names, key=lambda name: _rank(shard, name), default=instance) == instance
+    )
+
+
+def _rank(shard: Shard, instance: str) -> bytes:
+    return hashlib.sha256(f"{shard.tag} {instance}".encode()).digest()

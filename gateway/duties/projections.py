@@ -1,0 +1,87 @@
+"""What views in other shards are made of: pure functions from a stored event and its record to rows.
+
+A projection says which types of events it looks at, and which record it reads with them; events of other types are
+not decoded for it. It must bear to see an event twice, and a record that is newer than the event: a row of the index
+carries the time of the record, and an entry of the inbox the id of its event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind
+from passerelle.core.event_type import EventType
+from passerelle.core.events import EncodedEvent
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.machine import Record
+from passerelle.core.ports import Entry, InboxRow, IndexRow, ProjectionRow
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import parse_ms
+from passerelle.permission_bridge.views import render_view
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+Project: TypeAlias = Callable[[Entry, Record], list[ProjectionRow]]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """``project`` gets each event that ``sees`` lets through, with the record of ``kind`` that its scope names."""
+
+    name: str
+    kind: EntityKind
+    sees: Callable[[str], bool]
+    project: Project
+
+
+def index_owner(_entry: Entry, record: Record) -> list[ProjectionRow]:
+    """A shown task stands in the list of its owner, by the time of its last status."""
+    if not isinstance(record, TaskRecord) or not record.shown:
+        return []
+    facade = expose(TaskId(record.task_id), record.exposure)
+    return [IndexRow(record.owner, facade, parse_ms(record.status_at))]
+
+
+def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
+    """A question and its end are copied to its owner, and the question stands among the open ones meanwhile."""
+    if not isinstance(record, ActionRecord):
+        return []
+    opens = entry.type in _OPENING and record.is_open
+    view = orjson.dumps(render_view(record)) if opens else None
+    owner, action = record.request.owner, record.request.action_id
+    return [InboxRow(owner, copy_event(entry), action, view)]
+
+
+def copy_event(entry: Entry) -> EncodedEvent:
+    """The event as another stream takes it: same id, same bytes after the sequence that the old stream gave it."""
+    opening = len(f'{{"sequence":{entry.sequence},')
+    frame = None if entry.frame is None else (entry.frame[0] - opening, entry.frame[1])
+    return EncodedEvent(entry.event_id, entry.type, entry.data[opening:], frame, entry.facade)
+
+
+def read_entity(entry: Entry, kind: EntityKind) -> str | None:
+    """The id of ``kind`` in the scope of a stored event."""
+    envelope: JsonObject = orjson.loads(entry.data)
+    found = envelope.get(_SCOPE[kind])
+    return found if isinstance(found, str) else None
+
+
+_SCOPE: Final = {EntityKind.TASK: "taskId", EntityKind.ACTION: "actionId"}
+_OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQUESTED})
+_CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
+
+REGISTRY: Final = (
+    Projection(
+        "owner index",
+        EntityKind.TASK,
+        lambda kind: kind.startswith(("task.", "run.", "artifact.")),
+        index_owner,
+    ),
+    Projection("inbox", EntityKind.ACTION, lambda kind: kind in _OPENING | _CLOSING, fill_inbox),
+)

@@ -1,0 +1,199 @@
+"""The relay: what was stored in our shards reaches the views that live in others.
+
+It reads the feed of a shard from its mark, the events that the feed names, and the records of those events; the
+projections make rows of them; each destination gets its rows in the order of the feed, each with its feed id; then
+the mark moves. A destination skips what is not above its own mark for this source, so everything here may be done
+again: by us after a crash, by another owner of the duty, or by both at once.
+
+Rows of one feed row always travel in one call under its own id. Only index rows wait for the next call of their
+destination, since writing them twice is harmless: an inbox row that travelled under a later id would come twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityRef
+from passerelle.core.errors import InvalidInput
+from passerelle.core.ids import Shard, place
+from passerelle.core.machine import read_snapshot
+from passerelle.core.ports import IndexRow, ProjectionRow, StreamKind, StreamRef
+from passerelle.gateway.duties.joining import join_all
+from passerelle.gateway.duties.projections import REGISTRY, Projection, read_entity
+from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.batch import Loaded
+    from passerelle.core.machine import Record
+    from passerelle.core.ports import Entry, EventLog, FeedRow, Projections
+
+CONSUMER: Final = "relay"
+_PAGE: Final = 128
+_BUSY_S: Final = 0.2
+"""A shard that had something is looked at again so soon: other instances may be writing there now."""
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the feed of a shard has been relayed, under which epoch of the shard."""
+
+    epoch: int
+    feed_id: str | None
+
+
+@dataclass(slots=True)
+class Parcel:
+    """Rows for one destination, under the feed id of the last of them."""
+
+    feed_id: str
+    rows: list[ProjectionRow] = field(default_factory=list[ProjectionRow])
+
+
+@dataclass(slots=True)
+class Relay:
+    """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards anew."""
+
+    facts: EventLog
+    projections: Projections
+    duties: Callable[[], frozenset[Shard]]
+    log: FilteringBoundLogger
+    learn_epochs: Callable[[], Awaitable[None]]
+    registry: tuple[Projection, ...] = REGISTRY
+    count: Callable[[str], None] = lambda _outcome: None
+    _rounds: Rounds = field(init=False)
+    _positions: dict[Shard, Position] = field(default_factory=dict["Shard", Position])
+
+    def __post_init__(self) -> None:
+        self._rounds = Rounds("relay", self.pass_on, self.duties, self.log, self.count)
+
+    def wake(self, shard: Shard, within_s: float = 0.0) -> None:
+        """Something was stored in a shard that a projection may need; what can wait a little costs less."""
+        self._rounds.wake(shard, within_s)
+
+    def look_again(self) -> None:
+        """The duties have changed: in a shard that was another's for a while, its mark counts and not our memory."""
+        for shard in self._positions.keys() - self.duties():
+            del self._positions[shard]
+        self._rounds.look_again()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        await self._rounds.run()
+
+    async def pass_on(self, shard: Shard) -> float:
+        """Relays one page of a shard's feed; returns the seconds after which to look again.
+
+        Raises:
+            StoreUnavailable: the rest is relayed by another try, from the same mark.
+        """
+        position = self._positions.pop(shard, None) or await self._read_position(shard)
+        feed = await self.projections.read_feed(shard, position.feed_id, _PAGE)
+        if feed and feed[-1].epoch > position.epoch:
+            # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
+            await self.learn_epochs()
+            feed = await self.projections.read_feed(shard, None, _PAGE)
+            position = Position(self.facts.shard_epoch(shard), None)
+        if feed:
+            await self._send(shard, await self._project(shard, feed))
+            await self.projections.move_mark(shard, CONSUMER, feed[-1].id)
+            position = Position(position.epoch, feed[-1].id)
+        self._positions[shard] = position
+        if not feed:
+            return LONGEST_S
+        return 0.0 if len(feed) == _PAGE else _BUSY_S
+
+    async def _read_position(self, shard: Shard) -> Position:
+        mark = await self.projections.read_mark(shard, CONSUMER)
+        if mark is None:
+            return Position(self.facts.shard_epoch(shard), None)
+        epoch, _, feed_id = mark.partition(".")
+        return Position(int(epoch), feed_id)
+
+    async def _project(
+        self, shard: Shard, feed: list[FeedRow]
+    ) -> list[tuple[str, list[ProjectionRow]]]:
+        """The rows of each feed row that has some, in the order of the feed."""
+        pages = await join_all(self._read_events(row) for row in feed)
+        wanted = [list(self._find_wanted(page)) for page in pages]
+        refs = {ref for page in wanted for _, _, ref in page}
+        records = {
+            loaded.ref: self._read_record(shard, loaded)
+            for loaded in await self.facts.load(sorted(refs, key=lambda ref: ref.id))
+        }
+        found: list[tuple[str, list[ProjectionRow]]] = []
+        for row, page in zip(feed, wanted, strict=True):
+            rows = [
+                made
+                for entry, projection, ref in page
+                if (record := records[ref]) is not None
+                for made in projection.project(entry, record)
+            ]
+            if rows:
+                found.append((row.id, rows))
+        return found
+
+    async def _read_events(self, row: FeedRow) -> list[Entry]:
+        stream = StreamRef(StreamKind.SESSION, row.session)
+        page = await self.facts.read_page(stream, row.first - 1, row.last - row.first + 1)
+        return [entry for entry in page if entry.sequence <= row.last]
+
+    def _find_wanted(self, page: Iterable[Entry]) -> Iterable[tuple[Entry, Projection, EntityRef]]:
+        for entry in page:
+            for projection in self.registry:
+                if projection.sees(entry.type):
+                    entity = read_entity(entry, projection.kind)
+                    if entity is not None:
+                        yield entry, projection, EntityRef(projection.kind, entity)
+
+    def _read_record(self, shard: Shard, loaded: Loaded) -> Record | None:
+        try:
+            return read_snapshot(loaded.ref.kind, loaded.snapshot)
+        except InvalidInput as error:
+            # Written by another version: whoever can read it projects it at its next change.
+            self.count("unreadable")
+            self.log.warning("relay.unreadable", shard=shard.tag, of=loaded.ref.id, why=str(error))
+            return None
+
+    async def _send(self, source: Shard, found: list[tuple[str, list[ProjectionRow]]]) -> None:
+        parcels = pack_parcels(found)
+        await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
+
+    async def _send_to(self, source: Shard, target: Shard, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            await self.projections.advance(source, target, parcel.feed_id, parcel.rows)
+
+
+def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[Parcel]]:
+    """What goes to each destination: one call per feed row with inbox rows, index rows gathered on the way."""
+    parcels: dict[Shard, list[Parcel]] = {}
+    for feed_id, rows in found:
+        by_target: dict[Shard, list[ProjectionRow]] = {}
+        for row in rows:
+            by_target.setdefault(place(row.owner), []).append(row)
+        for target, mine in by_target.items():
+            sent = parcels.setdefault(target, [])
+            if sent and all(isinstance(row, IndexRow) for row in sent[-1].rows):
+                sent[-1].feed_id = feed_id
+                sent[-1].rows += mine
+            else:
+                sent.append(Parcel(feed_id, mine))
+    for sent in parcels.values():
+        for parcel in sent:
+            parcel.rows = _drop_older(parcel.rows)
+    return parcels
+
+
+def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
+    """Of several index rows of one task only the newest: each feed row of a task brings one."""
+    newest: dict[tuple[str, str], IndexRow] = {}
+    for row in rows:
+        if isinstance(row, IndexRow):
+            known = newest.get((row.owner, row.facade))
+            if known is None or known.at_ms <= row.at_ms:
+                newest[row.owner, row.facade] = row
+    return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

@@ -1,0 +1,118 @@
+"""Visits to the shards whose duties are ours: each in its own rhythm, none held up by another.
+
+A visit says after how many seconds it wants the next one. News of a shard brings it forward. One shard is never
+visited twice at a time: news that comes during a visit makes another one follow at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ids import Shard
+
+LONGEST_S: Final = 1.0
+"""A visit is never further away than this: other instances write into our shards without telling."""
+AFTER_FAILURE_S: Final = 0.25
+_AT_ONCE: Final = 64
+
+
+@dataclass(slots=True)
+class Rounds:
+    """``visit(shard)`` for every shard of ``duties()``, until ``run`` is cancelled.
+
+    ``count(outcome)`` is told of each failed visit: ``store`` when the store did not answer, else ``fault``.
+    """
+
+    name: str
+    visit: Callable[[Shard], Awaitable[float]]
+    duties: Callable[[], frozenset[Shard]]
+    log: FilteringBoundLogger
+    count: Callable[[str], None] = lambda _outcome: None
+    _due_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
+    _busy: set[Shard] = field(default_factory=set["Shard"])
+    _held: set[Shard] = field(default_factory=set["Shard"])
+    _again: dict[Shard, float] = field(default_factory=dict["Shard", float])
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def wake(self, shard: Shard, within_s: float = 0.0) -> None:
+        """There is something to do in a shard; nothing happens where its duty is not ours.
+
+        With ``within_s`` the visit may wait that long, so that several pieces of news share one.
+        """
+        due_s = asyncio.get_running_loop().time() + within_s
+        if shard in self._busy:
+            self._again[shard] = min(due_s, self._again.get(shard, due_s))
+        elif due_s < self._due_s.get(shard, 0.0):
+            self._due_s[shard] = due_s
+            self._news.set()
+
+    def look_again(self) -> None:
+        """The duties have changed."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Visits until cancelled; what is under way then is cancelled as well."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._news.clear()
+                pause_s = self._start_due(group)
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    continue
+
+    def _start_due(self, group: asyncio.TaskGroup) -> float:
+        """Starts the visits whose time has come; returns the time until the next one, in seconds."""
+        now_s = asyncio.get_running_loop().time()
+        owned = self.duties()
+        for shard in self._due_s.keys() - owned:
+            del self._due_s[shard]
+        self._held &= owned
+        pause_s = LONGEST_S
+        for shard in owned - self._busy:
+            wait_s = self._due_s.get(shard, now_s) - now_s
+            if wait_s > 0:
+                pause_s = min(pause_s, wait_s)
+            elif len(self._busy) < _AT_ONCE:
+                self._busy.add(shard)
+                group.create_task(self._visit(shard), name=f"{self.name} {shard.tag}")
+        return pause_s
+
+    async def _visit(self, shard: Shard) -> None:
+        pause_s = AFTER_FAILURE_S
+        try:
+            pause_s = await self.visit(shard)
+            self._go_on(shard)
+        except StoreUnavailable as error:
+            self.count("store")
+            self._hold(shard, error.reason)
+        except Exception:
+            self.count("fault")
+            self.log.exception("duty.failed", duty=self.name, shard=shard.tag)
+        finally:
+            self._busy.discard(shard)
+            due_s = asyncio.get_running_loop().time() + min(max(pause_s, 0.0), LONGEST_S)
+            self._due_s[shard] = min(due_s, self._again.pop(shard, due_s))
+            self._news.set()
+
+    def _hold(self, shard: Shard, reason: str) -> None:
+        """An outage hits every shard again and again; it is told once."""
+        if not self._held:
+            self.log.warning("duty.held", duty=self.name, shard=shard.tag, reason=reason)
+        self._held.add(shard)
+
+    def _go_on(self, shard: Shard) -> None:
+        if shard in self._held:
+            self._held.discard(shard)
+            if not self._held:
+                self.log.info("duty.resumed", duty=self.name)

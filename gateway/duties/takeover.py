@@ -1,0 +1,190 @@
+"""Runs of an instance that died: moved to ours one by one, each by one append, then taken up again.
+
+Two kinds of rows. ``own:<instance>`` comes due when a lease has run out: its set is marked gone, and each run in it is
+moved: out of the old set, into ours, its field ``own`` ours, under the fence of the old incarnation, so that of two
+who try one succeeds and the old driver can write nothing any more. The same append owes ``adopt:<task>``, whose
+handler has the run taken up by the delegation side. A crash at any point leaves a row, and so another try.
+
+Our own set can be marked gone as well (a frozen process that wakes up, while whoever marked it has died). Nothing can
+be entered in a set of ours before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
+taken up by whoever has the duty then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.core import task as tasks
+from passerelle.core.batch import (
+    Claim,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fence,
+    Incarnation,
+    RunMove,
+)
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.ports import Alive
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.run import OWNER, read_driver
+from passerelle.gateway.duties.joining import join_all
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.machine import Record
+    from passerelle.core.ports import DueRow, Leases
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.duties.leases import LeaseKeeper
+    from passerelle.gateway.duties.settling import Settling
+
+Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
+"""Re-attaches to the run of a task that is ours now; told twice of one task, it does nothing the second time."""
+
+LEASE: Final = "own"
+ADOPT: Final = "adopt"
+_LOOK_AGAIN_MS: Final = 1_000
+_AT_ONCE: Final = 50
+
+
+@dataclass(slots=True)
+class TakeOver:
+    """Handles the rows ``own:<instance>`` and ``adopt:<task>``. ``wake(shard)`` brings the due loop back at once."""
+
+    leases: Leases
+    writes: Writes
+    settling: Settling
+    keeper: LeaseKeeper
+    adopt: Adopt
+    log: FilteringBoundLogger
+    wake: Callable[[Shard], None] = lambda _shard: None
+
+    async def take_over(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """Empties the set of an instance whose lease has run out.
+
+        Raises:
+            StoreUnavailable: the row stays, and the rest is done by another try.
+        """
+        instance = row.entity
+        if instance != self.keeper.instance:
+            await self._empty(shard, instance, self.keeper.drives(shard), now_ms)
+            return
+        # The next extension moves the row on, or finds the lease lost and empties the set.
+        again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
+        await self.settling.write(shard, claim=Claim(row.member, row.token), due=(again,))
+
+    async def empty_own(self, shard: Shard) -> None:
+        """Takes our runs out of a set of ours that was marked gone; they are owed until somebody takes them up.
+
+        Raises:
+            StoreUnavailable: the rest is done by another try.
+        """
+        await self._empty(shard, self.keeper.instance, None, self.writes.clock.now_ms())
+
+    async def _empty(
+        self, shard: Shard, instance: str, heir: Incarnation | None, now_ms: int
+    ) -> None:
+        found = await self.leases.take_over(shard, instance)
+        if isinstance(found, Alive) or not found.runs:
+            return
+        old = Incarnation(instance, found.number)
+        moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
+        for first in range(0, len(moves), _AT_ONCE):
+            chunk = moves[first : first + _AT_ONCE]
+            await join_all(self._move(move, heir, now_ms) for move in chunk)
+        await self.leases.take_over(shard, instance)
+        self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
+        self.wake(shard)
+
+    async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """Brings a moved run to life here, whoever moved it.
+
+        Raises:
+            RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
+        """
+        task = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.writes.load([task]))[task]
+        record = held.record
+        if not isinstance(record, TaskRecord) or record.status in ENDED:
+            await self.settling.drop_row(shard, row)
+            return
+        heir, driver = self.keeper.drives(shard), read_driver(held.fields)
+        if driver != heir and not await self._claim(task, record, driver, heir):
+            raise _moved_by_another()
+        await self.adopt(task)
+        await self.settling.drop_row(shard, row)
+
+    async def _move(self, leaving: RunMove, heir: Incarnation | None, now_ms: int) -> None:
+        """One run out of the set of the dead, and into ours."""
+        task = EntityRef(EntityKind.TASK, leaving.task)
+        held = (await self.writes.load([task]))[task]
+        if not isinstance(held.record, TaskRecord):
+            self.log.error("run.without_task", task=task.id, run=leaving.run)
+            await self.settling.write(task.shard, runs=(leaving,))
+            return
+        outcome = await self.writes.decide(
+            held.record.session_id,
+            [task],
+            lambda decision: _hand_over(decision, task, leaving, heir, now_ms),
+        )
+        if isinstance(outcome, Written):
+            self.log.info("run.taken_over", task=task.id, run=leaving.run, driver=str(heir))
+            return
+        if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
+            # The fence of the dead holds, so it is our own set that does not take the run.
+            raise _moved_by_another()
+        # Somebody else drives the task by now: what stands in the set of the dead is left over.
+        await self.settling.write(task.shard, runs=(leaving,))
+
+    async def _claim(
+        self, task: EntityRef, record: TaskRecord, driver: Incarnation | None, heir: Incarnation
+    ) -> bool:
+        """Makes an owed run ours: one without a driver, or of an instance that moved it and went no further."""
+        run = record.attempts[-1].run_id if record.attempts else task.id
+        entering = RunMove(run, task.id, heir, enters=True)
+        leaving = () if driver is None else (RunMove(run, task.id, driver, enters=False),)
+
+        def body(decision: Decision) -> Terms:
+            decision.set_field(task, OWNER, str(heir).encode())
+            decision.add(_say_taken(decision.state(task)))
+            fence = None if driver is None else Fence(task.id, driver)
+            return Terms(fence=fence, runs=(*leaving, entering))
+
+        return isinstance(await self.writes.decide(record.session_id, [task], body), Written)
+
+
+def _hand_over(
+    decision: Decision, task: EntityRef, leaving: RunMove, heir: Incarnation | None, now_ms: int
+) -> Terms:
+    record = decision.state(task)
+    fence = Fence(task.id, leaving.driver)
+    if not isinstance(record, TaskRecord) or record.status in ENDED:
+        decision.set_field(task, OWNER, None)
+        return Terms(fence=fence, runs=(leaving,))
+    decision.set_field(task, OWNER, None if heir is None else str(heir).encode())
+    owed = (DueChange(f"{ADOPT}:{task.id}", now_ms),)
+    if heir is None:
+        return Terms(fence=fence, runs=(leaving,), due=owed)
+    decision.add(_say_taken(record))
+    entering = RunMove(leaving.run, task.id, heir, enters=True)
+    return Terms(fence=fence, runs=(leaving, entering), due=owed)
+
+
+def _say_taken(record: Record | None) -> list[Fact]:
+    """The fact that the live run is followed anew; the peer's own word stays as it is."""
+    if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
+        return []
+    return [Fact(tasks.scope_of(record), RunStatus(delivery_mechanism="subscription"))]
+
+
+def _moved_by_another() -> StoreUnavailable:
+    return StoreUnavailable("the run is being moved, or our lease is lost", "no")

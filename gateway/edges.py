@@ -1,0 +1,119 @@
+"""Every edge of the gateway in one application: the A2A face first, then ``/v1``, channels, health, metrics.
+
+An edge translates; the service behind all of them is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from starlette.routing import WebSocketRoute
+
+from passerelle.channels.endpoint import ChannelEndpoint
+from passerelle.channels.services import ChannelServices
+from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.http.health import Readiness, make_health_routes
+from passerelle.gateway.http.openapi import make_openapi_route
+from passerelle.gateway.http.site import make_site
+from passerelle.gateway.http.v1 import make_v1_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from passerelle.core.commands import Authenticator
+    from passerelle.gateway.app import Gateway
+    from passerelle.gateway.settings import Settings
+
+CHANNEL_PATH: Final = "/v1/channel"
+DRAIN_MS: Final = 1_000
+DRAIN_JITTER_MS: Final = 3_000
+"""Clients of channels get this long to go elsewhere: it has to fit into the shutdown of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What is served, and how it lets go of its callers."""
+
+    site: ASGIApp
+    drain: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class FaceFirst:
+    """The hot paths of the face do not pass the router."""
+
+    face: Face
+    site: ASGIApp
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        app = self.face if self.face.matches(scope) else self.site
+        await app(scope, receive, send)
+
+
+def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticator) -> Edges:
+    """The application over a gateway that works."""
+    face = make_face(
+        FaceParts(
+            gateway.service,
+            authenticator,
+            gateway.peers,
+            gateway.metrics,
+            SystemClock(),
+            SystemIds(),
+        ),
+        FaceSettings(
+            auth="open" if settings.auth == "open" else "bearer", public_url=settings.public_url
+        ),
+    )
+    endpoint = _make_endpoint(gateway, settings, authenticator)
+    gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
+    routes = _make_routes(gateway, authenticator, endpoint)
+    site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
+
+    async def drain() -> None:
+        await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
+
+    return Edges(site, drain)
+
+
+def _make_endpoint(
+    gateway: Gateway, settings: Settings, authenticator: Authenticator
+) -> ChannelEndpoint:
+    service, store = gateway.service, gateway.store
+    services = ChannelServices(
+        hub=gateway.hub,
+        log=store.log,
+        acks=store.acks,
+        channels=store.channels,
+        access=ServiceAccess(service),
+        snapshots=ServiceSnapshots(service),
+        calls=ServiceCalls(service),
+        authenticator=authenticator,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
+    )
+    return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
+
+
+def _make_routes(
+    gateway: Gateway, authenticator: Authenticator, endpoint: ChannelEndpoint
+) -> list[BaseRoute]:
+    async def probe() -> Readiness:
+        await gateway.store.probe()
+        return Readiness(ready=True)
+
+    return [
+        *make_v1_routes(gateway.service, authenticator, SystemIds()),
+        make_openapi_route(),
+        *make_health_routes(probe, gateway.metrics),
+        WebSocketRoute(CHANNEL_PATH, endpoint.handle),
+    ]

@@ -1,0 +1,75 @@
+"""How the command ends: one table from an error class to an exit status."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from passerelle.a2a_mapping import errors as a2a_errors
+from passerelle.core import errors
+
+
+class ExitStatus(IntEnum):
+    """What a script can tell apart."""
+
+    DONE = 0
+    REMOTE = 1
+    """Something that the gateway depends on failed; trying again may help. Also: a check found faults."""
+    CALLER = 2
+    """The command or the configuration cannot be carried out as it stands."""
+    ALREADY_RESOLVED = 3
+    CLOSED = 4
+    """The question expired, was cancelled or was replaced."""
+    STALE = 5
+    FORBIDDEN = 6
+    FAULT = 70
+    """A fault of ours."""
+
+
+STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
+    errors.PasserelleError: ExitStatus.FAULT,
+    errors.CallerError: ExitStatus.CALLER,
+    errors.InvalidInput: ExitStatus.CALLER,
+    errors.MalformedBody: ExitStatus.CALLER,
+    a2a_errors.InvalidRequest: ExitStatus.CALLER,
+    errors.BadCursor: ExitStatus.CALLER,
+    errors.InvalidContent: ExitStatus.CALLER,
+    errors.UnknownOption: ExitStatus.CALLER,
+    errors.TooLarge: ExitStatus.CALLER,
+    errors.UnknownMethod: ExitStatus.CALLER,
+    errors.VersionNotSupported: ExitStatus.CALLER,
+    errors.ContentTypeNotSupported: ExitStatus.CALLER,
+    errors.Unauthenticated: ExitStatus.FORBIDDEN,
+    errors.Forbidden: ExitStatus.FORBIDDEN,
+    errors.NotFound: ExitStatus.CALLER,
+    errors.UnsupportedOperation: ExitStatus.CALLER,
+    a2a_errors.PushNotificationNotSupported: ExitStatus.CALLER,
+    errors.NotCancelable: ExitStatus.CALLER,
+    errors.Conflict: ExitStatus.CALLER,
+    errors.IdempotencyConflict: ExitStatus.CALLER,
+    errors.ActionClosed: ExitStatus.CLOSED,
+    errors.StaleAnswer: ExitStatus.STALE,
+    errors.ConfigInvalid: ExitStatus.CALLER,
+    errors.DirectoryInUse: ExitStatus.CALLER,
+    errors.RemoteError: ExitStatus.REMOTE,
+    errors.StoreUnavailable: ExitStatus.REMOTE,
+    errors.EngineFailed: ExitStatus.REMOTE,
+    errors.PeerUnavailable: ExitStatus.REMOTE,
+    errors.PeerRefused: ExitStatus.REMOTE,
+    errors.InvalidAgentResponse: ExitStatus.REMOTE,
+    errors.Draining: ExitStatus.REMOTE,
+}
+
+HINTS: Final[dict[type[errors.PasserelleError], str]] = {
+    errors.ConfigInvalid: "passerelle check CONFIG shows everything that is wrong with a configuration",
+    errors.DirectoryInUse: "stop that process, or give another --data-dir",
+    errors.StoreUnavailable: "is the server of redis_url running, writable and within its memory?",
+    errors.EngineFailed: "give --redis-url to use a server that runs already",
+}
+
+
+def find_exit_status(error: errors.PasserelleError) -> ExitStatus:
+    """The status of an error; a class that is not in the table has that of its nearest ancestor."""
+    if isinstance(error, errors.ActionClosed) and error.state == "already_resolved":
+        return ExitStatus.ALREADY_RESOLVED
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)

@@ -1,0 +1,62 @@
+"""Whether the process lives (``/healthz``), whether it can work (``/readyz``), and what it counted (``/metrics``)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from passerelle.core.errors import PasserelleError
+from passerelle.gateway import metrics
+from passerelle.gateway.version import VERSION
+
+UNREADY: Final = 503
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether work is taken; ``reason`` says why not."""
+
+    ready: bool
+    reason: str | None = None
+
+
+Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
+"""Writes to the store and says whether that held. An error of ours is the same as not ready."""
+
+
+def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
+    """The three routes; none of them asks for a credential."""
+
+    async def answer_health(_request: Request) -> Response:
+        return _answer(200, {"status": "ok", "version": VERSION})
+
+    async def answer_ready(_request: Request) -> Response:
+        try:
+            readiness = await probe()
+        except PasserelleError as error:
+            readiness = Readiness(ready=False, reason=error.message)
+        if readiness.ready:
+            return _answer(200, {"status": "ready"})
+        return _answer(UNREADY, {"status": "unready", "reason": readiness.reason or "starting"})
+
+    async def answer_metrics(_request: Request) -> Response:
+        return Response(counted.render(), headers={"Content-Type": metrics.MEDIA_TYPE})
+
+    return [
+        Route("/healthz", answer_health),
+        Route("/readyz", answer_ready),
+        Route("/metrics", answer_metrics),
+    ]
+
+
+def _answer(status: int, body: dict[str, str]) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    if status == UNREADY:
+        headers["Retry-After"] = "1"
+    return Response(orjson.dumps(body), status, headers, "application/json")

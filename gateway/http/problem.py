@@ -1,0 +1,126 @@
+"""Errors as RFC 9457 problems: one table from an error class to an HTTP status."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+import structlog
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from passerelle.a2a_mapping import errors as a2a_errors
+from passerelle.core import errors
+from passerelle.core.json import JsonObject
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_AFTER_S: Final = 1
+INTERNAL: Final = 500
+
+STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
+    errors.PasserelleError: INTERNAL,
+    errors.CallerError: 400,
+    errors.InvalidInput: 400,
+    errors.MalformedBody: 400,
+    a2a_errors.InvalidRequest: 400,
+    errors.BadCursor: 400,
+    errors.InvalidContent: 422,
+    errors.UnknownOption: 422,
+    errors.TooLarge: 413,
+    errors.UnknownMethod: 404,
+    errors.VersionNotSupported: 400,
+    errors.ContentTypeNotSupported: 415,
+    errors.Unauthenticated: 401,
+    errors.Forbidden: 403,
+    errors.NotFound: 404,
+    errors.UnsupportedOperation: 409,
+    a2a_errors.PushNotificationNotSupported: 409,
+    errors.NotCancelable: 409,
+    errors.Conflict: 409,
+    errors.IdempotencyConflict: 409,
+    errors.ActionClosed: 410,  # answered by somebody: 409, see find_status
+    errors.StaleAnswer: 412,
+    errors.ConfigInvalid: INTERNAL,
+    errors.DirectoryInUse: INTERNAL,
+    errors.RemoteError: 503,
+    errors.StoreUnavailable: 503,
+    errors.EngineFailed: 503,
+    errors.PeerUnavailable: 502,
+    errors.PeerRefused: 502,
+    errors.InvalidAgentResponse: 502,
+    errors.Draining: 503,
+}
+_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+
+
+def find_status(error: errors.PasserelleError) -> int:
+    """The HTTP status of an error; a class that is not in the table has that of its nearest ancestor."""
+    if isinstance(error, errors.ActionClosed) and error.state == "already_resolved":
+        return 409
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def describe(error: errors.PasserelleError) -> JsonObject:
+    """The members of the problem beside ``type``, ``title`` and ``status``."""
+    members: JsonObject = {**error.details}
+    if isinstance(error, errors.ActionClosed):
+        members["winner"] = error.winner
+    return members
+
+
+def render_problem(error: errors.PasserelleError) -> Response:
+    """The answer for an error of ours, with ``Retry-After`` and ``WWW-Authenticate`` where they belong."""
+    headers: dict[str, str] = {}
+    if isinstance(error, errors.RemoteError) and (error.retryable or error.retry_after_s):
+        headers["Retry-After"] = str(error.retry_after_s or RETRY_AFTER_S)
+    if isinstance(error, errors.Unauthenticated):
+        headers["WWW-Authenticate"] = 'Bearer realm="passerelle"'
+    return _respond(find_status(error), error.stable_code, error.message, describe(error), headers)
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """Starlette's handler for errors of ours."""
+    if not isinstance(error, errors.PasserelleError):
+        return await answer_fault(_request, error)
+    return render_problem(error)
+
+
+async def answer_status(_request: Request, error: Exception) -> Response:
+    """Starlette's handler for its own refusals: no such path, no such method."""
+    if not isinstance(error, HTTPException):
+        return await answer_fault(_request, error)
+    code = _CODES.get(error.status_code, "bad_request")
+    return _respond(error.status_code, code, error.detail, {}, dict(error.headers or {}))
+
+
+async def answer_fault(request: Request, error: Exception) -> Response:
+    """Starlette's handler for everything else: a fault of ours, told without its inside."""
+    structlog.get_logger().error("http.fault", path=request.url.path, exc_info=error)
+    return _respond(INTERNAL, "internal", "the gateway failed to answer; its log says why", {}, {})
+
+
+EXCEPTION_HANDLERS: Final = {
+    errors.PasserelleError: answer_error,
+    HTTPException: answer_status,
+    Exception: answer_fault,
+}
+
+
+def _respond(
+    status: int, code: str, detail: str, members: JsonObject, headers: dict[str, str]
+) -> Response:
+    body = {
+        **members,
+        "type": f"urn:passerelle:problem:{code}",
+        "title": code.replace("_", " "),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
+    return Response(
+        orjson.dumps(body),
+        status,
+        headers={"Cache-Control": "no-store", **headers},
+        media_type=MEDIA_TYPE,
+    )

@@ -1,0 +1,67 @@
+"""The whole site: routes, errors as problems, and in the open mode a guard against other people's web pages.
+
+With ``--auth open`` whoever reaches the port is the owner, and every web page that a browser shows can
+reach a loopback port: directly (then the request has an ``Origin``), or under a name of its own that resolves
+to 127.0.0.1 (then the ``Host`` is that name). Both are refused unless they name this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from passerelle.core.errors import Forbidden
+from passerelle.gateway.http.problem import EXCEPTION_HANDLERS, render_problem
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_rules import is_loopback
+
+
+def make_site(
+    routes: Sequence[BaseRoute],
+    settings: Settings,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda site: site,
+) -> ASGIApp:
+    """The ASGI application that serves ``routes``; ``wrap`` puts what is not routed before them, inside the guard."""
+    site = wrap(Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS))
+    if settings.auth != "open":
+        return site
+    own = (
+        urlsplit(url or "").hostname for url in (settings.public_url, *settings.channels.origins)
+    )
+    return LoopbackGuard(site, (name for name in own if name))
+
+
+class LoopbackGuard:
+    """Lets through what names this machine, or one of ``hosts``."""
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in {"http", "websocket"} or self._knows(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            refusal = Forbidden("a web page of another origin, or another name for this machine")
+            await render_problem(refusal)(scope, receive, send)
+        else:
+            # Closing before accepting is what refuses a handshake.
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+    def _knows(self, headers: Headers) -> bool:
+        origin = headers.get("origin")
+        named = [f"//{headers.get('host', '')}", *([] if origin is None else [origin])]
+        return all(self._is_ours(url) for url in named)
+
+    def _is_ours(self, url: str) -> bool:
+        try:
+            host = urlsplit(url).hostname
+        except ValueError:
+            return False
+        return host is not None and (is_loopback(host) or host in self._hosts)

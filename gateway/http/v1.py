@@ -1,0 +1,176 @@
+"""The control plane over HTTP: a table of routes below ``/v1`` over the calls of ``gateway/rpc``.
+
+The body, the path and the query become the parameters of one call; the rest (who asks, which key, what an
+error looks like) is the same for every route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from passerelle.a2a_mapping.body import read_object
+from passerelle.core.codec import wire_schema
+from passerelle.core.commands import Authenticator, CommandService
+from passerelle.core.errors import (
+    ContentTypeNotSupported,
+    InvalidInput,
+    PasserelleError,
+    TooLarge,
+)
+from passerelle.core.ids import Shard
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import Ids
+from passerelle.gateway.auth import read_bearer
+from passerelle.gateway.http.problem import render_problem
+from passerelle.gateway.rpc import CALLS, Call, Caller, call
+
+BODY_LIMIT_BYTES: Final = 1_048_576
+KEY_HEADER: Final = "Idempotency-Key"
+DEVICE_HEADER: Final = "Passerelle-Device"
+DEVICE_LIMIT: Final = 128
+_DIGITS: Final = 9
+_NO_SHARD: Final = Shard(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One route. A ``{name}`` of the path is the parameter of that name; query and body give the others."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    call: Call
+    status: int = 200
+
+    @property
+    def path_params(self) -> tuple[str, ...]:
+        """The parameters that stand in the path."""
+        steps = self.path.split("/")
+        return tuple(step[1:-1] for step in steps if step.startswith("{"))
+
+    @property
+    def whole_numbers(self) -> frozenset[str]:
+        """The parameters that are numbers; a query has nothing but texts."""
+        properties = wire_schema(self.call.params).get("properties")
+        members = properties.items() if isinstance(properties, dict) else ()
+        return frozenset(
+            name
+            for name, schema in members
+            if isinstance(schema, dict) and schema.get("type") == "integer"
+        )
+
+
+OPERATIONS: Final[Sequence[Operation]] = (
+    Operation("POST", "/v1/turns", CALLS["submit_turn"], 202),
+    Operation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202),
+    Operation("GET", "/v1/approvals", CALLS["list_actions"]),
+    Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
+    Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+)
+
+
+def make_v1_routes(service: CommandService, auth: Authenticator, ids: Ids) -> list[Route]:
+    """A Starlette route for every operation."""
+    return [
+        Route(
+            operation.path,
+            _Endpoint(operation, service, auth, ids).answer,
+            methods=[operation.method],
+            name=operation.call.name,
+        )
+        for operation in OPERATIONS
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    operation: Operation
+    service: CommandService
+    auth: Authenticator
+    ids: Ids
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            caller = self._identify(request)
+            params = await self._read_params(request)
+            result = await call(self.service, caller, self.operation.call.name, params)
+        except PasserelleError as error:
+            return render_problem(_name_header(error))
+        return _render(self.operation, result)
+
+    def _identify(self, request: Request) -> Caller:
+        device = request.headers.get(DEVICE_HEADER)
+        if device is not None and not 0 < len(device) <= DEVICE_LIMIT:
+            raise InvalidInput(DEVICE_HEADER, f"is 1 to {DEVICE_LIMIT} characters")
+        token = read_bearer(request.headers.get("Authorization"))
+        principal = self.auth.authenticate(token, device)
+        key = request.headers.get(KEY_HEADER)
+        if key is None and self.operation.call.changes and not self.operation.call.keyed:
+            # Without a key of the caller's every request is a new one.
+            key = self.ids.mint("idem", _NO_SHARD)
+        return Caller(principal, "http", key)
+
+    async def _read_params(self, request: Request) -> JsonObject:
+        params = (
+            _read_query(request, self.operation)
+            if self.operation.method == "GET"
+            else await _read_body(request)
+        )
+        for name in self.operation.path_params:
+            if name in params:
+                raise InvalidInput(name, "stands in the path already")
+            params[name] = request.path_params[name]
+        return params
+
+
+async def _read_body(request: Request) -> JsonObject:
+    content = await _collect(request)
+    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    # Also what keeps web pages of others out: a form cannot have this type.
+    if media_type != "application/json" and (content or media_type):
+        raise ContentTypeNotSupported(media_type)
+    return read_object(content)
+
+
+async def _collect(request: Request) -> bytes:
+    announced = request.headers.get("Content-Length", "")
+    if announced.isdigit() and int(announced) > BODY_LIMIT_BYTES:
+        raise TooLarge("the body", BODY_LIMIT_BYTES)
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > BODY_LIMIT_BYTES:
+            raise TooLarge("the body", BODY_LIMIT_BYTES)
+    return bytes(content)
+
+
+def _read_query(request: Request, operation: Operation) -> JsonObject:
+    params: JsonObject = {}
+    for name, text in request.query_params.multi_items():
+        if name in params:
+            raise InvalidInput(name, "is given twice")
+        whole = name in operation.whole_numbers and text.isascii() and text.isdecimal()
+        params[name] = int(text[:_DIGITS]) if whole else text
+    return params
+
+
+def _name_header(error: PasserelleError) -> PasserelleError:
+    """The key travels in a header here, so the field that is wrong is the header."""
+    if isinstance(error, InvalidInput) and error.field == "idempotencyKey":
+        return InvalidInput(KEY_HEADER, error.reason)
+    return error
+
+
+def _render(operation: Operation, result: JsonObject) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    rev = result.get("rev")
+    if isinstance(rev, int):
+        headers["ETag"] = f'"{rev}"'
+    return Response(orjson.dumps(result), operation.status, headers, "application/json")

@@ -1,0 +1,72 @@
+"""Counters of one process, in a registry of its own, as Prometheus reads them.
+
+A label takes values from small closed sets or from the configuration (agents), never from a caller: what
+callers send would make series without end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+
+from passerelle.gateway.version import VERSION
+
+MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_FAST_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_REQUEST_S: Final = (*_FAST_S, 15.0, 60.0, 300.0)
+
+
+class Metrics:
+    """What is counted. Times are seconds."""
+
+    def __init__(self) -> None:
+        self.registry: Final = CollectorRegistry()
+        registry = self.registry
+        ProcessCollector(registry=registry)
+        self._build = Gauge("passerelle_build_info", "1.", ["version"], registry=registry)
+        self._build.labels(VERSION).set(1)
+        self.requests: Final = Counter(
+            "passerelle_requests",
+            "Requests that were answered.",
+            ["agent", "operation", "outcome"],
+            registry=registry,
+        )
+        self.request_seconds: Final = Histogram(
+            "passerelle_request_seconds",
+            "Time from request to answer; a stream counts until its end.",
+            ["agent", "operation"],
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
+        self.appends: Final = Counter(
+            "passerelle_appends", "Appends by result.", ["result"], registry=registry
+        )
+        self.channel_connections: Final = Gauge(
+            "passerelle_channel_connections", "Open channel connections.", registry=registry
+        )
+        self.channel_gaps: Final = Counter(
+            "passerelle_channel_gaps", "Gaps that were announced.", ["why"], registry=registry
+        )
+        self.runtime_errors: Final = Counter(
+            "passerelle_runtime_errors",
+            "Errors that nobody asked for: each one is a fault to look into.",
+            ["where"],
+            registry=registry,
+        )
+
+    def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
+        """One answered request; ``outcome`` is ``ok`` or the code of the error."""
+        self.requests.labels(agent, operation, outcome).inc()
+        self.request_seconds.labels(agent, operation).observe(seconds)
+
+    def render(self) -> bytes:
+        """The text format, as ``GET /metrics`` answers it."""
+        return generate_latest(self.registry)

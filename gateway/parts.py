@@ -1,0 +1,96 @@
+"""The parts of a gateway put together over a store: the only place that knows them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.core.facts import RetryPolicy
+from passerelle.gateway.control.actions import Actions
+from passerelle.gateway.control.answers import Answers
+from passerelle.gateway.control.contents import Contents
+from passerelle.gateway.control.follow_ups import FollowUps
+from passerelle.gateway.control.following import Following
+from passerelle.gateway.control.listing import Listing
+from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.service import Service
+from passerelle.gateway.control.turns import Turns
+from passerelle.gateway.control.writes import Writes
+from passerelle.gateway.delegation.dispatch import Dispatch
+from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.inputs import Inputs
+from passerelle.gateway.delegation.runs import Runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.channels.hub import Hub
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports import Clock, Ids
+    from passerelle.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a service stands on."""
+
+    store: Store
+    hub: Hub
+    clock: Clock
+    ids: Ids
+    find_peer: Callable[[str], Peer]
+    retry_policy: Callable[[str], RetryPolicy]
+    drives: Callable[[Shard], Incarnation]
+    may_send: Callable[[Shard], bool]
+    find_tags: Callable[[str], frozenset[str]]
+    patience: Patience
+    tally: Callable[[str], None]
+    news: Callable[[Shard, bool], None]
+
+
+def make_service(around: Surroundings) -> Service:
+    """The service object over its surroundings."""
+    store = around.store
+    writes = Writes(
+        store.log, around.clock, around.ids, store.runtime_id, around.tally, around.news
+    )
+    contents = Contents(store.log, store.blobs)
+    log = structlog.get_logger("passerelle")
+    runs = Runs(log)
+    dispatch = Dispatch(
+        writes=writes,
+        blobs=store.blobs,
+        contents=contents,
+        projections=store.projections,
+        runs=runs,
+        clock=around.clock,
+        log=log,
+        find_peer=around.find_peer,
+        drives=around.drives,
+        may_send=around.may_send,
+        find_tags=around.find_tags,
+        patience=around.patience,
+    )
+    actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
+    return Service(
+        writes=writes,
+        turns=Turns(writes, store.blobs, dispatch.mend),
+        follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
+        inputs=inputs,
+        actions=actions,
+        ownership=ownership,
+        listing=Listing(writes, store.log, store.projections, contents),
+        contents=contents,
+        answers=Answers(writes, contents, dispatch),
+        following=Following(writes, store.log, around.hub, contents),
+        projections=store.projections,
+        dispatch=dispatch,
+        find_peer=around.find_peer,
+        retry_policy=around.retry_policy,
+        drives=around.drives,
+        is_draining=lambda: runs.is_draining,
+    )

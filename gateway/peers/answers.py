@@ -1,0 +1,142 @@
+"""What the bytes of a peer mean, as outcomes. Pure: what came over the wire goes in, a value comes out.
+
+Whether a peer may have taken a request decides what may follow, so this is the one place that judges it:
+``Refused`` says that it did not, ``Unknown`` that it may have. Where both readings are possible it is ``Unknown``.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+
+MAX_JSON_DEPTH: Final = 64
+INTERNAL_ERROR: Final = -32603
+VERSION_NOT_SUPPORTED: Final = -32009
+
+_RAW_BYTES: Final = 4096
+_MESSAGE_CHARS: Final = 2000
+_MAX_RETRY_AFTER_S: Final = 86_400
+# A client error says that the request was not served, but for these two: a proxy gives them when
+# it lost patience, or its caller, with a request that may be on its way already.
+_UNSURE_4XX: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, 499})
+# These came before any work on the request; another 5xx may stand for an answer that got lost.
+_REFUSING_5XX: Final = frozenset(
+    {
+        HTTPStatus.NOT_IMPLEMENTED,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+    }
+)
+# 303 is left out: it may be the answer to a request that was carried out.
+_MOVED: Final = frozenset(
+    {
+        HTTPStatus.MOVED_PERMANENTLY,
+        HTTPStatus.FOUND,
+        HTTPStatus.TEMPORARY_REDIRECT,
+        HTTPStatus.PERMANENT_REDIRECT,
+    }
+)
+
+
+class NotJson(Exception):
+    """The bytes are not JSON, or nested deeper than allowed; the text says which."""
+
+
+def parse_json(raw: bytes, max_depth: int = MAX_JSON_DEPTH) -> Json:
+    """The value of JSON bytes.
+
+    Raises:
+        NotJson: malformed, or an array or object nested deeper than ``max_depth``.
+    """
+    try:
+        value = cast("Json", orjson.loads(raw))
+    except orjson.JSONDecodeError as error:
+        raise NotJson(f"not JSON: {error.msg}") from None
+    # Counting brackets in C settles nearly every body without a walk.
+    if raw.count(b"{") + raw.count(b"[") > max_depth and _is_deeper(value, max_depth):
+        raise NotJson(f"nested deeper than {max_depth}")
+    return value
+
+
+def _is_deeper(value: Json, limit: int) -> bool:
+    level: list[Json] = [value]
+    for _ in range(limit + 1):
+        inner = [item for item in level if isinstance(item, dict | list)]
+        if not inner:
+            return False
+        level = [
+            child for item in inner for child in (item.values() if isinstance(item, dict) else item)
+        ]
+    return True
+
+
+def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOutcome:
+    """The outcome that a JSON-RPC 2.0 response stands for; ``request_id`` is the one that was sent."""
+    try:
+        envelope = parse_json(raw)
+    except NotJson as fault:
+        return reject(str(fault), raw)
+    if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
+        return reject("not a JSON-RPC 2.0 response", raw)
+    answered = envelope.get("id")
+    match envelope.get("result"), envelope.get("error"):
+        case None, dict() as error if answered is None or answered == request_id:
+            return _read_error(error, http_status, raw)
+        case dict() as result, None if answered == request_id:
+            return Answered(result)
+        case _ if answered != request_id:
+            return reject("a JSON-RPC response to another request", raw)
+        case _:
+            return reject("a JSON-RPC response without a result object or an error", raw)
+
+
+def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Malformed:
+    match error:
+        case {"code": int() as code, "message": str() as message}:
+            return Refused(code, message[:_MESSAGE_CHARS], http_status)
+        case _:
+            return reject("a JSON-RPC error without code or message", raw)
+
+
+def read_response(status: int, retry_after: str | None, raw: bytes, request_id: int) -> PeerOutcome:
+    """The outcome of a whole HTTP response with body ``raw``."""
+    outcome = read_envelope(raw, request_id, status)
+    match outcome:
+        case Refused():
+            wait_s = _read_retry_after(retry_after)
+            return Refused(outcome.code, outcome.message, status, wait_s)
+        case _ if status == HTTPStatus.OK:
+            return outcome
+        case _:
+            return _read_status(status, retry_after, raw)
+
+
+def _read_status(status: int, retry_after: str | None, raw: bytes) -> PeerOutcome:
+    """The outcome of a response that says no more than its status."""
+    if status in _MOVED:
+        return Refused(INTERNAL_ERROR, f"HTTP {status}: redirects are not followed", status)
+    client_fault = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    if status in _REFUSING_5XX or (client_fault and status not in _UNSURE_4XX):
+        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, _read_retry_after(retry_after))
+    if status in _UNSURE_4XX or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Unknown(f"HTTP {status}")
+    return reject(f"HTTP {status} without a JSON-RPC response", raw)
+
+
+def _read_retry_after(value: str | None) -> int | None:
+    """Whole seconds, at most a day; the date form is not read, it would need a clock that agrees."""
+    if value is None or not (value.isascii() and value.strip().isdigit()):
+        return None
+    return int(min(value.strip()[:9], str(_MAX_RETRY_AFTER_S), key=int))
+
+
+def reject(reason: str, raw: bytes) -> Malformed:
+    """The outcome for what is not A2A, with its beginning for the record."""
+    return Malformed(reason, raw[:_RAW_BYTES])

@@ -1,0 +1,97 @@
+"""What the operator says about one peer, checked once and frozen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+from yarl import URL
+
+from passerelle.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WELL_KNOWN_CARD: Final = "/.well-known/agent-card.json"
+
+_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+
+
+class SecretText(Protocol):
+    """A secret that does not print itself; ``pydantic.SecretStr`` is one."""
+
+    def get_secret_value(self) -> str:
+        """The secret in the clear."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConfig:
+    """One peer. ``url`` is where its card is: ``url`` + ``card_path``.
+
+    An interface of the card is used only when its origin is the card's or one of ``allowed_origins``
+    (such as ``https://agents.example.com``). ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
+    and the card; ``total_timeout_s`` bounds a send and a whole stream; ``idle_timeout_s`` the silence
+    between two reads of a stream that has begun.
+
+    Raises:
+        ConfigInvalid: a value that cannot be used; ``where`` is ``agents.<name>.<key>``.
+    """
+
+    name: str
+    url: str
+    card_path: str = WELL_KNOWN_CARD
+    bearer: SecretText | None = None
+    allowed_origins: frozenset[str] = frozenset()
+    connect_timeout_s: float = 5.0
+    query_timeout_s: float = 30.0
+    idle_timeout_s: float = 120.0
+    total_timeout_s: float = 1800.0
+
+    def __post_init__(self) -> None:
+        for key, reason in self._find_faults():
+            raise ConfigInvalid(f"agents.{self.name}.{key}", reason)
+
+    def _find_faults(self) -> Iterator[tuple[str, str]]:
+        if origin_of(self.url) is None:
+            yield "url", "must be an absolute http or https URL without user and password"
+        elif URL(self.url).raw_query_string or URL(self.url).raw_fragment:
+            yield "url", "must not have a query or a fragment"
+        if not self.card_path.startswith("/"):
+            yield "card_path", "must begin with a slash"
+        if self.bearer and not _HEADER_VALUE.fullmatch(self.bearer.get_secret_value()):
+            # CR and LF would let a token write header lines of its own.
+            yield "auth", "the token is empty or has characters that a header cannot carry"
+        for origin in self.allowed_origins:
+            if origin_of(origin) is None:
+                yield "allowed_origins", f"{origin!r} is not an http or https origin"
+        for key in ("connect", "query", "idle", "total"):
+            if not getattr(self, f"{key}_timeout_s") > 0:
+                yield f"{key}_timeout_s", "must be above zero"
+
+    @property
+    def card_url(self) -> str:
+        """Where the card is read."""
+        return self.url.rstrip("/") + self.card_path
+
+    def allows(self, url: str) -> bool:
+        """Whether calls may go to ``url``: a card cannot send our credentials to somebody else."""
+        origin = origin_of(url)
+        mine = {origin_of(self.url), *(origin_of(other) for other in self.allowed_origins)}
+        return origin is not None and origin in mine
+
+
+def origin_of(url: str) -> str | None:
+    """``scheme://host[:port]`` without a default port; None for what is no plain http(s) URL."""
+    try:
+        parsed = URL(url)
+        if parsed.scheme not in {"http", "https"} or not parsed.host:
+            return None
+        if parsed.raw_user is not None or parsed.raw_password is not None:
+            return None
+        # The resolver would raise for a name with an empty or overlong label, long after the check.
+        parsed.host.encode("idna")
+        return str(parsed.origin())
+    except ValueError:
+        return None

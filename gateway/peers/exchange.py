@@ -1,0 +1,110 @@
+"""One HTTP exchange with a peer: what is sent, how much of the answer is read, and what a failure means."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
+
+from passerelle.core.peer import Malformed, Unknown, Unreached
+from passerelle.gateway.peers.sessions import MAX_HEADER_BYTES
+from passerelle.gateway.peers.trace import read_traceparent
+
+if TYPE_CHECKING:
+    from passerelle.gateway.peers.config import PeerConfig
+
+A2A_VERSION: Final = "1.0"
+# aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
+_DIRECT_BODY_BYTES: Final = 1024 * 1024
+
+
+class TooLong(Exception):
+    """A body is longer than ``limit_bytes``; ``head`` is what was read of it."""
+
+    def __init__(self, limit_bytes: int, head: bytes) -> None:
+        super().__init__(f"a body over {limit_bytes} bytes")
+        self.head = head
+
+
+def write_headers(config: PeerConfig) -> dict[str, str]:
+    """What every request to a peer carries; the credential is the configured one, never a caller's."""
+    headers = {"A2A-Version": A2A_VERSION}
+    if config.bearer is not None:
+        headers["Authorization"] = f"Bearer {config.bearer.get_secret_value()}"
+    traceparent = read_traceparent()
+    if traceparent is not None:
+        headers["traceparent"] = traceparent
+    return headers
+
+
+def wrap_body(content: bytes) -> bytes | BytesIO:
+    """The form in which aiohttp sends a body of that size without holding up others."""
+    return content if len(content) <= _DIRECT_BODY_BYTES else BytesIO(content)
+
+
+def limit_time(config: PeerConfig, total_s: float | None) -> aiohttp.ClientTimeout:
+    """Connecting gets at most half of the time, so that a failure to connect is known as one."""
+    connect_s = config.connect_timeout_s
+    if total_s is not None:
+        connect_s = min(connect_s, total_s / 2)
+    return aiohttp.ClientTimeout(total=total_s, connect=connect_s, sock_connect=connect_s)
+
+
+def has_long_headers(response: aiohttp.ClientResponse) -> bool:
+    """Whether the header block is over its limit; the parser bounds lines and their number only."""
+    return (
+        sum(len(name) + len(value) + 4 for name, value in response.raw_headers) > MAX_HEADER_BYTES
+    )
+
+
+async def read_body(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    """The whole body, decompressed piece by piece so that a small bomb cannot become a large one.
+
+    Raises:
+        TooLong: it did not end within the limit.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await response.content.readany():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit_bytes:
+            response.close()
+            raise TooLong(limit_bytes, pieces[0])
+    return b"".join(pieces)
+
+
+def explain_failure(
+    error: aiohttp.ClientError | TimeoutError,
+) -> Unreached | Unknown | Malformed:
+    """What a failed exchange means.
+
+    Only a connection that was never made, or closed before the request had left, proves that nothing was taken.
+    """
+    reason = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+    match error:
+        case (
+            aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL()
+        ):
+            return Unreached(reason)
+        case aiohttp.ClientOSError() if _stopped_before_the_end(error):
+            return Unreached(reason)
+        case aiohttp.ClientPayloadError() if isinstance(error.__cause__, ContentEncodingError):
+            return Malformed(f"a body that cannot be decompressed ({reason})", b"")
+        case aiohttp.ClientResponseError():
+            return Malformed(f"not HTTP ({error.message})", b"")
+        case _:
+            return Unknown(reason)
+
+
+def _stopped_before_the_end(error: aiohttp.ClientOSError) -> bool:
+    """Whether the writer itself held bytes of the request back, since the connection was closing already.
+
+    A peer that restarts closes its idle connections, and the next request meets one of them. aiohttp says
+    this in words only; with other words the outcome is Unknown, which is never wrong.
+    """
+    cause = error.__cause__
+    closing = "Cannot write to closing transport"
+    return isinstance(cause, aiohttp.ClientConnectionResetError) and str(cause) == closing

@@ -1,0 +1,76 @@
+"""The peers of this process by their configured names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import ConfigInvalid, NotFound
+from passerelle.gateway.peers.cards import CardCache
+from passerelle.gateway.peers.jsonrpc import JsonRpcPeer
+from passerelle.gateway.peers.sessions import PeerSessions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports import Clock
+    from passerelle.gateway.peers.config import PeerConfig
+
+
+class PeerRegistry:
+    """Finds peers. A reload replaces all of them at once; calls under way keep the peer they began with."""
+
+    def __init__(self, configs: Iterable[PeerConfig], clock: Clock) -> None:
+        self._clock = clock
+        self._sessions = PeerSessions()
+        self._peers: Mapping[str, JsonRpcPeer] = {}
+        self.replace(configs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Configured names, in the order of the configuration."""
+        return tuple(self._peers)
+
+    def find(self, name: str) -> Peer:
+        """The peer of that name.
+
+        Raises:
+            NotFound: no such agent is configured.
+        """
+        return self._find(name)
+
+    def card_url(self, name: str) -> str:
+        """Where the card of that peer is read.
+
+        Raises:
+            NotFound: no such agent is configured.
+        """
+        return self._find(name).config.card_url
+
+    def _find(self, name: str) -> JsonRpcPeer:
+        peer = self._peers.get(name)
+        if peer is None:
+            raise NotFound("agent", name)
+        return peer
+
+    def replace(self, configs: Iterable[PeerConfig]) -> None:
+        """Swaps in the peers of a new configuration; one whose configuration is equal stays, with its card.
+
+        Raises:
+            ConfigInvalid: a name stands twice; nothing is changed then.
+        """
+        made: dict[str, JsonRpcPeer] = {}
+        for config in configs:
+            if config.name in made:
+                raise ConfigInvalid(f"agents.{config.name}", "the name stands twice")
+            old = self._peers.get(config.name)
+            made[config.name] = old if old and old.config == config else self._make(config)
+        self._peers = made
+
+    def _make(self, config: PeerConfig) -> JsonRpcPeer:
+        cards = CardCache(config, self._sessions, self._clock)
+        return JsonRpcPeer(config, self._sessions, cards)
+
+    async def close(self) -> None:
+        """Closes all connections to peers; calls after that are ``Unreached``."""
+        await self._sessions.close()

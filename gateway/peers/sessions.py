@@ -1,0 +1,75 @@
+"""Connections to peers: one keep-alive pool for each origin, shared by all peers that live there."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+
+from passerelle.core.errors import Draining
+
+# uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
+_IDLE_S: Final = 4.0
+MAX_HEADER_BYTES: Final = 64 * 1024
+# A host that vanished says nothing: ask after 30 s of silence, give up after three lost answers.
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+AddressInfo = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]
+
+
+class PeerSessions:
+    """Opens sessions on first use. They follow no redirect, keep no cookie and read no proxy from the environment.
+
+    The number of connections is not limited here: a queue inside the pool would be a wait whose start
+    nobody sees, and long streams would starve sends.
+    """
+
+    def __init__(self, *, idle_s: float = _IDLE_S) -> None:
+        self._idle_s = idle_s
+        self._open: dict[str, ClientSession] = {}
+        self._closed = False
+
+    def open(self, origin: str) -> ClientSession:
+        """The session of an origin.
+
+        Raises:
+            Draining: after ``close``.
+        """
+        if self._closed:
+            raise Draining("no calls to peers any more: the gateway is shutting down")
+        session = self._open.get(origin)
+        if session is None:
+            session = self._open[origin] = self._start()
+        return session
+
+    def _start(self) -> ClientSession:
+        connector = TCPConnector(
+            limit=0, keepalive_timeout=self._idle_s, socket_factory=_make_socket
+        )
+        return ClientSession(
+            connector=connector,
+            cookie_jar=DummyCookieJar(),
+            trust_env=False,
+            headers={"User-Agent": "passerelle"},
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
+
+    async def close(self) -> None:
+        """Closes every connection, also those in use."""
+        self._closed = True
+        while self._open:
+            _, session = self._open.popitem()
+            await session.close()
+
+
+def _make_socket(address: AddressInfo) -> socket.socket:
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

@@ -1,0 +1,100 @@
+"""Server-sent events, read from bytes as they come. Pure: no socket, no clock.
+
+Only the data of an event matters to A2A; names, ids and retry times are read over. The rules are those of
+the WHATWG "server-sent events" chapter: a line ends with CR, LF or CRLF, a blank line ends an event, data
+lines are joined by a newline, a line that begins with a colon is a comment, a leading BOM is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BOM: Final = b"\xef\xbb\xbf"
+_DATA: Final = b"data: "
+
+
+class SseParser:
+    """Bytes in, data payloads out; any split of the bytes gives the same payloads.
+
+    A payload of more than ``limit_bytes``, or a line that could not be in a smaller one, sets ``overflowed``:
+    what came before it has been returned, and nothing follows.
+    """
+
+    __slots__ = (
+        "_after_cr",
+        "_data",
+        "_data_bytes",
+        "_limit",
+        "_line",
+        "_line_bytes",
+        "_line_limit",
+        "_started",
+        "overflowed",
+    )
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._line_limit = limit_bytes + len(_DATA)
+        self._line: list[bytes] = []
+        self._line_bytes = 0
+        self._data: list[bytes] = []
+        self._data_bytes = 0
+        self._started = False
+        self._after_cr = False
+        self.overflowed = False
+
+    @property
+    def in_event(self) -> bool:
+        """Whether the bytes so far end inside an event, so that an end of the stream here cuts it."""
+        return bool(self._data) or (self._line_bytes > 0 and not self._line[0].startswith(b":"))
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The payloads that this chunk completes, in order."""
+        if self.overflowed or not chunk:
+            return []
+        if not self._started:
+            chunk = self._drop_bom(chunk)
+        if self._after_cr and chunk:
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if b"\r" in chunk:
+            self._after_cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return self._take_lines(chunk)
+
+    def _drop_bom(self, chunk: bytes) -> bytes:
+        """Holds back up to two bytes until it is known whether they begin a BOM."""
+        head = b"".join(self._line) + chunk
+        if len(head) < len(_BOM) and _BOM.startswith(head):
+            self._line, self._line_bytes = [head], len(head)
+            return b""
+        self._line, self._line_bytes = [], 0
+        self._started = True
+        return head.removeprefix(_BOM)
+
+    def _take_lines(self, chunk: bytes) -> list[bytes]:
+        payloads: list[bytes] = []
+        *complete, rest = chunk.split(b"\n")
+        for part in complete:
+            line = b"".join([*self._line, part]) if self._line else part
+            self._line, self._line_bytes = [], 0
+            if line:
+                self._take_line(line)
+            elif self._data:
+                payloads.append(b"\n".join(self._data))
+                self._data, self._data_bytes = [], 0
+            if self.overflowed:
+                return payloads
+        if rest:
+            # Kept in pieces: joining at every chunk would make a long line cost its square.
+            self._line.append(rest)
+            self._line_bytes += len(rest)
+            self.overflowed = self._line_bytes > self._line_limit
+        return payloads
+
+    def _take_line(self, line: bytes) -> None:
+        name, colon, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" ") if colon else b"")
+            self._data_bytes += len(self._data[-1]) + 1
+        self.overflowed = len(line) > self._line_limit or self._data_bytes - 1 > self._limit

@@ -1,0 +1,86 @@
+"""Bounds on a request that the HTTP parser does not have: the bytes beside its body, and the time it may take to come.
+
+Without them anybody who reaches the port could fill the memory with a head that never ends, or hold connections for
+ever, before a token is asked for. The size of a body is bounded by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+HEAD_BYTES: Final = 65_536
+HEAD_S: Final = 15.0
+BODY_S: Final = 60.0
+_TOO_LARGE: Final = "431 Request Header Fields Too Large"
+_TOO_SLOW: Final = "408 Request Timeout"
+
+
+class BoundedRequests(HttpToolsProtocol):
+    """uvicorn's protocol, which closes a connection whose request is out of bounds."""
+
+    head_s: float = HEAD_S
+    """From the connection, or from the first byte of a further request, to the end of the head."""
+    body_s: float = BODY_S
+    """From the end of the head to the end of the body."""
+    _unread_bytes = 0
+    _is_silent = True
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer(self.head_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._is_silent = False
+        self._unread_bytes += len(data)
+        super().data_received(data)
+        if self._unread_bytes > HEAD_BYTES:
+            self._refuse(_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_timer(self.head_s)
+
+    def on_headers_complete(self) -> None:
+        self._start_timer(self.body_s)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        # What is left are heads, the frames of chunks and trailers: none of them may grow without end.
+        self._unread_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread_bytes = 0
+        self._stop_timer()
+        super().on_message_complete()
+
+    def _start_timer(self, within_s: float) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(within_s, self._refuse, _TOO_SLOW)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _refuse(self, status: str) -> None:
+        self._stop_timer()
+        if self.transport.is_closing():
+            return
+        # A connection that was opened in advance and never used is closed without a word.
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if not self._is_silent and (cycle is None or not cycle.response_started):
+            head = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            self.transport.write(head.encode())
+        self.transport.close()

@@ -1,0 +1,261 @@
+"""The commands that ``/v1`` and channels offer: one table from a method to a command, and back to JSON.
+
+Both edges call :func:`call` with the same method names and parameters (CMD-27), so they cannot drift apart.
+A row says what may be sent (a record, whose schema is the documented one), which right it takes, and how
+the answer looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never, cast
+
+import structlog
+
+from passerelle.a2a_mapping.inbound import ROLE_USER, read_send
+from passerelle.core.codec import from_wire, to_wire
+from passerelle.core.commands import (
+    ActionAnswered,
+    CancelAccepted,
+    CancelTask,
+    Command,
+    CommandService,
+    GetAction,
+    GetRecord,
+    ListActions,
+    Query,
+    RespondAction,
+    Result,
+    SubmitTurn,
+    TurnAccepted,
+    TurnSource,
+)
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidAgentResponse,
+    InvalidInput,
+    PeerUnavailable,
+    UnknownMethod,
+)
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.rpc_forms import (
+    ActionParams,
+    CancelAnswer,
+    CancelTaskParams,
+    DecisionAnswer,
+    ListActionsParams,
+    SubmitTurnParams,
+    TaskParams,
+    TurnAnswer,
+)
+
+IDEMPOTENCY_KEY_LIMIT: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, over which edge, and under which idempotency key."""
+
+    principal: Principal
+    source: TurnSource
+    idem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One row. ``result`` None is a read model, whose members are those of the record that is asked for."""
+
+    name: str
+    summary: str
+    scopes: tuple[Scope, ...]
+    """One of these is enough."""
+    params: type[Any]
+    read: Callable[[Any, Caller], Command | Query]
+    result: type[Any] | None = None
+    keyed: bool = field(default=False)
+    """Whether an idempotency key must be given."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is a command; a query has no result of its own."""
+        return self.result is not None
+
+
+def _read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
+    request = read_send({"message": _compose_message(params, caller)})
+    _require_equal("taskId", params.task_id, request.task_id)
+    _require_equal("contextId", params.context_id, request.context_id)
+    return SubmitTurn(
+        agent=params.agent,
+        message=request.message,
+        source=caller.source,
+        wait="none",
+        task=request.task_id,
+        context_id=request.context_id,
+        session_id=params.session_id,
+    )
+
+
+def _compose_message(params: SubmitTurnParams, caller: Caller) -> JsonObject:
+    given = [name for name in ("message", "parts", "text") if getattr(params, name) is not None]
+    if len(given) != 1:
+        raise InvalidInput("message", "exactly one of message, parts and text is required")
+    if params.message is not None:
+        message: JsonObject = {"role": ROLE_USER, **params.message}
+        if "messageId" not in message and "message_id" not in message:
+            message["messageId"] = _derive_message_id(caller)
+    else:
+        parts: list[Json] = [*params.parts] if params.parts else [{"text": params.text}]
+        if params.parts == []:
+            raise InvalidInput("parts", "at least one part is required")
+        message = {"role": ROLE_USER, "messageId": _derive_message_id(caller), "parts": parts}
+    if params.task_id:
+        message.setdefault("taskId", params.task_id)
+    if params.context_id:
+        message.setdefault("contextId", params.context_id)
+    return message
+
+
+def _derive_message_id(caller: Caller) -> str:
+    """A function of the key, because the repeat of a request must be the same request."""
+    if caller.idem is None:
+        raise InvalidInput("messageId", "an idempotency key or a message with an id is required")
+    name = f"{caller.principal.tenant}\0{caller.principal.id}\0{caller.idem}"
+    return f"msg-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
+
+
+def _require_equal(name: str, outside: str | None, inside: str | None) -> None:
+    if outside is not None and outside != inside:
+        raise InvalidInput(name, f"differs from message.{name}")
+
+
+_ROWS: Final = (
+    Call(
+        "submit_turn",
+        "Send a message to an agent",
+        (Scope.CALL,),
+        SubmitTurnParams,
+        _read_turn,
+        TurnAnswer,
+    ),
+    Call(
+        "get_task",
+        "The local record of a task",
+        (Scope.READ_TASKS,),
+        TaskParams,
+        lambda params, _: GetRecord(params.task_id),
+    ),
+    Call(
+        "cancel_task",
+        "Stop a task",
+        (Scope.CALL, Scope.WRITE_TASKS),
+        CancelTaskParams,
+        lambda params, _: CancelTask(params.task_id, reason=params.reason),
+        CancelAnswer,
+    ),
+    Call(
+        "list_actions",
+        "The open questions of the caller",
+        (Scope.READ_APPROVALS,),
+        ListActionsParams,
+        lambda params, _: ListActions(params.limit),
+    ),
+    Call(
+        "get_action",
+        "One question and where it stands",
+        (Scope.READ_APPROVALS,),
+        ActionParams,
+        lambda params, _: GetAction(params.action_id),
+    ),
+    Call(
+        "respond_action",
+        "Answer a question; the first valid answer wins",
+        (Scope.DECIDE,),
+        RespondAction,
+        lambda params, _: cast(RespondAction, params),
+        DecisionAnswer,
+        keyed=True,
+    ),
+)
+CALLS: Final[Mapping[str, Call]] = {row.name: row for row in _ROWS}
+
+
+async def call(
+    service: CommandService, caller: Caller, method: str, params: JsonObject
+) -> JsonObject:
+    """Carries out one method and returns the answer as it stands on the wire.
+
+    Raises:
+        UnknownMethod: there is no such method.
+        Forbidden: the caller lacks the right.
+        InvalidInput: a parameter is missing, unknown or malformed; it is named by its path.
+        PasserelleError: whatever the service raises.
+    """
+    row = CALLS.get(method)
+    if row is None:
+        raise UnknownMethod(method)
+    require_scope(caller.principal, row.scopes)
+    check_key(caller.idem, required=row.keyed)
+    request = row.read(from_wire(row.params, params), caller)
+    match request:
+        case SubmitTurn():
+            return render_result(await _submit(service, caller, request))
+        case CancelTask() | RespondAction():
+            return render_result(await service.execute(caller.principal, request, caller.idem))
+        case _:
+            return await service.read(caller.principal, request)
+
+
+async def _submit(service: CommandService, caller: Caller, command: SubmitTurn) -> Result:
+    """Where an agent is, and how its card is wrong, is for the log: callers read what they may know."""
+    try:
+        return await service.execute(caller.principal, command, caller.idem)
+    except (PeerUnavailable, InvalidAgentResponse) as error:
+        structlog.get_logger().warning(
+            "rpc.peer", agent=command.agent, code=error.stable_code, reason=error.message
+        )
+        raise veil(error, command.agent) from error
+
+
+def render_result(result: Result) -> JsonObject:
+    """The wire form of what a command came to."""
+    match result:
+        case TurnAccepted():
+            return to_wire(
+                TurnAnswer(
+                    session_id=result.session_id,
+                    thread_id=result.thread_id,
+                    turn_id=result.turn_id,
+                    task_id=result.facade,
+                    context_id=result.context_id,
+                    repeated=result.repeated,
+                )
+            )
+        case CancelAccepted():
+            return to_wire(CancelAnswer(result.task))
+        case ActionAnswered():
+            return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision))
+        case _:
+            assert_never(result)
+
+
+def require_scope(principal: Principal, scopes: tuple[Scope, ...]) -> None:
+    """Raises Forbidden unless the principal has one of the scopes."""
+    if not any(scope in principal.scopes for scope in scopes):
+        raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])
+
+
+def check_key(key: str | None, *, required: bool) -> None:
+    """Raises InvalidInput for an idempotency key that is missing, empty or too long."""
+    if key is None:
+        if required:
+            raise InvalidInput("idempotencyKey", "is required")
+        return
+    if not 0 < len(key) <= IDEMPOTENCY_KEY_LIMIT or not key.isprintable():
+        raise InvalidInput(
+            "idempotencyKey", f"is 1 to {IDEMPOTENCY_KEY_LIMIT} printable characters"
+        )

@@ -1,0 +1,86 @@
+"""What the calls of ``gateway/rpc`` take and give on the wire; the documented schemas are made from these."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import Decision
+from passerelle.core.record import record
+
+PENDING_LIMIT: Final = 500
+
+_Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+@record
+class SubmitTurnParams:
+    """A message to an agent: exactly one of ``message`` (A2A 1.0), ``parts`` and ``text``."""
+
+    agent: _Id
+    message: JsonObject | None = None
+    parts: list[JsonObject] | None = None
+    text: str | None = None
+    task_id: _Id | None = None
+    context_id: _Id | None = None
+    session_id: _Id | None = None
+
+
+@record
+class TaskParams:
+    """One task of the caller."""
+
+    task_id: _Id
+
+
+@record
+class CancelTaskParams:
+    """The task to stop, and why."""
+
+    task_id: _Id
+    reason: Annotated[str, Field(max_length=1_000)] | None = None
+
+
+@record
+class ActionParams:
+    """One question."""
+
+    action_id: _Id
+
+
+@record
+class ListActionsParams:
+    """How many open questions at most."""
+
+    limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
+
+
+@record
+class TurnAnswer:
+    """An accepted turn; ``taskId`` is the id under which it is asked for."""
+
+    session_id: str
+    thread_id: str
+    turn_id: str
+    task_id: str
+    context_id: str
+    state: Literal["accepted"] = "accepted"
+    repeated: bool = False
+
+
+@record
+class CancelAnswer:
+    """The wish to stop is stored; the task as it stands now."""
+
+    task: JsonObject
+
+
+@record
+class DecisionAnswer:
+    """The answer counts (``won``), or repeats one that did (``replayed``)."""
+
+    outcome: Literal["won", "replayed"]
+    rev: int
+    decision: Decision

@@ -1,0 +1,214 @@
+"""The HTTP server: bind first, serve on our own loop, stop within a deadline.
+
+uvicorn parses and writes; who stops it is decided here. Its signal handlers are not installed, since they
+would raise the signal again after the shutdown and so change the exit status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import structlog
+import uvicorn
+import uvloop
+from starlette.types import ASGIApp
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.request_bounds import BoundedRequests
+from passerelle.gateway.version import SERVER
+
+T = TypeVar("T")
+Drain = Callable[[], Awaitable[None]]
+
+DRAIN_S: Final = 7.0
+CONNECTIONS_S: Final = 1
+"""How long answers under way may take after everything of ours has ended."""
+KEEP_ALIVE_S: Final = 75
+BACKLOG: Final = 2_048
+SOCKET_MESSAGE_BYTES: Final = 65_536
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, never bound
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A bound, listening socket and the URL under which this machine reaches it."""
+
+    socket: socket.socket
+    url: str
+
+    @property
+    def port(self) -> int:
+        """The real port, also where 0 was asked for."""
+        port: int = self.socket.getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Gives the port back."""
+        self.socket.close()
+
+
+def bind(host: str, port: int) -> Listener:
+    """Listens on an address, so that a port that is taken is known before anything else is started.
+
+    Raises:
+        ConfigInvalid: the port is taken or not allowed, or the host is no address of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigInvalid("host", f"{host} cannot be listened on: {error.strerror}") from None
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise _explain(error, host, port) from None
+    return Listener(bound, _compose_url(bound))
+
+
+class Server:
+    """Serves one ASGI application on a listener. ``drain`` ends what would outlive a request."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        listener: Listener,
+        drain: Drain | None = None,
+        message_bytes: int = SOCKET_MESSAGE_BYTES,
+    ) -> None:
+        self._listener = listener
+        self._uvicorn = _Quiet(_configure(app, message_bytes), drain)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Serves until ``stop`` is set, then stops accepting, drains and closes.
+
+        The end takes ``DRAIN_S`` and ``CONNECTIONS_S`` at most, which leaves the engine its part of 10 s.
+        """
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="server")
+        stopping = asyncio.create_task(stop.wait(), name="server.stop")
+        try:
+            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            self._uvicorn.should_exit = True
+            await _finish(serving)
+            self._listener.close()
+
+    def hurry(self) -> None:
+        """Gives up waiting for answers under way."""
+        self._uvicorn.force_exit = True
+
+
+@contextlib.contextmanager
+def stop_on_signals(
+    stop: asyncio.Event, hurry: Callable[[], None] | None = None
+) -> Generator[None]:
+    """SIGINT and SIGTERM set ``stop``; a further one calls ``hurry``. For the loop of the main thread."""
+    loop = asyncio.get_running_loop()
+
+    def hear() -> None:
+        if stop.is_set() and hurry is not None:
+            hurry()
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, hear)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine on uvloop, to its end."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+class _Quiet(uvicorn.Server):
+    """uvicorn's server without its signals, with a drain between "no new connections" and "close them"."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain | None) -> None:
+        super().__init__(config)
+        self._drain = drain
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        try:
+            if self._drain is not None:
+                await asyncio.wait_for(self._drain(), DRAIN_S)
+        except TimeoutError:
+            structlog.get_logger().warning("server.drain_cut", after_s=DRAIN_S)
+        finally:
+            await super().shutdown(sockets)
+
+
+def _configure(app: ASGIApp, message_bytes: int) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="none",
+        http=BoundedRequests,
+        ws="websockets-sansio",
+        ws_max_size=message_bytes,
+        # The channel protocol has heartbeats of its own, which also prove that the reader is alive.
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        # A forwarded address is whatever the sender says; nothing here is decided by one.
+        proxy_headers=False,
+        server_header=False,
+        headers=[("Server", SERVER)],
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=CONNECTIONS_S,
+    )
+
+
+async def _finish(serving: asyncio.Task[None]) -> None:
+    """Waits for the end of serving. A cancelled caller still gets the sockets closed first."""
+    done, _ = await asyncio.wait((serving,), timeout=DRAIN_S + 2 * CONNECTIONS_S)
+    if not done:
+        serving.cancel()
+        await asyncio.wait((serving,))
+    if not serving.cancelled() and (error := serving.exception()):
+        raise error
+
+
+def _explain(error: OSError, host: str, port: int) -> ConfigInvalid:
+    match error.errno:
+        case errno.EADDRINUSE:
+            reason = f"{port} on {host} is in use; choose another, or 0 for a free one"
+        case errno.EACCES:
+            reason = f"{port} may not be listened on by this user; choose one above 1023"
+        case errno.EADDRNOTAVAIL:
+            return ConfigInvalid("host", f"{host} is no address of this machine")
+        case _:
+            reason = f"{port} on {host}: {error.strerror}"
+    return ConfigInvalid("port", reason)
+
+
+def _compose_url(bound: socket.socket) -> str:
+    name: tuple[str, int] = bound.getsockname()[:2]
+    host, port = _WILDCARDS.get(name[0], name[0]), name[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

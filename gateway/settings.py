@@ -1,0 +1,186 @@
+"""What can be configured: one frozen model per section of ``passerelle.yaml``.
+
+Where the values come from, and what is said about a wrong one, is in ``settings_source``. The models know
+nothing of files. A setting exists once the thing that it sets is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter
+
+from passerelle.channels.limits import Limits
+from passerelle.core.principal import Scope
+from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.secret import Secret
+
+HEARTBEAT_SLACK_S: Final = 10.0
+DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
+EVERY_AGENT: Final = "*"
+NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+NAME_RULE: Final = "1 to 63 of a-z, 0-9, _ and -, with a letter or digit first"
+
+Durability: TypeAlias = Literal["everysec", "always"]
+AuthMode: TypeAlias = Literal["keys", "open"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["auto", "json", "console"]
+
+Name: TypeAlias = Annotated[str, Field(pattern=NAME_PATTERN)]
+Grant: TypeAlias = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$")]
+Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _check_url(text: str) -> str:
+    url = TypeAdapter(HttpUrl).validate_python(text)
+    if url.username or url.password:
+        raise ValueError("holds no credentials: name a variable in auth.bearer_env instead")
+    return text.rstrip("/")
+
+
+WebUrl: TypeAlias = Annotated[
+    str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})
+]
+
+
+class Section(BaseModel):
+    """A part of the file: immutable, and nothing unknown passes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AgentAuth(Section):
+    """How the gateway shows itself to an agent."""
+
+    bearer_env: str = Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        description="Environment variable that holds the bearer token.",
+    )
+
+    def read_bearer(self, environ: Mapping[str, str]) -> Secret | None:
+        """The token, or None where the variable is not set or empty."""
+        value = environ.get(self.bearer_env, "").strip()
+        return Secret(value) if value else None
+
+
+class AgentTimeout(Section):
+    """How long an agent may take."""
+
+    connect: Duration = Field(
+        default=parse_duration("5s"),
+        json_schema_extra={"default": "5s"},
+        description="Until a connection stands.",
+    )
+    query: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="For the card and for questions about a task.",
+    )
+    total: Duration = Field(
+        default=parse_duration("30m"),
+        json_schema_extra={"default": "30m"},
+        description="Longest time that one run may take.",
+    )
+    idle: Duration = Field(
+        default=parse_duration("2m"),
+        json_schema_extra={"default": "2m"},
+        description="Longest silence in a stream before the agent is asked.",
+    )
+
+
+class AgentSettings(Section):
+    """An agent that the gateway serves at ``/agents/<name>``."""
+
+    name: Name = Field(description="Served at /agents/<name>.")
+    url: WebUrl = Field(description="Where its agent card is.")
+    card_path: str = Field(
+        default="/.well-known/agent-card.json",
+        pattern=r"^/[^\s?#]*$",
+        description="Path of the card below the URL.",
+    )
+    auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
+    allowed_origins: tuple[WebUrl, ...] = Field(
+        default=(), description="Origins beside the card's own that the card may send calls to."
+    )
+    timeout: AgentTimeout = Field(default=AgentTimeout())
+    tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
+
+
+class ClientSettings(Section):
+    """A program, or a person, that may call with an API key."""
+
+    name: Name = Field(description="Its principal id.")
+    key_hash: str = Field(
+        pattern=r"^(sha256:)?[0-9a-f]{64}$",
+        description="SHA-256 of the key in hex; `passerelle key NAME` makes both.",
+    )
+    may_call: tuple[Grant, ...] = Field(
+        description="Names of agents it may call; `*` for every one."
+    )
+    scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
+    kind: Literal["person", "service", "agent"] = Field(
+        default="service", description="Agents never decide approvals."
+    )
+
+
+class ChannelSettings(Section):
+    """Limits of one WebSocket connection, and who may open one."""
+
+    origins: tuple[str, ...] = Field(
+        default=(), description="Origins of web pages beside the gateway's own, scheme included."
+    )
+    inbound_bytes: int = Field(default=65_536, ge=1_024, le=16_777_216)
+    subscriptions: int = Field(default=128, ge=1, le=10_000)
+    replay_events: int = Field(default=1_000, ge=1, le=10_000)
+    heartbeat: Duration = Field(
+        default=parse_duration("25s"),
+        json_schema_extra={"default": "25s"},
+        description="Time between signs of life; 10 s more is given up on.",
+    )
+
+    def limits(self) -> Limits:
+        """The limits as the channel protocol takes them."""
+        return Limits(
+            inbound_bytes=self.inbound_bytes,
+            subscriptions=self.subscriptions,
+            replay_events=self.replay_events,
+            heartbeat_s=self.heartbeat.seconds,
+            idle_s=self.heartbeat.seconds + HEARTBEAT_SLACK_S,
+        )
+
+
+class Settings(Section):
+    """The whole of it; immutable, so that a reload builds another one."""
+
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = Field(default=8080, description="Port to listen on; 0 takes a free one.")
+    public_url: WebUrl | None = Field(
+        default=None, description="How callers reach the gateway; it stands on agent cards."
+    )
+    redis_url: Secret | None = Field(
+        default=None,
+        description="redis://, rediss:// or unix:// of a server or cluster; absent: embedded engine.",
+    )
+    data_dir: Path = Field(
+        default=Path("~/.local/state/passerelle"),
+        description="Folder of the embedded engine and of the owner token, mode 0700; "
+        "by default $XDG_STATE_HOME/passerelle.",
+    )
+    engine_path: Path | None = Field(
+        default=None, description="The valkey-server or redis-server to embed; absent: found."
+    )
+    durability: Durability = Field(
+        default="everysec", description="When the embedded engine syncs its log to disk."
+    )
+    auth: AuthMode = Field(
+        default="keys", description="`open` takes everybody for the owner; on loopback only."
+    )
+    log_level: LogLevel = "info"
+    log_format: LogFormat = Field(
+        default="auto", description="`auto` is console on a terminal, else JSON."
+    )
+    agents: tuple[AgentSettings, ...] = ()
+    clients: tuple[ClientSettings, ...] = ()
+    channels: ChannelSettings = Field(default=ChannelSettings())

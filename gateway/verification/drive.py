@@ -1,0 +1,67 @@
+"""Whether something moves every task on: a living driver, a due row, or a question that is open (I9, AP-3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.status import ENDED, Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.delegation.run import read_driver
+from passerelle.gateway.duties.takeover import LEASE
+from passerelle.gateway.verification.report import Problem
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import EntityRef, Loaded
+    from passerelle.gateway.verification.stream import Look
+    from passerelle.store.store import Store
+
+
+async def find_undriven(store: Store, look: Look) -> list[Problem]:
+    """Tasks of a session that have not ended and that nothing would ever move on. A draft waits for its author."""
+    found: list[Problem] = []
+    for loaded in look.stored:
+        record = look.states.get(loaded.ref)
+        if not isinstance(record, TaskRecord) or record.status in ENDED | {Status.DRAFT}:
+            continue
+        if has_open_question(look, record.task_id) or await _is_moved_on(store, look, loaded):
+            continue
+        (again,) = await store.log.load([loaded.ref])
+        if again.stamp == loaded.stamp:
+            detail = f"{record.status}, without a driver, a due row or an open question"
+            found.append(Problem("undriven", look.session, record.task_id, detail))
+    return found
+
+
+def has_open_question(look: Look, task_id: str) -> bool:
+    """Whether somebody is asked something for the task."""
+    return any(
+        isinstance(record, ActionRecord) and record.is_open and record.scope.task_id == task_id
+        for record in look.states.values()
+    )
+
+
+async def _is_moved_on(store: Store, look: Look, task: Loaded) -> bool:
+    due = await store.inspection.read_due(task.ref.shard)
+    subjects = {task.ref.id, *_list_actions(look, task.ref)}
+    if any(member.split(":", 2)[1] in subjects for member in due):
+        return True
+    driver = read_driver(task.fields)
+    if driver is None:
+        return False
+    driven = await store.inspection.read_driver_set(task.ref.shard, driver.instance)
+    # A set that has run out, or is gone, counts as long as its row is there: its runs will be taken over.
+    return (
+        driven is not None
+        and driven.number == driver.number
+        and task.ref.id in driven.tasks
+        and f"{LEASE}:{driver.instance}" in due
+    )
+
+
+def _list_actions(look: Look, task: EntityRef) -> list[str]:
+    return [
+        record.request.action_id
+        for record in look.states.values()
+        if isinstance(record, ActionRecord) and record.scope.task_id == task.id
+    ]

@@ -1,0 +1,201 @@
+"""From what a peer asks to the question that people see: our title, its words made harmless, bound by a digest.
+
+The title is ours, so that no peer writes the line that people read first. What cannot be shown whole, or may have
+lost digits, cannot be allowed: the options that allow are left out, and the question says why. "Always" would write
+a grant, and is offered only where there are grants.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from passerelle.core.approval_guards import MAX_LIFETIME_MS, TITLE_LIMIT
+from passerelle.core.canonical import canonicalize
+from passerelle.core.display import escape_line
+from passerelle.core.errors import InvalidInput
+from passerelle.core.facts import Scope
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import (
+    ActionKind,
+    ActionType,
+    OnTimeout,
+    Option,
+    OptionKind,
+    Origin,
+    RemotePause,
+    Request,
+    Risk,
+)
+from passerelle.core.prompt import PeerPrompt
+from passerelle.core.response_schema import TEXT_SCHEMA, check_schema
+from passerelle.permission_bridge.policy import Evaluation
+from passerelle.permission_bridge.subject import Shown, show_subject
+from passerelle.permission_bridge.views import compute_digest, render_request
+
+MINUTE_MS: Final = 60_000
+OPTION_NAME_LIMIT: Final = 40
+OPTION_LIMIT: Final = 6
+SCHEMA_LIMIT_BYTES: Final = 1536
+LIFETIME_MS: Final[dict[Risk, int]] = {
+    "low": 15 * MINUTE_MS,
+    "medium": 60 * MINUTE_MS,
+    "high": 240 * MINUTE_MS,
+    "critical": 240 * MINUTE_MS,
+}
+DELEGATION_LIFETIME_MS: Final = 24 * 60 * MINUTE_MS
+ANSWER: Final = Option("answer", "Reply", "answer")
+CANCEL: Final = Option("cancel", "Cancel the task", "cancel")
+
+_OPTION_ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
+_ONCE: Final[frozenset[OptionKind]] = frozenset({"allow_once", "reject_once", "answer", "cancel"})
+_CONSENTING: Final[frozenset[OptionKind]] = frozenset({"allow_once", "allow_always"})
+_WORDS: Final[frozenset[ActionKind]] = frozenset({"input", "auth"})
+_ON_TIMEOUT: Final[dict[ActionKind, OnTimeout]] = {
+    "permission": "reject",
+    "confirmation": "reject",
+    "input": "keep_waiting",
+    "auth": "cancel_task",
+}
+_PHRASES: Final[dict[ActionType, str]] = {
+    "delegation": "to pass work on",
+    "inbound_call": "to be called",
+    "tool_call": "to run a tool",
+    "command": "to run a command",
+    "file_change": "to change files",
+    "network": "to use the network",
+    "process": "to control a process",
+    "credential": "to use a credential",
+    "cancel_task": "to cancel a task",
+    "policy_change": "to change the policy",
+    "device_pairing": "to pair a device",
+    "free_input": "to go on",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The work that waits, and whose it is.
+
+    ``owner`` is the key of the principal who decides, ``principal`` the id of the one for whom the work is
+    done. ``scope`` has the ids of the task and its run. ``peer`` is the configured name.
+    """
+
+    action_id: str
+    owner: str
+    tenant: str
+    principal: str
+    peer: str
+    scope: Scope
+    card_hash: str | None = None
+    group_id: str | None = None
+
+
+def make_request(
+    prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
+) -> Request:
+    """The question, ready to be opened at ``now_ms``; the digest binds all that decides (P6)."""
+    shown = show_subject(prompt)
+    schema, schema_reason = _read_schema(prompt)
+    reasons = (*evaluation.risk_reasons, *shown.doubts, *schema_reason)
+    request = Request(
+        action_id=asking.action_id,
+        kind=prompt.kind,
+        action_type=prompt.action_type,
+        title=make_title(prompt.kind, prompt.action_type, asking.peer),
+        owner=asking.owner,
+        tenant=asking.tenant,
+        principal=asking.principal,
+        origin=Origin("outbound", "peer", asking.peer, asking.card_hash),
+        options=choose_options(prompt, shown, answerable=not schema_reason),
+        digest="",
+        risk=evaluation.risk,
+        on_timeout=_ON_TIMEOUT[prompt.kind],
+        created_ms=now_ms,
+        expires_ms=choose_expiry(prompt, evaluation.risk, now_ms),
+        policy_version=evaluation.policy_version,
+        evaluation_id=evaluation.evaluation_id,
+        subject=shown.subject,
+        peer_message=shown.message,
+        remote=RemotePause(
+            dialect=prompt.dialect,
+            native_id=prompt.native_id,
+            occurrence=prompt.occurrence,
+            native_status=prompt.native_status,
+            message_id=prompt.message_id,
+        ),
+        response_schema=schema,
+        destructive=prompt.destructive,
+        group_id=asking.group_id,
+        risk_reasons=reasons,
+    )
+    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+
+
+def make_title(kind: ActionKind, action_type: ActionType, peer: str) -> str:
+    """One line of ours, with the configured name of the peer and none of its words."""
+    phrase = _PHRASES[action_type]
+    wants = {
+        "permission": f"asks for permission {phrase}",
+        "confirmation": f"asks for a confirmation {phrase}",
+        "input": "asks for an answer",
+        "auth": "asks for an authorization",
+    }[kind]
+    name = escape_line(peer)
+    room = TITLE_LIMIT - len(wants) - 1
+    return f"{name if len(name) <= room else name[: room - 1] + '…'} {wants}"
+
+
+def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tuple[Option, ...]:
+    """What may be chosen: the peer's options as far as they can be answered for, and always a way to say no."""
+    wants_words = prompt.kind in _WORDS
+    offered: dict[str, Option] = {}
+    for option in prompt.options:
+        fits = option.kind in _ONCE and _OPTION_ID.fullmatch(option.option_id) is not None
+        consents = option.kind in _CONSENTING and (shown.doubts or wants_words)
+        words = option.kind == "answer" and not (wants_words and answerable)
+        if fits and not consents and not words:
+            name = escape_line(option.name)[:OPTION_NAME_LIMIT] or option.option_id
+            offered.setdefault(option.option_id, replace(option, name=name))
+    if len(offered) > OPTION_LIMIT:
+        # Half a list of choices would mislead: what is left is to say no.
+        offered.clear()
+    kinds = {option.kind for option in offered.values()}
+    if wants_words and answerable and "answer" not in kinds:
+        offered.setdefault(ANSWER.option_id, ANSWER)
+    if not kinds & {"reject_once", "cancel"}:
+        offered[CANCEL.option_id] = CANCEL
+    return tuple(offered.values())
+
+
+def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:
+    """Until when an answer counts: by risk, words until the hard maximum, never after the peer's own end."""
+    if prompt.kind == "input":
+        lifetime = MAX_LIFETIME_MS
+    elif prompt.action_type == "delegation":
+        lifetime = DELEGATION_LIFETIME_MS
+    else:
+        lifetime = LIFETIME_MS[risk]
+    ends = now_ms + lifetime
+    if prompt.expires_ms is not None:
+        # A question that has ended already is still opened, and ends at once: nothing is dropped unseen.
+        ends = max(now_ms + 1, min(ends, prompt.expires_ms))
+    return ends
+
+
+def _read_schema(prompt: PeerPrompt) -> tuple[JsonObject | None, tuple[str, ...]]:
+    """The schema of an answer in words, and why there is none that can be held."""
+    if prompt.kind not in _WORDS:
+        return None, ()
+    if prompt.response_schema is None:
+        return TEXT_SCHEMA, ()
+    try:
+        check_schema(prompt.response_schema)
+        is_large = len(canonicalize(prompt.response_schema)) > SCHEMA_LIMIT_BYTES
+    except InvalidInput:
+        is_large = True
+    if is_large:
+        # Not a word of the schema here: it is the peer's, and this line is ours.
+        return None, ("an answer could not be checked: the form is not a small, flat one",)
+    return prompt.response_schema, ()

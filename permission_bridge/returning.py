@@ -1,0 +1,181 @@
+"""The way of an answer back to the peer, one step at a time: look first, send once, never again blindly.
+
+A peer that has our answer may not say so: the connection broke, or it is slow to read. Sending a second time could
+run a tool twice, and deduplication by message id is only a MAY of A2A (1.0, section 3.3.1). So each step begins
+with GetTask. What it says outweighs what we believe: our message in the history is a delivery, another question
+is the end of this one, a task that ended takes no answer. Only a task that still waits for this very answer is sent to,
+and after an attempt with an unknown outcome only once the peer can no longer be reading it.
+
+An unreachable peer is tried until the caller gives the run up as lost. Times are milliseconds of one clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
+from passerelle.core.times import parse_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+
+BACKOFF_MS: Final = 10_000
+BACKOFF_MAX_MS: Final = 300_000
+SETTLE_MS: Final = 5_000
+"""Beyond the peer's request timeout, until an attempt of unknown outcome counts as not received."""
+_FINAL_CODES: Final = frozenset({-32001, -32004, -32602})
+"""Task not found, unsupported operation, invalid params: sending again cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillWaiting:
+    """GetTask: the task waits; ``same`` says for the same occurrence."""
+
+    same: bool
+    native_status: str
+    has_message: bool | None = None
+    """Whether our message id is in the history; None when the peer shows no history."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOn:
+    """GetTask: the task works, and waits for nobody."""
+
+    native_status: str
+    has_message: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """GetTask: the task is in a terminal state."""
+
+    native_status: str
+    has_message: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """GetTask: the peer does not know the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """GetTask was not answered, or not with a task."""
+
+
+Sight: TypeAlias = StillWaiting | RunningOn | Ended | Gone | Unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Attempts:
+    """The attempts *before* this step; any of them may have reached the peer.
+
+    ``last_ms`` is the time of the last one, if there was any; ``refused`` says that it was answered with an error
+    that no repeat can change.
+    """
+
+    count: int = 0
+    last_ms: int = 0
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Store the attempt (BeginReturn), then send once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The peer has the answer (FinishReturn)."""
+
+    native_status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """The peer will never take the answer (FailReturn)."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Nothing to do before ``at_ms``: the time of the due row."""
+
+    at_ms: int
+
+
+Step: TypeAlias = Send | Returned | Undeliverable | WaitUntil
+
+
+def read_attempts(record: ActionRecord, *, refused: bool = False) -> Attempts:
+    """The attempts that stand in a record, to be read before a further one is stored."""
+    # After a retry that a person asked for, the time is that of the asking: later than the attempt, never earlier.
+    return Attempts(record.return_attempts, parse_ms(record.updated_at), refused)
+
+
+def choose_step(sight: Sight, attempts: Attempts, now_ms: int, request_timeout_ms: int) -> Step:
+    """What to do about an answer that is ``owed`` or ``returning``, given what GetTask said just now."""
+    match sight:
+        case Unreachable():
+            return WaitUntil(now_ms + back_off(attempts.count))
+        case Gone():
+            return Undeliverable("task_not_found")
+        case StillWaiting() | RunningOn() | Ended() if sight.has_message:
+            return Returned(sight.native_status)
+        case StillWaiting(same=False):
+            return Undeliverable("stale")
+        case StillWaiting():
+            return _try_again(attempts, now_ms, request_timeout_ms)
+        case RunningOn(has_message=None, native_status=native_status) if attempts.count:
+            return Returned(native_status)
+        case RunningOn():
+            # It went on by itself: its history, or the lack of any attempt, says that it never saw our answer.
+            return Undeliverable("peer_moved_on")
+        case Ended():
+            return Undeliverable("peer_terminal")
+        case _:
+            assert_never(sight)
+
+
+def back_off(attempts: int) -> int:
+    """Milliseconds until the next look: 10 s, doubling, at most 5 min."""
+    return min(BACKOFF_MS << min(max(attempts - 1, 0), 10), BACKOFF_MAX_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Ask GetTask again, not before ``at_ms``; ``refused`` belongs into the ``Attempts`` of that step."""
+
+    at_ms: int
+    refused: bool = False
+
+
+def judge_sending(
+    outcome: PeerOutcome, native_status: str | None, attempts: int, now_ms: int
+) -> Returned | LookAgain:
+    """What a sent answer came to: only an answer of the peer is a delivery, everything else goes back to GetTask.
+
+    ``attempts`` counts this one; ``native_status`` is the state in the peer's answer, None for a bare Message.
+    """
+    match outcome:
+        case Answered():
+            return Returned(native_status or "unknown")
+        case Refused(code=code):
+            is_final = code in _FINAL_CODES
+            return LookAgain(now_ms if is_final else now_ms + back_off(attempts), is_final)
+        case Unreached() | Unknown() | Malformed():
+            return LookAgain(now_ms + back_off(attempts))
+        case _:
+            assert_never(outcome)
+
+
+def _try_again(attempts: Attempts, now_ms: int, request_timeout_ms: int) -> Step:
+    if attempts.refused:
+        return Undeliverable("peer_refused")
+    if attempts.count == 0:
+        return Send()
+    # A time in the future is another machine's clock; it counts as now, which only waits longer.
+    settled_ms = min(attempts.last_ms, now_ms) + request_timeout_ms + SETTLE_MS
+    return Send() if now_ms > settled_ms else WaitUntil(settled_ms + 1)

@@ -1,0 +1,120 @@
+"""What a peer wants to do, as it is shown and bound: escaped, complete or openly incomplete.
+
+The subject is ``{type, content, bytes, lossy, truncated, messageDigest}``. ``content`` is the peer's, so nothing in
+it can pose as a statement of the gateway. ``messageDigest`` covers the peer's words, which are shown apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from passerelle.core.canonical import canonicalize, digest
+from passerelle.core.display import escape_text
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.payloads.approval import ActionType
+from passerelle.core.prompt import PeerPrompt
+
+MESSAGE_LIMIT_BYTES: Final = 3 * 1024
+SUBJECT_LIMIT_BYTES: Final = 8 * 1024
+"""Both as JSON. Together with the rest of a question they stay below the 16 KiB of a fact (ENV-11)."""
+PREVIEW_LIMIT: Final = 2000
+DEPTH_LIMIT: Final = 32
+SAFE_INTEGER: Final = 2**53
+
+_TYPES: Final[dict[ActionType, str]] = {
+    "tool_call": "tool_call",
+    "command": "command",
+    "file_change": "file_change",
+    "network": "network",
+    "delegation": "delegation",
+    "credential": "credential",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The subject and the peer's words as people see them; ``doubts`` are the reasons why nobody may allow it."""
+
+    subject: JsonObject
+    message: str | None
+    doubts: tuple[str, ...]
+
+
+def show_subject(prompt: PeerPrompt) -> Shown:
+    """Everything that a prompt shows, made safe; never raises."""
+    message, is_cut = _show_message(prompt.text)
+    copy = _SafeCopy()
+    content = copy.of(prompt.subject or {}, DEPTH_LIMIT)
+    canonical = canonicalize(content)
+    is_large = len(canonical) > SUBJECT_LIMIT_BYTES
+    lossy = prompt.lossy or copy.is_lossy
+    subject: JsonObject = {
+        "type": _TYPES.get(prompt.action_type, "unknown"),
+        "content": content,
+        "bytes": len(canonical),
+        "lossy": lossy,
+        "truncated": is_large or copy.is_partial or is_cut,
+    }
+    if is_large:
+        preview = canonical[:PREVIEW_LIMIT].decode(errors="ignore")
+        subject["content"] = {"preview": preview}
+        subject["contentDigest"] = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+    if message is not None:
+        subject["messageDigest"] = digest(message)
+    doubts = {
+        "the peer's words do not fit and were cut": is_cut,
+        "the content does not fit and is not shown whole": is_large or copy.is_partial,
+        "a number may have lost digits": lossy,
+    }
+    return Shown(subject, message, tuple(doubt for doubt, holds in doubts.items() if holds))
+
+
+def _show_message(text: str | None) -> tuple[str | None, bool]:
+    if text is None or not text.strip():
+        return None, False
+    # Nothing gets shorter by escaping, so the rest needs no look.
+    shown = escape_text(text[:MESSAGE_LIMIT_BYTES])
+    if len(text) <= MESSAGE_LIMIT_BYTES and len(canonicalize(shown)) <= MESSAGE_LIMIT_BYTES:
+        return shown, False
+    kept = canonicalize(shown)[1 : MESSAGE_LIMIT_BYTES // 2].decode(errors="ignore")
+    return f"{kept} [the text is longer: {len(text)} characters]", True
+
+
+class _SafeCopy:
+    """Copies a value into one that can be shown and has a canonical form, and remembers what was lost."""
+
+    def __init__(self) -> None:
+        self.is_lossy = False
+        self.is_partial = False
+
+    def of(self, value: Json, depth: int) -> Json:
+        """The copy; what is nested deeper than ``depth`` is left out."""
+        match value:
+            case str():
+                return escape_text(value)
+            case bool() | None:
+                return value
+            case int() | float():
+                return self._of_number(value)
+            case _ if depth == 0:
+                self.is_partial = True
+                return "…"
+            case dict():
+                members = {
+                    escape_text(name): self.of(member, depth - 1) for name, member in value.items()
+                }
+                # Two names that look the same once escaped are one member here.
+                self.is_partial |= len(members) < len(value)
+                return members
+            case list():
+                return [self.of(item, depth - 1) for item in value]
+
+    def _of_number(self, value: float) -> Json:
+        """Digits beyond 2^53 do not survive a reader of floats: such a number is spelt out, and not trusted."""
+        if math.isfinite(value) and abs(value) < SAFE_INTEGER:
+            return value
+        self.is_lossy = True
+        return str(value)

@@ -1,0 +1,125 @@
+"""How a question looks from outside: one JSON object for devices, HTTP and the list of pending ones alike.
+
+Whoever has the view can compute the digest from what it shows (``compute_digest``), and so approves what it
+rendered. Ids of the peer are not in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.canonical import digest
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.facts import Scope
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import Decision, Request
+
+BINDING_VERSION: Final = 1
+BOUND: Final = (
+    "actionId",
+    "kind",
+    "peer",
+    "cardDigest",
+    "taskId",
+    "runId",
+    "occurrence",
+    "subject",
+    "options",
+    "responseSchema",
+    "quorum",
+    "expiresAt",
+    "policyVersion",
+)
+"""The members of a view that an answer is bound to; one that is absent counts as null."""
+
+
+def compute_digest(view: JsonObject) -> str:
+    """``sha256:…`` over the canonical JSON (RFC 8785) of ``{"v": 1}`` and the ``BOUND`` members.
+
+    Raises:
+        InvalidInput: a member has no canonical form, such as a whole number beyond 2^53.
+    """
+    binding: JsonObject = {name: view.get(name) for name in BOUND}
+    return digest({"v": BINDING_VERSION, **binding})
+
+
+def render_view(record: ActionRecord) -> JsonObject:
+    """The question as it stands now, its decision included once it is closed."""
+    view: JsonObject = {
+        "actionId": record.request.action_id,
+        "rev": record.rev,
+        "state": record.state,
+        **render_request(record.request, record.scope),
+        "returnState": record.return_state,
+    }
+    if record.return_attempts:
+        view["returnAttempts"] = record.return_attempts
+    if record.return_error is not None:
+        view["returnError"] = record.return_error
+    if record.superseded_by is not None:
+        view["supersededBy"] = record.superseded_by
+    if record.decision is not None:
+        view["decision"] = render_decision(record.decision)
+    return view
+
+
+def render_request(request: Request, scope: Scope) -> JsonObject:
+    """What was asked: nothing in it changes while the question lives."""
+    members: dict[str, Json] = {
+        "actionId": request.action_id,
+        "digest": request.digest,
+        "kind": request.kind,
+        "actionType": request.action_type,
+        "title": request.title,
+        "description": request.description,
+        "peerMessage": request.peer_message,
+        "subject": request.subject,
+        "options": [
+            {"optionId": option.option_id, "name": option.name, "kind": option.kind}
+            for option in request.options
+        ],
+        "responseSchema": request.response_schema,
+        "destructive": request.destructive,
+        "risk": request.risk,
+        "riskReasons": list(request.risk_reasons),
+        "direction": request.origin.direction,
+        "askedBy": request.origin.asked_by,
+        "appliesTo": request.origin.applies_to,
+        "peer": request.origin.peer,
+        "cardDigest": request.origin.card_hash,
+        "occurrence": request.remote.occurrence if request.remote else None,
+        "quorum": {"need": 1},
+        "policyVersion": request.policy_version,
+        "evaluationId": request.evaluation_id,
+        "groupId": request.group_id,
+        "createdAt": format_ms(request.created_ms),
+        "expiresAt": format_ms(request.expires_ms),
+        "onTimeout": request.on_timeout,
+        "sessionId": scope.session_id,
+        "threadId": scope.thread_id,
+        "turnId": scope.turn_id,
+        "taskId": scope.task_id,
+        "runId": scope.run_id,
+    }
+    return {name: member for name, member in members.items() if member is not None}
+
+
+def render_decision(decision: Decision) -> JsonObject:
+    """Who closed it and how; the same for the one who won and for those who came late."""
+    members: dict[str, Json] = {
+        "decisionId": decision.decision_id,
+        "outcome": decision.outcome,
+        "optionId": decision.option_id,
+        "cause": decision.cause,
+        "source": decision.source,
+        "decidedBy": decision.decided_by,
+        "decidedKind": decision.decided_kind,
+        "deviceName": decision.device_name,
+        "decidedAt": decision.decided_at,
+        "comment": decision.comment,
+        "content": decision.content,
+    }
+    return {name: member for name, member in members.items() if member is not None}

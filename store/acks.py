@@ -1,0 +1,57 @@
+"""Acknowledged positions of devices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import AckResult, StreamRef
+    from passerelle.store.nodes import Nodes
+
+KEEP_MS: Final = 7 * 24 * 3600 * 1000
+"""An ack holds its stream for a week after the device was last seen."""
+
+
+class RedisAcks:
+    """``core.ports.Acks`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def store_ack(
+        self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
+    ) -> AckResult:
+        """Moves the acknowledged cursor forward, never back (CHN-5).
+
+        ``cursor`` reads ``<epoch>.<sequence>.<chain>``; an empty one sets the generation only.
+        """
+        epoch, sequence = "", "0"
+        if cursor:
+            epoch, sequence, _ = cursor.split(".")
+        packed = read_script("ack").pack_call(
+            [keys.stream_acks(stream), keys.head(stream)],
+            {
+                "device": device,
+                "gen": str(generation),
+                "cursor": cursor or False,
+                "epoch": epoch,
+                "seq": sequence,
+                "seen": str(now_ms),
+                "keep": str(KEEP_MS),
+            },
+        )
+        reply = await retry(lambda: self._nodes.write(stream.shard, packed))
+        return cast("AckResult", cast("bytes", reply).decode())
+
+    async def read_ack(self, stream: StreamRef, device: str) -> str | None:
+        """The cursor that a device acknowledged last."""
+        command = pack("HGET", keys.stream_acks(stream), device)
+        [row] = await retry(lambda: self._nodes.read(stream.shard, command))
+        if not isinstance(row, bytes):
+            return None
+        return row.split(b"|")[1].decode() or None

@@ -1,0 +1,200 @@
+"""From a batch to the arguments of the ``append`` script, and from its reply to a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Conflict,
+    EntityKind,
+    EntityRef,
+    Fenced,
+    Late,
+    StaleEpoch,
+    Stamp,
+    Unclaimed,
+)
+from passerelle.core.errors import TooLarge
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.batch import AppendResult, Batch, EntityWrite
+    from passerelle.core.events import EncodedEvent
+    from passerelle.store.connection import Reply
+    from passerelle.store.scripts import ControlValue
+
+MOST_EVENTS: Final = 64
+MOST_BYTES: Final = 256 * 1024
+IDEMPOTENCY: Final = "idempotency"
+"""What ``Conflict.entity`` names when a key came with another digest."""
+
+_Texts: TypeAlias = "list[bytes]"
+
+
+class Arguments:
+    """KEYS and byte strings of one call; the control argument names both by their place."""
+
+    def __init__(self, fixed: Iterable[str]) -> None:
+        self.keys = list(fixed)
+        self.values: _Texts = []
+        self._places = {key: place for place, key in enumerate(self.keys, 1)}
+
+    def key(self, key: str) -> int:
+        """The place of a key in KEYS."""
+        if key not in self._places:
+            self.keys.append(key)
+            self._places[key] = len(self.keys)
+        return self._places[key]
+
+    def value(self, value: bytes) -> int:
+        """The place of a byte string in ARGV, after the control argument."""
+        self.values.append(value)
+        return len(self.values) + 1
+
+    def event(self, event: EncodedEvent) -> list[ControlValue]:
+        """An event as the scripts take it."""
+        offset, length = event.frame or (-1, 0)
+        body = self.value(event.body)
+        return [event.event_id, event.type, body, offset, length, event.facade or ""]
+
+
+def pack_append(batch: Batch) -> bytes:
+    """The whole call.
+
+    Raises:
+        TooLarge: more than 64 events or 256 KiB.
+        ValueError: the batch names another shard, or nothing that tells a repeat from a second call.
+    """
+    check_batch(batch)
+    shard = batch.shard
+    stream = StreamRef(StreamKind.SESSION, batch.session)
+    arguments = Arguments(
+        (
+            keys.head(stream),
+            keys.entries(stream),
+            keys.meta(shard),
+            keys.due(shard),
+            keys.session_open(shard, batch.session),
+            keys.session_tasks(shard, batch.session),
+            keys.stream_targets(stream),
+            keys.feed(shard),
+            keys.stream_hints(stream),
+        )
+    )
+    control: dict[str, ControlValue] = {
+        "session": batch.session,
+        "op": batch.op,
+        "shard_epoch": str(batch.shard_epoch),
+        "mint": batch.stream_epoch,
+        "events": [arguments.event(event) for event in batch.events],
+        "entities": [_entity(write, arguments) for write in batch.entities],
+        "fence": _fence(batch, arguments),
+        "runs": [
+            [
+                arguments.key(keys.own(shard, move.driver.instance)),
+                str(move.driver.number),
+                move.run,
+                move.task,
+                move.enters,
+            ]
+            for move in batch.runs
+        ],
+        "claim": [batch.claim.member, batch.claim.token] if batch.claim else False,
+        "not_after": _text_or_false(batch.not_after_ms),
+        "due": [[row.member, _text_or_false(row.at_ms)] for row in batch.due],
+        "open": [
+            [change.entity, False if change.event is None else change.event + 1]
+            for change in batch.open
+        ],
+        "times": [[facade, str(at_ms)] for facade, at_ms in batch.task_times],
+        "feed": batch.feed,
+        "idem": _idempotency(batch, arguments),
+    }
+    if sum(map(len, arguments.values)) > MOST_BYTES:
+        raise TooLarge("a batch", MOST_BYTES)
+    return read_script("append").pack_call(arguments.keys, control, arguments.values)
+
+
+def check_batch(batch: Batch) -> None:
+    """Refuses a batch that the script could not treat as one decision.
+
+    Raises:
+        TooLarge: more than 64 events.
+        ValueError: the batch names another shard, or nothing that tells a repeat from a second call.
+    """
+    if len(batch.events) > MOST_EVENTS:
+        raise TooLarge("a batch", MOST_BYTES)
+    if batch.idem is None and not any(write.snapshot or write.fields for write in batch.entities):
+        message = "a batch writes an entity or carries an idempotency row: else a retry runs twice"
+        raise ValueError(message)
+    for write in batch.entities:
+        if write.ref.shard != batch.shard:
+            message = f"{write.ref.id} is not in the shard of {batch.session}"
+            raise ValueError(message)
+
+
+def read_append(reply: Reply, batch: Batch) -> AppendResult:
+    """The result that a reply of the script stands for."""
+    match cast("list[bytes | int]", reply):
+        case [b"ok", first, last, chain, now]:
+            return Appended(int(first), int(last), _text(chain), int(now))
+        case [b"again", 1, bytes(result)]:
+            return Again(result)
+        case [b"again", *_]:
+            return Again(None)
+        case [b"conflict", int(place), version, op]:
+            entity = batch.entities[place - 1].ref.id if place else IDEMPOTENCY
+            return Conflict(entity, Stamp(int(version), _text(op)))
+        case [b"fenced"]:
+            return Fenced()
+        case [b"unclaimed"]:
+            return Unclaimed()
+        case [b"late", now]:
+            return Late(int(now))
+        case [b"epoch", epoch]:
+            return StaleEpoch(int(epoch))
+        case other:
+            message = f"append answered {other!r}"
+            raise ValueError(message)
+
+
+def _entity(write: EntityWrite, arguments: Arguments) -> list[ControlValue]:
+    parts = [
+        -(piece + 1) if isinstance(piece, int) else arguments.value(piece)
+        for piece in write.snapshot
+    ]
+    fields: list[list[str | int]] = [
+        [name, 0 if value is None else arguments.value(value)]
+        for name, value in write.fields.items()
+    ]
+    key = arguments.key(keys.entity(write.ref))
+    return [key, str(write.expected.version), write.expected.op, parts, fields]
+
+
+def _fence(batch: Batch, arguments: Arguments) -> ControlValue:
+    if batch.fence is None:
+        return False
+    task = EntityRef(EntityKind.TASK, batch.fence.task)
+    return [arguments.key(keys.entity(task)), str(batch.fence.driver)]
+
+
+def _idempotency(batch: Batch, arguments: Arguments) -> ControlValue:
+    row = batch.idem
+    if row is None:
+        return False
+    key = arguments.key(keys.idempotency(batch.shard, row.key))
+    return [key, row.digest, arguments.value(row.result), str(row.ttl_ms)]
+
+
+def _text_or_false(number: int | None) -> str | bool:
+    return False if number is None else str(number)
+
+
+def _text(value: bytes | int) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,236 @@
+"""Calls of one event-loop tick travel together: one write, one read, each caller its own reply.
+
+A lone caller goes straight to the socket. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
+written once: what it means when no reply comes is for the caller to judge, by its operation id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import NoScriptError, RedisError
+
+from passerelle.store.connection import Reply, Wire, connect, make_connection, pack, read_reply
+from passerelle.store.failures import explain_break, explain_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from passerelle.core.errors import StoreUnavailable
+    from passerelle.store.connection import Endpoint
+
+ANSWER_S: Final = 2.0
+QUEUE_LIMIT: Final = 1000
+_BATCH_LIMIT: Final = 256
+_IDLE_PING_S: Final = 15.0
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    packed: bytes
+    count: int
+    replies: list[Reply | RedisError] = field(default_factory=list["Reply | RedisError"])
+    failure: StoreUnavailable | None = None
+    confirmed: int = 0
+    done: asyncio.Future[None] | None = None
+
+    def finish(self) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The replies of one call, and how many replicas confirmed its batch (0 where nobody asked)."""
+
+    replies: list[Reply]
+    confirmed: int
+
+
+class Batcher:
+    """A few connections to one primary, each carrying one batch at a time.
+
+    ``scripts`` are loaded when the server does not know one. With ``wait_ms`` each batch ends in one
+    ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        scripts: Sequence[bytes],
+        *,
+        connections: int = 1,
+        wait_ms: int | None = None,
+    ) -> None:
+        self._load = [pack("SCRIPT", "LOAD", text) for text in scripts]
+        self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
+        self._free = [make_connection(endpoint) for _ in range(connections)]
+        self._all = tuple(self._free)
+        self._used_at: dict[Wire, float] = {}
+        self._queue: deque[_Call] = deque()
+        self._places = asyncio.Semaphore(QUEUE_LIMIT)
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._kicked = False
+
+    async def call(self, packed: bytes, count: int = 1) -> Answer:
+        """Sends bytes that hold ``count`` commands and returns their replies.
+
+        Raises:
+            StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
+            Redirected: another node serves the shard.
+        """
+        call = _Call(packed, count)
+        if len(self._free) == len(self._all) and not self._queue:
+            await self._call_alone(call)
+        else:
+            await self._call_queued(call)
+        if call.failure is not None:
+            raise call.failure
+        for reply in call.replies:
+            if isinstance(reply, RedisError):
+                raise explain_reply(reply) from reply
+        replies = [reply for reply in call.replies if not isinstance(reply, RedisError)]
+        return Answer(replies, call.confirmed)
+
+    def waiting(self) -> int:
+        """How many calls wait for a connection: a gauge, and never above ``QUEUE_LIMIT``."""
+        return len(self._queue)
+
+    async def close(self) -> None:
+        """Waits for what is under way, then closes the connections."""
+        while self._pumps:
+            await asyncio.gather(*self._pumps)
+        for wire in self._all:
+            await wire.disconnect()
+
+    async def _call_alone(self, call: _Call) -> None:
+        wire = self._free.pop()
+        try:
+            await self._exchange(wire, [call])
+        except asyncio.CancelledError:
+            # Its reply is still on the way: somebody has to read it before the next call.
+            self._spawn(self._settle(wire, call))
+            raise
+        except BaseException:
+            self._release(wire)
+            raise
+        self._release(wire)
+
+    async def _call_queued(self, call: _Call) -> None:
+        await self._places.acquire()
+        call.done = asyncio.get_running_loop().create_future()
+        self._queue.append(call)
+        self._kick()
+        await call.done
+
+    def _kick(self) -> None:
+        if self._queue and self._free and not self._kicked:
+            self._kicked = True
+            asyncio.get_running_loop().call_soon(self._start_pump)
+
+    def _start_pump(self) -> None:
+        self._kicked = False
+        if self._queue and self._free:
+            self._spawn(self._pump(self._free.pop()))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._pumps.add(task)
+        task.add_done_callback(self._pumps.discard)
+
+    async def _pump(self, wire: Wire) -> None:
+        calls: list[_Call] = []
+        try:
+            while self._queue:
+                calls = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_LIMIT))]
+                for _ in calls:
+                    self._places.release()
+                await self._exchange(wire, calls)
+                for call in calls:
+                    call.finish()
+        except BaseException as error:
+            for call in calls:
+                call.failure = explain_break(error, sent=True)
+                call.finish()
+            raise
+        finally:
+            self._release(wire)
+
+    def _release(self, wire: Wire) -> None:
+        self._free.append(wire)
+        self._kick()
+
+    async def _settle(self, wire: Wire, call: _Call) -> None:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await _collect(wire, [call])
+                if self._wait is not None:
+                    await read_reply(wire)
+        except (RedisError, OSError, TimeoutError):
+            await wire.disconnect(nowait=True)
+        finally:
+            self._release(wire)
+
+    async def _exchange(self, wire: Wire, calls: list[_Call]) -> None:
+        sent = False
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._make_live(wire)
+                sent = True
+                await self._send_and_collect(wire, calls)
+                await self._repeat_unknown_scripts(wire, calls)
+            self._used_at[wire] = asyncio.get_running_loop().time()
+        except asyncio.CancelledError:
+            if not sent:
+                await wire.disconnect(nowait=True)
+            raise
+        except (RedisError, OSError, TimeoutError) as error:
+            await wire.disconnect(nowait=True)
+            for call in calls:
+                if len(call.replies) < call.count:
+                    call.failure = explain_break(error, sent=sent)
+
+    async def _send_and_collect(self, wire: Wire, calls: list[_Call]) -> None:
+        packed = [call.packed for call in calls]
+        if self._wait is not None:
+            packed.append(self._wait)
+        await wire.send_packed_command(packed, check_health=False)
+        await _collect(wire, calls)
+        if self._wait is not None:
+            confirmed = await read_reply(wire)
+            for call in calls:
+                call.confirmed = confirmed if isinstance(confirmed, int) else 0
+
+    async def _repeat_unknown_scripts(self, wire: Wire, calls: list[_Call]) -> None:
+        unknown = [
+            call
+            for call in calls
+            if any(isinstance(reply, NoScriptError) for reply in call.replies)
+        ]
+        if not unknown:
+            return
+        await wire.send_packed_command(self._load, check_health=False)
+        for _ in self._load:
+            await read_reply(wire)
+        for call in unknown:
+            call.replies.clear()
+        await self._send_and_collect(wire, unknown)
+
+    async def _make_live(self, wire: Wire) -> None:
+        """Opens the connection, or makes sure that an idle one has not died unnoticed."""
+        if wire.is_connected and await wire.can_read():
+            await wire.disconnect(nowait=True)
+        if not wire.is_connected:
+            await connect(wire)
+        elif asyncio.get_running_loop().time() - self._used_at.get(wire, 0.0) > _IDLE_PING_S:
+            await wire.send_packed_command([pack("PING")], check_health=False)
+            await read_reply(wire)
+
+
+async def _collect(wire: Wire, calls: list[_Call]) -> None:
+    for call in calls:
+        while len(call.replies) < call.count:
+            call.replies.append(await read_reply(wire))

@@ -1,0 +1,107 @@
+"""Content too large for a fact: files in a directory, named by shard and SHA-256.
+
+A file appears under its name only when it is whole and synced; the fact that names it comes later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.ids import Shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEX: Final = frozenset("0123456789abcdef")
+_DIGEST_LENGTH: Final = 64
+_PROBE: Final = b"passerelle blob probe"
+
+
+class DirectoryBlobs:
+    """``core.ports.Blobs`` in a directory: the data directory's, or a path that all instances share."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    async def put(self, shard: Shard, content: bytes) -> str:
+        """Stores the content and returns its SHA-256 in hex; content that is here already costs a look.
+
+        Raises:
+            StoreUnavailable: the directory cannot take it.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        try:
+            await asyncio.to_thread(self._write, shard, digest, content)
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+        return digest
+
+    async def get(self, shard: Shard, sha256: str) -> bytes | None:
+        """The content, or None when it is not here.
+
+        Raises:
+            StoreUnavailable: the file is there and cannot be read, or is damaged.
+        """
+        if len(sha256) != _DIGEST_LENGTH or not _HEX.issuperset(sha256):
+            return None
+        try:
+            content = await asyncio.to_thread(self._path(shard, sha256).read_bytes)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            reason = f"blob {sha256} is damaged"
+            raise StoreUnavailable(reason, "no")
+        return content
+
+    async def probe(self) -> None:
+        """Writes, reads and deletes a blob.
+
+        Raises:
+            ConfigInvalid: the directory cannot be used.
+        """
+        content = _PROBE + secrets.token_bytes(8)
+        try:
+            digest = await self.put(Shard(0), content)
+            found = await self.get(Shard(0), digest)
+            await asyncio.to_thread(self._path(Shard(0), digest).unlink)
+        except (StoreUnavailable, OSError) as error:
+            raise ConfigInvalid("blobs", f"{self.root}: {error}") from error
+        if found != content:
+            raise ConfigInvalid("blobs", f"{self.root} does not give back what was written")
+
+    def _path(self, shard: Shard, digest: str) -> Path:
+        return self.root / shard.tag / digest[:2] / digest
+
+    def _write(self, shard: Shard, digest: str, content: bytes) -> None:
+        path = self._path(shard, digest)
+        if path.exists():
+            return
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = path.with_name(f"{digest}.{secrets.token_hex(4)}.part")
+        try:
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

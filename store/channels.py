@@ -1,0 +1,78 @@
+"""Records of device links, in the shard of their principal."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import place
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import Incarnation
+    from passerelle.store.nodes import Nodes
+
+KEEP_MS: Final = 30 * 24 * 3600 * 1000
+
+
+class RedisChannels:
+    """``core.ports.Channels`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def say_hello(
+        self, owner: str, channel: str, record: bytes, driver: Incarnation | None
+    ) -> int:
+        """Writes the record, makes the owner's inbox if there is none, returns the new generation.
+
+        Tried again after a lost reply: a generation that nobody used does no harm.
+
+        Raises:
+            StoreUnavailable: also when ``driver`` holds no lease in the owner's shard.
+            ValueError: the channel does not live in the owner's shard.
+        """
+        shard = place(owner)
+        if place(channel) != shard:
+            message = f"channel {channel} is not in the shard of {owner}"
+            raise ValueError(message)
+        inbox = StreamRef(StreamKind.INBOX, owner)
+        names = [keys.channel(shard, channel), keys.head(inbox), keys.stream_hints(inbox)]
+        if driver is not None:
+            names.append(keys.own(shard, driver.instance))
+        packed = read_script("hello").pack_call(
+            names,
+            {
+                "channel": channel,
+                "mint": secrets.token_hex(4),
+                "keep": str(KEEP_MS),
+                "driver": [driver.instance, str(driver.number)] if driver else False,
+            },
+            [record],
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        match cast("list[bytes]", reply):
+            case [b"ok", generation]:
+                return int(generation)
+            case _:
+                reason = "this instance holds no lease in the shard"
+                raise StoreUnavailable(reason, "no")
+
+    async def read_generation(self, channel: str) -> int:
+        """The newest generation of a channel; 0 when there is none."""
+        shard = place(channel)
+        command = pack("HGET", keys.channel(shard, channel), "gen")
+        [generation] = await retry(lambda: self._nodes.read(shard, command))
+        return int(cast("bytes | None", generation) or 0)
+
+    async def read_record(self, channel: str) -> bytes | None:
+        """The record that the last hello wrote."""
+        shard = place(channel)
+        command = pack("HGET", keys.channel(shard, channel), "s")
+        [record] = await retry(lambda: self._nodes.read(shard, command))
+        return record if isinstance(record, bytes) else None

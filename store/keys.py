@@ -1,0 +1,170 @@
+"""Every key and hint channel in the store: a function each, all placed by a shard's hash tag.
+
+A key starts with ``{xx}``, the tag of the shard that it lives in, so that everything one script touches
+shares a slot. Where a key belongs to an id of ours, the caller passes the shard read from that id.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import Shard, read_shard
+from passerelle.core.ports import StreamKind
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import StreamRef
+
+SCHEMA: Final = 1
+"""Version of this layout; an instance refuses a store with a newer one."""
+
+_ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
+    EntityKind.SESSION: "s",
+    EntityKind.THREAD: "th",
+    EntityKind.TASK: "t",
+    EntityKind.ACTION: "a",
+}
+_KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
+_ENTITY: Final = re.compile(rf"\{{([0-3][0-9a-f])\}}:({'|'.join(_KINDS)}):(.+)")
+
+
+def entity(ref: EntityRef) -> str:
+    """HASH v, s, op and fields of its own. A session's is the head of its stream as well."""
+    return _key(ref.shard, _ENTITY_PREFIXES[ref.kind], ref.id)
+
+
+def read_entity(key: str) -> EntityRef | None:
+    """The entity whose hash a key names; None for every other key."""
+    match = _ENTITY.fullmatch(key)
+    if match is None or read_shard(match[3]) != Shard(int(match[1], 16)):
+        return None
+    return EntityRef(_KINDS[match[2]], match[3])
+
+
+def head(stream: StreamRef) -> str:
+    """HASH epoch, seq, chain, first, bytes, archive."""
+    prefix = "s" if stream.kind is StreamKind.SESSION else "inh"
+    return _key(stream.shard, prefix, stream.id)
+
+
+def entries(stream: StreamRef) -> str:
+    """STREAM with ids ``<sequence>-0``."""
+    prefix = "e" if stream.kind is StreamKind.SESSION else "in"
+    return _key(stream.shard, prefix, stream.id)
+
+
+def stream_hints(stream: StreamRef) -> str:
+    """Hint channel of a stream."""
+    kind = "s" if stream.kind is StreamKind.SESSION else "in"
+    return _key(stream.shard, "h", f"{kind}:{stream.id}")
+
+
+def stream_acks(stream: StreamRef) -> str:
+    """HASH device -> ``generation|cursor|seen ms``."""
+    return _key(stream.shard, "ack", stream.id)
+
+
+def stream_targets(stream: StreamRef) -> str:
+    """HASH target -> ``state|filter|tries|cursor``."""
+    return _key(stream.shard, "tg" if stream.kind is StreamKind.SESSION else "tg:in", stream.id)
+
+
+def session_open(shard: Shard, session: str) -> str:
+    """ZSET open task or action -> first sequence that must stay."""
+    return _key(shard, "open", session)
+
+
+def session_tasks(shard: Shard, session: str) -> str:
+    """ZSET facade id -> last status time in ms."""
+    return _key(shard, "ts", session)
+
+
+def inbox_open(shard: Shard, principal: str) -> str:
+    """HASH open action -> the view copied when it opened."""
+    return _key(shard, "ino", principal)
+
+
+def owner_index(shard: Shard, principal: str) -> str:
+    """ZSET facade id -> last status time in ms."""
+    return _key(shard, "idx", principal)
+
+
+def idempotency(shard: Shard, key: str) -> str:
+    """STRING digest, then result; expires."""
+    return _key(shard, "idem", key)
+
+
+def due(shard: Shard) -> str:
+    """ZSET ``kind:entity:n`` -> ms of the server's clock."""
+    return _key(shard, "due")
+
+
+def own(shard: Shard, instance: str) -> str:
+    """HASH until, inc, gone, ``r:<run>`` and ``c:<channel>``."""
+    return _key(shard, "own", instance)
+
+
+def duty(shard: Shard) -> str:
+    """HASH owner, inc, until; expires with the lease."""
+    return _key(shard, "duty")
+
+
+def feed(shard: Shard) -> str:
+    """STREAM s session, f first, t last, e shard epoch: what relays tail."""
+    return _key(shard, "feed")
+
+
+def meta(shard: Shard) -> str:
+    """HASH epoch, ``mark:<consumer>``; of shard 0 also runtime and schema."""
+    return _key(shard, "meta")
+
+
+def marks(shard: Shard) -> str:
+    """HASH source shard -> ``<epoch>.<feed id>``: what a projection's target shard has applied.
+
+    ``<source shard>~`` is the highest feed id of the epochs before: rows up to it may come again.
+    """
+    return _key(shard, "hw")
+
+
+def limits(shard: Shard, name: str) -> str:
+    """HASH ``s:<instance>`` -> ``slots|until``, and the rate window; expires."""
+    return _key(shard, "lim", name)
+
+
+def instances() -> str:
+    """ZSET instance -> last seen in ms; one for the whole runtime."""
+    return _key(Shard(0), "inst")
+
+
+def channel(shard: Shard, channel_id: str) -> str:
+    """HASH record, gen, instance; expires 30 days unseen."""
+    return _key(shard, "c", channel_id)
+
+
+def probe(shard: Shard) -> str:
+    """STRING of the write probe; expires at once."""
+    return _key(shard, "probe")
+
+
+def runtime() -> str:
+    """STRING the id of this runtime, set once."""
+    return _key(Shard(0), "runtime")
+
+
+def shard_hints(shard: Shard) -> str:
+    """Hint channel for a new shard epoch."""
+    return _key(shard, "h", "shard")
+
+
+PERMANENT: Final = re.compile(
+    r"\{[0-3][0-9a-f]\}:"
+    r"(?:(?:s|e|th|t|a|open|ts|tg|tg:in|idx|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
+    r"|own:[A-Za-z0-9_-]+|due|feed|meta|hw|inst|runtime)"
+)
+"""Matches every key that may live without an expiry."""
+
+
+def _key(shard: Shard, *parts: str) -> str:
+    return ":".join((f"{{{shard.tag}}}", *parts))

@@ -1,0 +1,95 @@
+"""Leases: which instance drives what, by the server's clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.ids import Shard
+from passerelle.core.ports import Alive, Lease, LeaseLost, TakenOver
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.log import read_scores
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import Incarnation
+    from passerelle.store.nodes import Nodes
+
+ALIVE_MS: Final = 5_000
+"""An instance that was silent for longer gets no duties."""
+_FORGET_MS: Final = 30_000
+
+
+class RedisLeases:
+    """``core.ports.Leases`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def extend(
+        self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
+    ) -> Lease | LeaseLost:
+        """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
+        packed = read_script("lease").pack_call(
+            [keys.own(shard, driver.instance), keys.duty(shard), keys.due(shard)],
+            {
+                "instance": driver.instance,
+                "inc": str(driver.number),
+                "opens": opens,
+                "duty": wants_duty,
+                "length": lease_ms,
+            },
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        match cast("list[bytes | int]", reply):
+            case [b"ok", until, now, duty]:
+                return Lease(int(until), int(now), duty == 1)
+            case _:
+                return LeaseLost()
+
+    async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
+        """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
+        packed = read_script("take_over").pack_call(
+            [keys.own(shard, instance), keys.due(shard)], {"instance": instance}
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        match cast("list[bytes | list[bytes]]", reply):
+            case [b"gone", bytes(number), list(runs), list(channels)]:
+                names = [name.decode() for name in runs]
+                return TakenOver(
+                    number=int(number),
+                    runs=tuple(zip(names[::2], names[1::2], strict=True)),
+                    channels=tuple(channel.decode() for channel in channels),
+                )
+            case _:
+                return Alive()
+
+    async def release(self, shard: Shard, driver: Incarnation) -> None:
+        """Ends the lease at once, so that its runs are taken over without waiting."""
+        packed = read_script("release").pack_call(
+            [keys.own(shard, driver.instance), keys.duty(shard), keys.due(shard)],
+            {"instance": driver.instance, "inc": str(driver.number)},
+        )
+        await retry(lambda: self._nodes.write(shard, packed))
+
+    async def announce(self, instance: str) -> list[str]:
+        """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
+        home = Shard(0)
+        [time] = await retry(lambda: self._nodes.read(home, pack("TIME")))
+        seconds, micros = cast("list[bytes]", time)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        add = pack("ZADD", keys.instances(), now_ms, instance)
+        await retry(lambda: self._nodes.write(home, add))
+        command = pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
+        [reply] = await retry(lambda: self._nodes.read(home, command))
+        seen = read_scores(reply)
+        forgotten = [name for name, at_ms in seen if at_ms < now_ms - _FORGET_MS]
+        if forgotten:
+            await self._nodes.write(home, pack("ZREM", keys.instances(), *forgotten))
+        return [name for name, at_ms in seen if at_ms >= now_ms - ALIVE_MS]
+
+    async def withdraw(self, instance: str) -> None:
+        """Takes the instance off the list, so that others get its duties at once."""
+        packed = pack("ZREM", keys.instances(), instance)
+        await retry(lambda: self._nodes.write(Shard(0), packed))

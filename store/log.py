@@ -1,0 +1,245 @@
+"""The event log: the one way in for facts, and every way to read them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.batch import Again, Appended, Conflict, HintMode, Loaded, StaleEpoch, Stamp
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ports import Entry, Head, StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.append import pack_append, read_append
+from passerelle.store.connection import Reply, pack
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.batch import AppendResult, Batch, EntityRef
+    from passerelle.store.nodes import Nodes
+
+_SEARCH_PAGES: Final = 8
+_SEARCH_PAGE: Final = 256
+_OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+
+
+class RedisEventLog:
+    """``core.ports.EventLog`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._epochs: dict[Shard, int] = dict.fromkeys(ALL_SHARDS, 0)
+
+    async def read_epochs(self) -> None:
+        """Learns the epoch of every shard; done once at start."""
+
+        async def read(shard: Shard) -> None:
+            [epoch] = await self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
+            self._epochs[shard] = int(cast("bytes | None", epoch) or 0)
+
+        await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
+
+    def shard_epoch(self, shard: Shard) -> int:
+        """The epoch under which this process last saw the shard."""
+        return self._epochs[shard]
+
+    async def append(self, batch: Batch) -> AppendResult:
+        """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation.
+
+        Volatile events are published and nothing else; ``Appended`` is all zeros then.
+
+        Raises:
+            StoreUnavailable: with ``wrote`` = ``unknown`` when a try may have run and none was answered.
+            TooLarge: more than 64 events or 256 KiB.
+            ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
+        """
+        if batch.hint is HintMode.VOLATILE:
+            return await self._publish(batch)
+        result, _ = await self._append(batch, replicated=False)
+        return result
+
+    async def append_before_act(self, batch: Batch) -> tuple[AppendResult, int]:
+        """The same, and how many replicas have it: asked before an act that cannot be undone."""
+        return await self._append(batch, replicated=True)
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        """Entities in the order asked for."""
+        by_shard: dict[Shard, list[EntityRef]] = {}
+        for ref in dict.fromkeys(refs):
+            by_shard.setdefault(ref.shard, []).append(ref)
+        found: dict[EntityRef, Loaded] = {}
+
+        async def read(shard: Shard, wanted: list[EntityRef]) -> None:
+            commands = [pack("HGETALL", keys.entity(ref)) for ref in wanted]
+            replies = await self._read(shard, *commands)
+            found.update(
+                {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
+            )
+
+        await asyncio.gather(*(read(shard, wanted) for shard, wanted in by_shard.items()))
+        return [found[ref] for ref in refs]
+
+    async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
+        """Digest and result of a key, while its row lives."""
+        [row] = await self._read(shard, pack("GET", keys.idempotency(shard, key)))
+        if not isinstance(row, bytes):
+            return None
+        digest, _, result = row.partition(b"\n")
+        return digest.decode(), result
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        """The head, or None when there is no such stream."""
+        [reply] = await self._read(stream.shard, _ask_head(stream))
+        return _head(reply)
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        """Entries with a sequence above ``after``, in order."""
+        [reply] = await self._read(stream.shard, _ask_page(stream, after, limit))
+        return read_entries(reply)
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
+        head, page = await self._read(
+            stream.shard, _ask_head(stream), _ask_page(stream, after, limit)
+        )
+        return _head(head), read_entries(page)
+
+    async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
+        """Facade ids of a session with their last status time in ms, newest first."""
+        shard = place(session)
+        key = keys.session_tasks(shard, session)
+        [reply] = await self._read(shard, pack("ZRANGE", key, 0, -1, "REV", "WITHSCORES"))
+        return read_scores(reply)
+
+    async def read_open(self, session: str) -> list[str]:
+        """Ids of the open tasks and actions of a session."""
+        shard = place(session)
+        [reply] = await self._read(shard, pack("ZRANGE", keys.session_open(shard, session), 0, -1))
+        return [member.decode() for member in cast("list[bytes]", reply)]
+
+    async def bump_epoch(self, shard: Shard, expected: int) -> int:
+        """Gives the shard a new epoch unless somebody did since ``expected`` held; returns the one that holds."""
+        packed = read_script("bump_epoch").pack_call(
+            [keys.meta(shard), keys.shard_hints(shard)], {"expected": str(expected)}
+        )
+        self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
+        return self._epochs[shard]
+
+    async def _append(self, batch: Batch, *, replicated: bool) -> tuple[AppendResult, int]:
+        packed = pack_append(batch)
+        unknown = False
+
+        async def attempt() -> tuple[Reply, int]:
+            nonlocal unknown
+            try:
+                if replicated:
+                    answer = await self._nodes.act(batch.shard, packed)
+                    return answer.replies[0], answer.confirmed
+                return await self._nodes.write(batch.shard, packed), 0
+            except StoreUnavailable as error:
+                unknown = unknown or error.wrote == "unknown"
+                raise
+
+        reply, confirmed = await retry(attempt)
+        result = read_append(reply, batch)
+        if isinstance(result, StaleEpoch):
+            self._epochs[batch.shard] = result.epoch
+        if unknown and isinstance(result, Conflict) and await self._has_events_of(batch):
+            # Our first try ran, and somebody has written the entity since.
+            return Again(None), confirmed
+        return result, confirmed
+
+    async def _has_events_of(self, batch: Batch) -> bool:
+        if not batch.events:
+            return False
+        stream = StreamRef(StreamKind.SESSION, batch.session)
+        wanted = batch.events[0].event_id
+        upper = "+"
+        for _ in range(_SEARCH_PAGES):
+            command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)
+            [reply] = await self._read(batch.shard, command)
+            page = read_entries(reply)
+            if any(entry.event_id == wanted for entry in page):
+                return True
+            if len(page) < _SEARCH_PAGE:
+                return False
+            upper = f"({page[-1].sequence}-0"
+        return False
+
+    async def _publish(self, batch: Batch) -> Appended:
+        stream = StreamRef(StreamKind.SESSION, batch.session)
+        lines = [b"v\n"]
+        for event in batch.events:
+            data = b"{" + event.body
+            frame = f"{event.frame[0] + 1},{event.frame[1]}" if event.frame else "-"
+            line = f"{event.event_id} {event.type} {frame} {event.facade or '-'} {len(data)}\n"
+            lines += [line.encode(), data]
+        channel = keys.stream_hints(stream)
+        await self._nodes.write(batch.shard, pack("SPUBLISH", channel, b"".join(lines)))
+        return Appended(0, 0, "", 0)
+
+    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        return await retry(lambda: self._nodes.read(shard, *commands))
+
+
+def read_entries(reply: Reply) -> list[Entry]:
+    """Stream entries as XRANGE returns them."""
+    return [_entry(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
+
+
+def read_scores(reply: Reply) -> list[tuple[str, int]]:
+    """Members and scores of a ZRANGE WITHSCORES."""
+    flat = cast("list[bytes]", reply)
+    return [
+        (member.decode(), int(float(score)))
+        for member, score in zip(flat[::2], flat[1::2], strict=True)
+    ]
+
+
+def read_hash(reply: Reply) -> dict[str, bytes]:
+    """Fields of an HGETALL."""
+    flat = cast("list[bytes]", reply)
+    return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _ask_head(stream: StreamRef) -> bytes:
+    return pack("HMGET", keys.head(stream), "epoch", "seq", "chain", "first")
+
+
+def _ask_page(stream: StreamRef, after: int, limit: int) -> bytes:
+    return pack("XRANGE", keys.entries(stream), f"{after + 1}-0", "+", "COUNT", limit)
+
+
+def _head(reply: Reply) -> Head | None:
+    epoch, sequence, chain, first = cast("list[bytes | None]", reply)
+    if epoch is None or chain is None:
+        return None
+    return Head(epoch.decode(), int(sequence or 0), chain.decode(), int(first or 1))
+
+
+def _entry(identifier: bytes, flat: list[bytes]) -> Entry:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    frame = fields.get(b"w")
+    facade = fields.get(b"t")
+    offset, _, length = (frame or b"").partition(b",")
+    return Entry(
+        sequence=int(identifier.partition(b"-")[0]),
+        event_id=fields[b"i"].decode(),
+        type=fields[b"k"].decode(),
+        previous=fields[b"p"].decode(),
+        data=fields[b"d"],
+        frame=(int(offset), int(length)) if frame else None,
+        facade=facade.decode() if facade else None,
+    )
+
+
+def _loaded(ref: EntityRef, reply: Reply) -> Loaded:
+    fields = read_hash(reply)
+    stamp = Stamp(int(fields.get("v", b"0")), fields.get("op", b"").decode())
+    rest = {name: value for name, value in fields.items() if name not in _OWN_FIELDS}
+    return Loaded(ref, stamp, fields.get("s", b""), rest)

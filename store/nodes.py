@@ -1,0 +1,199 @@
+"""Which primary serves a shard, and the connections to it.
+
+A cluster is one table of 64 rows, read from CLUSTER SLOTS and read again when a node says MOVED; a
+standalone server is one node. Plain connections only: a cluster client hides retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+from typing import TYPE_CHECKING, Final, Self, cast
+
+from redis.exceptions import RedisError
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store.batcher import Answer, Batcher
+from passerelle.store.connection import Endpoint, ask, connect, make_connection
+from passerelle.store.failures import Redirected, explain_break
+from passerelle.store.info import is_cluster, parse_info
+from passerelle.store.scripts import read_all_scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.store.connection import Argument, Reply
+
+SLOTS: Final = 16_384
+_REDIRECT_PAUSE_S: Final = 0.02
+_REDIRECT_TRIES: Final = 50
+_WAIT_MS: Final = 100
+
+
+def slot_of(shard: Shard) -> int:
+    """The cluster slot of a shard's hash tag."""
+    return binascii.crc_hqx(shard.tag.encode(), 0) % SLOTS
+
+
+class Node:
+    """One primary. Writes, reads and acts have connections of their own, so that none delays the others."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        scripts = read_all_scripts()
+        self.endpoint = endpoint
+        self.writes = Batcher(endpoint, scripts, connections=2)
+        self.reads = Batcher(endpoint, scripts)
+        self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS)
+
+    async def close(self) -> None:
+        """Waits for what is under way, then closes all connections."""
+        await asyncio.gather(self.writes.close(), self.reads.close(), self.acts.close())
+
+
+class Nodes:
+    """The table. ``open`` reads it once; calls keep it fresh."""
+
+    def __init__(self, seed: Endpoint, *, clustered: bool) -> None:
+        self.clustered = clustered
+        self._seed = seed
+        self._by_name: dict[str, Node] = {}
+        self._table: list[Node] = []
+        self._refresh_lock = asyncio.Lock()
+        self._generation = 0
+
+    @classmethod
+    async def open(cls, seed: Endpoint) -> Self:
+        """Asks the server what it is.
+
+        Raises:
+            StoreUnavailable: it cannot be reached, or the cluster does not serve all slots.
+        """
+        info = parse_info(await ask_once(seed, "INFO", "cluster"))
+        nodes = cls(seed, clustered=is_cluster(info))
+        await nodes.refresh(0)
+        return nodes
+
+    @property
+    def all(self) -> Sequence[Node]:
+        """Every primary that serves a shard."""
+        return tuple(dict.fromkeys(self._table))
+
+    def node(self, shard: Shard) -> Node:
+        """The primary that is thought to serve a shard."""
+        return self._table[shard.number]
+
+    async def write(self, shard: Shard, packed: bytes) -> Reply:
+        """One command that changes something."""
+        return (await self._route(shard, "writes", packed, 1)).replies[0]
+
+    async def act(self, shard: Shard, packed: bytes) -> Answer:
+        """One command whose effect has to be on a replica; the answer says on how many it is."""
+        return await self._route(shard, "acts", packed, 1)
+
+    async def read(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        """Commands that change nothing, in order, in one round trip."""
+        return (await self._route(shard, "reads", b"".join(commands), len(commands))).replies
+
+    async def refresh(self, seen: int) -> None:
+        """Reads the table again, unless somebody has since the caller looked (``seen`` = generation).
+
+        Raises:
+            StoreUnavailable: no node answers, or some slot has no primary.
+        """
+        async with self._refresh_lock:
+            if self._generation != seen:
+                return
+            table = await self._read_table() if self.clustered else [self._seed] * len(ALL_SHARDS)
+            self._table = [self._keep(endpoint) for endpoint in table]
+            self._generation += 1
+
+    async def refresh_now(self) -> None:
+        """Reads the table again.
+
+        Raises:
+            StoreUnavailable: no node answers, or some slot has no primary.
+        """
+        await self.refresh(self._generation)
+
+    async def close(self) -> None:
+        """Closes every connection."""
+        await asyncio.gather(*(node.close() for node in self._by_name.values()))
+
+    async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> Answer:
+        for _ in range(_REDIRECT_TRIES):
+            seen = self._generation
+            batcher = cast("Batcher", getattr(self.node(shard), lane))
+            try:
+                return await batcher.call(packed, count)
+            except Redirected:
+                await asyncio.sleep(_REDIRECT_PAUSE_S)
+                await self.refresh(seen)
+            except StoreUnavailable:
+                if self.clustered:
+                    await self._refresh_quietly(seen)
+                raise
+        reason = "the shard is moving"
+        raise StoreUnavailable(reason, "no")
+
+    async def _refresh_quietly(self, seen: int) -> None:
+        try:
+            await self.refresh(seen)
+        except StoreUnavailable:
+            # The caller is told of its own failure, which is the better one.
+            return
+
+    async def _read_table(self) -> list[Endpoint]:
+        known = [node.endpoint for node in self._by_name.values()]
+        failure = StoreUnavailable("no node of the cluster answers", "no")
+        for endpoint in (*known, self._seed):
+            try:
+                return build_table(await ask_once(endpoint, "CLUSTER", "SLOTS"), endpoint)
+            except StoreUnavailable as error:
+                failure = error
+        raise failure
+
+    def _keep(self, endpoint: Endpoint) -> Node:
+        node = self._by_name.get(endpoint.name)
+        if node is None:
+            node = self._by_name[endpoint.name] = Node(endpoint)
+        return node
+
+
+def build_table(reply: Reply, asked: Endpoint) -> list[Endpoint]:
+    """The primary of each shard out of an answer to CLUSTER SLOTS.
+
+    Raises:
+        StoreUnavailable: a slot that a shard needs has no primary.
+    """
+    ranges = cast("list[tuple[int, int, list[bytes | int | None]]]", reply)
+    table: list[Endpoint] = []
+    for shard in ALL_SHARDS:
+        slot = slot_of(shard)
+        primary = next((row[2] for row in ranges if row[0] <= slot <= row[1]), None)
+        if primary is None:
+            raise StoreUnavailable(f"slot {slot} has no primary", "no")
+        host, port = primary[0], primary[1]
+        own_host = str(asked.kwargs.get("host", "localhost"))
+        name = host.decode() if isinstance(host, bytes) and host not in {b"", b"?"} else own_host
+        table.append(asked.at(name, int(port or 0)))
+    return table
+
+
+async def ask_once(endpoint: Endpoint, *arguments: Argument) -> Reply:
+    """One command over a connection of its own.
+
+    Raises:
+        StoreUnavailable: it could not be asked, or refused.
+    """
+    wire = make_connection(endpoint)
+    try:
+        await connect(wire)
+        async with asyncio.timeout(2.0):
+            return await ask(wire, *arguments)
+    except (RedisError, OSError, TimeoutError) as error:
+        raise explain_break(error, sent=False) from error
+    except Redirected as error:
+        raise StoreUnavailable(str(error), "no") from error
+    finally:
+        await wire.disconnect()

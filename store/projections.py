@@ -1,0 +1,211 @@
+"""Views in other shards, written at least once and applied once: the mark of each source tells."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard, place
+from passerelle.core.ports import FeedRow, InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.append import Arguments
+from passerelle.store.connection import pack
+from passerelle.store.log import read_hash, read_scores
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports import ProjectionRow
+    from passerelle.store.connection import Reply
+    from passerelle.store.log import RedisEventLog
+    from passerelle.store.nodes import Nodes
+    from passerelle.store.scripts import ControlValue
+
+KEEP_BEHIND_MS: Final = 15 * 60 * 1000
+"""A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""
+_TRIM_EVERY_S: Final = 60.0
+_MARK: Final = "mark:"
+_EPOCH_TRIES: Final = 3
+
+
+class RedisProjections:
+    """``core.ports.Projections`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes, log: RedisEventLog) -> None:
+        self._nodes = nodes
+        self._log = log
+        self._epochs: dict[Shard, str] = {}
+        self._trimmed_at: dict[Shard, float] = {}
+
+    async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
+        """Feed rows of a shard above an id, or from the oldest one that is kept."""
+        start = "-" if after is None else f"({after}"
+        [reply] = await self._read(
+            shard, pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
+        )
+        return [_feed_row(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
+
+    async def read_mark(self, shard: Shard, consumer: str) -> str | None:
+        """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
+        [mark] = await self._read(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
+        return mark.decode() if isinstance(mark, bytes) else None
+
+    async def advance(
+        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
+    ) -> None:
+        """Applies the rows unless ``target`` has them from this source already.
+
+        Raises:
+            StoreUnavailable: the target did not take them.
+            ValueError: a row belongs to another shard.
+        """
+        for _ in range(_EPOCH_TRIES):
+            packed = self._pack_rows(source, target, feed_id, rows)
+            reply = await retry(partial(self._nodes.write, target, packed))
+            answer, value = cast("list[bytes]", reply)
+            if answer == b"ok":
+                return
+            self._epochs[target] = value.decode()
+        reason = "the shard's epoch keeps changing"
+        raise StoreUnavailable(reason, "no")
+
+    async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
+        """Moves a consumer's mark forward and drops feed rows that nobody needs."""
+        [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
+        fields = read_hash(reply)
+        name = _MARK + consumer
+        epoch = fields.get("epoch", b"0").decode()
+        stored = fields.get(name, b"").decode()
+        if stored.partition(".")[0] == epoch and _order(stored.partition(".")[2]) >= _order(
+            feed_id
+        ):
+            return
+        await self._write(shard, pack("HSET", keys.meta(shard), name, f"{epoch}.{feed_id}"))
+        others = [
+            value.decode().partition(".")[2]
+            for field, value in fields.items()
+            if field.startswith(_MARK) and field != name
+        ]
+        await self._trim_feed(shard, min((feed_id, *others), key=_order))
+
+    async def index_now(self, row: IndexRow) -> None:
+        """Writes an owner-index row at once, so that a caller sees its own writes."""
+        shard = place(row.owner)
+        key = keys.owner_index(shard, row.owner)
+        await self._write(shard, pack("ZADD", key, "GT", row.at_ms, row.facade))
+
+    async def read_index(
+        self, owner: str, before: tuple[int, str] | None, limit: int
+    ) -> list[tuple[str, int]]:
+        """Facade ids of an owner with their times, newest first, strictly below ``before`` = (time, id)."""
+        shard = place(owner)
+        key = keys.owner_index(shard, owner)
+        top = "+inf" if before is None else str(before[0])
+        found: list[tuple[str, int]] = []
+        offset = 0
+        while len(found) < limit:
+            command = pack(
+                "ZRANGE", key, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
+            )
+            [reply] = await self._read(shard, command)
+            page = read_scores(reply)
+            found += [
+                (facade, at_ms)
+                for facade, at_ms in page
+                if before is None or (at_ms, facade) < before
+            ]
+            if len(page) < limit:
+                break
+            offset += limit
+        return found[:limit]
+
+    async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
+        """Pending actions of an owner with the views that were copied."""
+        shard = place(owner)
+        [reply] = await self._read(shard, pack("HGETALL", keys.inbox_open(shard, owner)))
+        return list(read_hash(reply).items())
+
+    def _pack_rows(
+        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
+    ) -> bytes:
+        arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
+        index: list[ControlValue] = []
+        inboxes: dict[str, list[InboxRow]] = {}
+        for row in rows:
+            if place(row.owner) != target:
+                message = f"{row.owner} is not in shard {target.tag}"
+                raise ValueError(message)
+            match row:
+                case IndexRow():
+                    key = arguments.key(keys.owner_index(target, row.owner))
+                    index.append([key, row.facade, str(row.at_ms)])
+                case InboxRow():
+                    inboxes.setdefault(row.owner, []).append(row)
+        control: dict[str, ControlValue] = {
+            "source": source.tag,
+            "source_epoch": str(self._log.shard_epoch(source)),
+            "feed": feed_id,
+            "epoch": self._epochs.get(target, str(self._log.shard_epoch(target))),
+            "index": index,
+            "inbox": [_inbox(owner, mine, arguments) for owner, mine in inboxes.items()],
+        }
+        return read_script("advance_projection").pack_call(
+            arguments.keys, control, arguments.values
+        )
+
+    async def _trim_feed(self, shard: Shard, feed_id: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._trimmed_at.get(shard, -_TRIM_EVERY_S) < _TRIM_EVERY_S:
+            return
+        self._trimmed_at[shard] = now_s
+        low = _order(feed_id)[0] - KEEP_BEHIND_MS
+        await self._write(shard, pack("XTRIM", keys.feed(shard), "MINID", f"{max(low, 0)}-0"))
+
+    async def _read(self, shard: Shard, command: bytes) -> list[Reply]:
+        return await retry(lambda: self._nodes.read(shard, command))
+
+    async def _write(self, shard: Shard, command: bytes) -> None:
+        await retry(lambda: self._nodes.write(shard, command))
+
+
+def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> ControlValue:
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    names = (
+        keys.head(inbox),
+        keys.entries(inbox),
+        keys.inbox_open(inbox.shard, owner),
+        keys.stream_targets(inbox),
+        keys.stream_hints(inbox),
+    )
+    return {
+        "keys": [arguments.key(name) for name in names],
+        "mint": secrets.token_hex(4),
+        "events": [arguments.event(row.event) for row in rows],
+        "pending": [
+            [row.action, 0 if row.view is None else arguments.value(row.view)]
+            for row in rows
+            if row.action is not None
+        ],
+    }
+
+
+def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return FeedRow(
+        id=identifier.decode(),
+        session=fields[b"s"].decode(),
+        first=int(fields[b"f"]),
+        last=int(fields[b"t"]),
+        epoch=int(fields[b"e"]),
+    )
+
+
+def _order(feed_id: str) -> tuple[int, int]:
+    """Ids compare as pairs of numbers, not as text."""
+    milliseconds, _, count = feed_id.partition("-")
+    return int(milliseconds or 0), int(count or 0)

@@ -1,0 +1,102 @@
+"""Trimming: what was archived leaves the stream, unless somebody still needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+
+from passerelle.core.ids import place
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.acks import KEEP_MS
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.store.nodes import Nodes
+
+CAP_ENTRIES: Final = 100_000
+CAP_BYTES: Final = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """The archive object that holds the prefix: its address, SHA-256 and the bytes of the entries in it."""
+
+    address: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """``first`` is the lowest sequence that is left."""
+
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Something still needs the prefix: an open task or action, a device's ack, or a webhook receiver."""
+
+    by: Literal["open", "ack", "target"]
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotTrimmed:
+    """Nothing to remove there, or nothing says where it is archived."""
+
+    why: Literal["unarchived", "nothing"]
+
+
+TrimResult: TypeAlias = Trimmed | Held | NotTrimmed
+
+
+class RedisRetention:
+    """Trims streams over a server or cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def trim(
+        self,
+        session: str,
+        upto: int,
+        archived: Archived,
+        *,
+        cap_entries: int = CAP_ENTRIES,
+        cap_bytes: int = CAP_BYTES,
+    ) -> TrimResult:
+        """Removes entries up to ``upto``; past a cap the older half goes whatever holds it."""
+        shard = place(session)
+        stream = StreamRef(StreamKind.SESSION, session)
+        packed = read_script("trim").pack_call(
+            [
+                keys.head(stream),
+                keys.entries(stream),
+                keys.session_open(shard, session),
+                keys.stream_acks(stream),
+                keys.stream_targets(stream),
+            ],
+            {
+                "upto": str(upto),
+                "address": archived.address,
+                "hash": archived.sha256,
+                "archived": str(archived.bytes),
+                "window": KEEP_MS,
+                "cap_entries": cap_entries,
+                "cap_bytes": cap_bytes,
+            },
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        match cast("list[bytes]", reply):
+            case [b"ok", first]:
+                return Trimmed(int(first))
+            case [b"held", what, sequence]:
+                by = cast("Literal['open', 'ack', 'target']", what.decode())
+                return Held(by, int(float(sequence)))
+            case [b"unarchived"]:
+                return NotTrimmed("unarchived")
+            case _:
+                return NotTrimmed("nothing")

@@ -1,0 +1,62 @@
+"""The Lua files: read once, named by operation, called by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.store.connection import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Control: TypeAlias = "Mapping[str, ControlValue]"
+ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[str, ControlValue]"
+"""No None: JSON's null is true in Lua, so what is absent is ``False`` or an empty text."""
+
+OPERATIONS: Final = (
+    "ack",
+    "advance_projection",
+    "append",
+    "bump_epoch",
+    "claim_due",
+    "hello",
+    "lease",
+    "release",
+    "slots",
+    "take_over",
+    "target",
+    "trim",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One operation; ``digest`` is what the server knows it by."""
+
+    name: str
+    text: bytes
+    digest: str
+
+    def pack_call(
+        self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
+    ) -> bytes:
+        """The whole call: all keys declared, one JSON control argument, then byte strings."""
+        return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
+
+
+@cache
+def read_script(name: str) -> Script:
+    """The script of an operation."""
+    text = files("passerelle.store").joinpath("lua", f"{name}.lua").read_bytes()
+    return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+def read_all_scripts() -> list[bytes]:
+    """Every text, to load into a server that does not know one."""
+    return [read_script(name).text for name in OPERATIONS]

@@ -1,0 +1,147 @@
+"""The store as a whole: opened once, checked once, probed for readiness, closed once.
+
+Over a server or cluster that somebody else runs, or over the embedded engine: the same code path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, cast
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store import keys
+from passerelle.store.acks import RedisAcks
+from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.channels import RedisChannels
+from passerelle.store.connection import Endpoint, pack, read_url
+from passerelle.store.due import RedisDueRows
+from passerelle.store.hints import RedisHints
+from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
+from passerelle.store.inspection import RedisInspection
+from passerelle.store.leases import RedisLeases
+from passerelle.store.limits import RedisLimits
+from passerelle.store.log import RedisEventLog
+from passerelle.store.nodes import Nodes
+from passerelle.store.projections import RedisProjections
+from passerelle.store.retention import RedisRetention
+from passerelle.store.retry import retry
+from passerelle.store.targets import RedisTargets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from passerelle.store.nodes import Node
+
+_PROBE_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """``url`` is redis://, rediss:// or unix://. Blobs need a directory that all instances share."""
+
+    url: str
+    blob_dir: Path
+    durable_otherwise: bool = False
+    """The server keeps its data without an append-only file: whoever runs it says so."""
+
+
+class Store:
+    """Every port of ``core.ports`` over one server or cluster."""
+
+    def __init__(self, nodes: Nodes, blobs: DirectoryBlobs) -> None:
+        self.nodes = nodes
+        self.runtime_id = ""
+        self.log = RedisEventLog(nodes)
+        self.hints = RedisHints(nodes)
+        self.leases = RedisLeases(nodes)
+        self.due = RedisDueRows(nodes)
+        self.projections = RedisProjections(nodes, self.log)
+        self.acks = RedisAcks(nodes)
+        self.channels = RedisChannels(nodes)
+        self.limits = RedisLimits(nodes)
+        self.targets = RedisTargets(nodes)
+        self.retention = RedisRetention(nodes)
+        self.inspection = RedisInspection(nodes)
+        self.blobs = blobs
+
+    @classmethod
+    async def open(cls, settings: StoreSettings) -> Self:
+        """Connects, checks that the server keeps what it is given, and learns who this runtime is.
+
+        Raises:
+            ConfigInvalid: the server is too old, a replica, evicts or forgets; or the blobs have no place.
+            StoreUnavailable: it cannot be reached, or cannot write.
+        """
+        endpoint: Endpoint = read_url(settings.url)
+        nodes = await Nodes.open(endpoint)
+        store = cls(nodes, DirectoryBlobs(settings.blob_dir))
+        try:
+            for node, facts in (await store.read_facts()).items():
+                refuse_unfit(
+                    facts, node.endpoint.name, durable_otherwise=settings.durable_otherwise
+                )
+            await store.probe()
+            await store.blobs.probe()
+            await store._adopt_runtime()
+            await store.log.read_epochs()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def read_facts(self) -> dict[Node, ServerFacts]:
+        """What each primary says of itself.
+
+        Raises:
+            StoreUnavailable: one does not answer.
+        """
+        answers = await asyncio.gather(*(node.reads.call(pack("INFO")) for node in self.nodes.all))
+        return {
+            node: read_facts(parse_info(answer.replies[0]))
+            for node, answer in zip(self.nodes.all, answers, strict=True)
+        }
+
+    async def probe(self) -> None:
+        """Readiness: a write on each primary. PING passes on a read-only replica, so it proves nothing.
+
+        Raises:
+            StoreUnavailable: a primary cannot write.
+        """
+        homes = {self.nodes.node(shard): shard for shard in ALL_SHARDS}
+        await asyncio.gather(
+            *(
+                self.nodes.write(shard, pack("SET", keys.probe(shard), "1", "PX", _PROBE_MS))
+                for shard in homes.values()
+            )
+        )
+
+    async def close(self) -> None:
+        """Ends hints, waits for what is under way, closes all connections."""
+        await self.hints.close()
+        await self.nodes.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def _adopt_runtime(self) -> None:
+        """Every process over one store is the same runtime: the first one names it."""
+        home = Shard(0)
+        mint = pack("SET", keys.runtime(), f"rt_{secrets.token_hex(8)}", "NX")
+        await retry(lambda: self.nodes.write(home, mint))
+        schema = pack("HSETNX", keys.meta(home), "schema", keys.SCHEMA)
+        await retry(lambda: self.nodes.write(home, schema))
+        name, found = await self.nodes.read(
+            home, pack("GET", keys.runtime()), pack("HGET", keys.meta(home), "schema")
+        )
+        self.runtime_id = cast("bytes", name).decode()
+        if int(cast("bytes", found)) > keys.SCHEMA:
+            raise ConfigInvalid(
+                "redis_url",
+                f"the store has schema {int(cast('bytes', found))}, this version knows {keys.SCHEMA}",
+            )

@@ -1,0 +1,83 @@
+"""Peers to run the suite on, and clients of them that are closed in the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.core.peer import Peer
+from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.registry import PeerRegistry
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.sdk_agent import run_sdk_agent
+
+
+@dataclass
+class HandClock:
+    """A clock that a test moves."""
+
+    ms: int = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+
+@dataclass
+class Clients:
+    """Makes peer clients whose connections the fixture closes."""
+
+    clock: HandClock = field(default_factory=HandClock)
+    registries: list[PeerRegistry] = field(default_factory=list[PeerRegistry])
+
+    def connect(self, config: PeerConfig) -> Peer:
+        registry = PeerRegistry([config], self.clock)
+        self.registries.append(registry)
+        return registry.find(config.name)
+
+    async def close(self) -> None:
+        for registry in self.registries:
+            await registry.close()
+
+
+@pytest.fixture
+async def clients(anyio_backend: str) -> AsyncGenerator[Clients, None]:
+    made = Clients()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def scripted(anyio_backend: str) -> AsyncGenerator[ScriptedPeer, None]:
+    async with ScriptedPeer("scripted") as peer:
+        yield peer
+
+
+@pytest.fixture
+def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
+    """A client of the scripted peer, with the time-outs that a test names."""
+
+    def make(*, idle_timeout_s: float = 120.0, total_timeout_s: float = 1800.0) -> Peer:
+        config = PeerConfig(
+            "scripted",
+            scripted.url,
+            idle_timeout_s=idle_timeout_s,
+            total_timeout_s=total_timeout_s,
+        )
+        return clients.connect(config)
+
+    return make
+
+
+@pytest.fixture(params=["scripted", "sdk"])
+async def peer(request: pytest.FixtureRequest, clients: Clients) -> AsyncGenerator[Peer, None]:
+    """Each agent that the suite runs on; a further transport is a further parameter."""
+    if request.param == "scripted":
+        async with ScriptedPeer("scripted") as agent:
+            yield clients.connect(PeerConfig("scripted", agent.url))
+            await clients.close()
+    else:
+        async with run_sdk_agent() as url:
+            yield clients.connect(PeerConfig("sdk", url))
+            await clients.close()

@@ -1,0 +1,181 @@
+"""What every peer transport does, whoever answers: the scripted peer and an agent of the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.core.peer import Answered, Closed, Peer, Refused, StreamOutcome
+
+pytestmark = pytest.mark.anyio
+
+
+def say(text: str, **ids: str) -> JsonObject:
+    """The params of a send with one text part."""
+    return {
+        "message": {
+            "messageId": "message-1",
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+            **ids,
+        }
+    }
+
+
+def result_of(outcome: StreamOutcome) -> JsonObject:
+    assert isinstance(outcome, Answered), outcome
+    return outcome.result
+
+
+def task_of(outcome: StreamOutcome) -> JsonObject:
+    return cast("JsonObject", result_of(outcome)["task"])
+
+
+def state_of(task: JsonObject) -> str:
+    return str(cast("JsonObject", task["status"])["state"])
+
+
+def texts_of(task: JsonObject) -> list[str]:
+    """The text parts of the first artifact."""
+    artifact = cast("list[JsonObject]", task["artifacts"])[0]
+    return [str(part["text"]) for part in cast("list[JsonObject]", artifact["parts"])]
+
+
+async def read_all(frames: AsyncIterator[StreamOutcome]) -> list[StreamOutcome]:
+    """All that is still to come, within ten seconds."""
+    async with asyncio.timeout(10):
+        return [frame async for frame in frames]
+
+
+async def test_card_names_endpoint_hash_and_streaming(peer: Peer) -> None:
+    card = await peer.describe()
+    assert card.endpoint.startswith("http://127.0.0.1:")
+    assert len(card.sha256) == 64
+    assert card.streaming
+    assert card.protocol == "a2a/1.0"
+    assert not card.stale
+
+
+async def test_send_answers_with_a_completed_task_and_its_artifact(peer: Peer) -> None:
+    task = task_of(await peer.send(say("good morning")))
+    assert state_of(task) == "TASK_STATE_COMPLETED"
+    assert texts_of(task) == ["good morning"]
+
+
+async def test_send_answers_with_a_bare_message(peer: Peer) -> None:
+    result = result_of(await peer.send(say("message well met")))
+    message = cast("JsonObject", result["message"])
+    assert cast("list[JsonObject]", message["parts"])[0]["text"] == "well met"
+    assert "task" not in result
+
+
+async def test_context_that_the_caller_brings_is_kept(peer: Peer) -> None:
+    task = task_of(await peer.send(say("hello", contextId="a-context-of-ours")))
+    assert task["contextId"] == "a-context-of-ours"
+
+
+async def test_question_waits_and_a_follow_up_completes_the_same_task(peer: Peer) -> None:
+    asked = task_of(await peer.send(say("ask Which colour?")))
+    assert state_of(asked) == "TASK_STATE_INPUT_REQUIRED"
+    ids = {"taskId": str(asked["id"]), "contextId": str(asked["contextId"])}
+    done = task_of(await peer.send(say("blue", **ids)))
+    assert done["id"] == asked["id"]
+    assert state_of(done) == "TASK_STATE_COMPLETED"
+
+
+async def test_sign_in_request_is_an_answer(peer: Peer) -> None:
+    task = task_of(await peer.send(say("auth Sign in.")))
+    assert state_of(task) == "TASK_STATE_AUTH_REQUIRED"
+
+
+async def test_stream_gives_task_first_then_updates_and_closes_in_order(peer: Peer) -> None:
+    *frames, last = await read_all(peer.stream(say("chunks 3")))
+    assert last == Closed()
+    kinds = [next(iter(result_of(frame))) for frame in frames]
+    assert kinds[0] == "task"
+    assert kinds.count("artifactUpdate") == 3
+    final = cast("JsonObject", result_of(frames[-1])["statusUpdate"])
+    assert state_of(final) == "TASK_STATE_COMPLETED"
+
+
+async def test_stream_of_a_message_is_that_message_alone(peer: Peer) -> None:
+    frame, last = await read_all(peer.stream(say("message hi")))
+    assert "message" in result_of(frame)
+    assert last == Closed()
+
+
+async def test_get_reads_the_task_and_limits_its_history(peer: Peer) -> None:
+    task = task_of(await peer.send(say("chunks 2")))
+    read = result_of(await peer.get(str(task["id"])))
+    assert read["id"] == task["id"]
+    assert texts_of(read) == ["chunk-1 ", "chunk-2 "]
+    assert read["history"]
+    without = result_of(await peer.get(str(task["id"]), history_length=0))
+    assert not without.get("history")
+
+
+async def test_list_finds_the_tasks_of_a_context(peer: Peer) -> None:
+    first = task_of(await peer.send(say("one", contextId="shared")))
+    second = task_of(await peer.send(say("two", contextId="shared")))
+    await peer.send(say("three"))
+    page = result_of(await peer.list({"contextId": "shared", "historyLength": 5}))
+    tasks = cast("list[JsonObject]", page["tasks"])
+    assert sorted(str(task["id"]) for task in tasks) == sorted(
+        [str(first["id"]), str(second["id"])]
+    )
+    assert page["nextPageToken"] == ""
+    assert cast("list[JsonObject]", tasks[0]["history"])[0]["messageId"] == "message-1"
+
+
+async def test_unknown_task_is_refused_by_get_cancel_and_subscribe(peer: Peer) -> None:
+    outcomes = [
+        await peer.get("no-such-task"),
+        await peer.cancel("no-such-task"),
+        *(await read_all(peer.subscribe("no-such-task"))),
+    ]
+    assert [outcome.code for outcome in outcomes if isinstance(outcome, Refused)] == [-32001] * 3
+
+
+async def test_cancel_ends_a_live_task_and_its_stream(peer: Peer) -> None:
+    stream = peer.stream(say("silent"))
+    first = await anext(stream)
+    if "task" not in result_of(first):
+        pytest.fail("the first frame is the task")
+    task_id = str(task_of(first)["id"])
+    assert state_of(result_of(await peer.cancel(task_id))) == "TASK_STATE_CANCELED"
+    rest = await read_all(stream)
+    assert rest[-1] == Closed()
+    refused = await peer.cancel(task_id)
+    assert isinstance(refused, Refused)
+    assert refused.code == -32002
+
+
+async def test_subscription_opens_with_the_task_and_follows_it_to_its_end(peer: Peer) -> None:
+    stream = peer.stream(say("silent"))
+    task_id = str(task_of(await anext(stream))["id"])
+    following = peer.subscribe(task_id)
+    assert task_of(await anext(following))["id"] == task_id
+    await peer.cancel(task_id)
+    *_, end, last = await read_all(following)
+    assert state_of(cast("JsonObject", result_of(end)["statusUpdate"])) == "TASK_STATE_CANCELED"
+    assert last == Closed()
+    await read_all(stream)
+
+
+async def test_subscribing_to_an_ended_task_is_refused(peer: Peer) -> None:
+    task = task_of(await peer.send(say("over")))
+    (refused,) = await read_all(peer.subscribe(str(task["id"])))
+    assert isinstance(refused, Refused)
+    assert refused.code == -32004
+
+
+async def test_invalid_params_are_refused_with_the_peers_code(peer: Peer) -> None:
+    task = task_of(await peer.send(say("ask what?")))
+    wrong = await peer.send(say("x", taskId=str(task["id"]), contextId="another-context"))
+    assert isinstance(wrong, Refused)
+    assert wrong.http_status == 200
+    assert wrong.code in {-32602, -32600}

@@ -1,0 +1,72 @@
+"""Acks move forward only, per device and generation."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.batch import Batch
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, Place, event, make_place, operation
+
+pytestmark = pytest.mark.anyio
+
+NOW_MS = 1_700_000_000_000
+OTHER = "ffffffff"
+
+
+async def begin(store: Store, events: int = 20) -> Place:
+    at = make_place()
+    facts = tuple(event() for _ in range(events))
+    await store.log.append(
+        Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=facts)
+    )
+    return at
+
+
+def cursor(sequence: int, epoch: str = EPOCH) -> str:
+    return f"{epoch}.{sequence}.0badcafe"
+
+
+@pytest.mark.requirement("CHN-5")
+async def test_ack_of_ten_five_and_twelve_is_twelve(store: Store) -> None:
+    at = await begin(store)
+    assert await store.acks.read_ack(at.stream, "dev") is None
+    for sequence, kept in ((10, 10), (5, 10), (12, 12)):
+        stored = await store.acks.store_ack(at.stream, "dev", 1, cursor(sequence), NOW_MS)
+        assert stored == "stored"
+        assert await store.acks.read_ack(at.stream, "dev") == cursor(kept)
+
+
+async def test_devices_have_positions_of_their_own(store: Store) -> None:
+    at = await begin(store)
+    await store.acks.store_ack(at.stream, "phone#1", 1, cursor(4), NOW_MS)
+    await store.acks.store_ack(at.stream, "phone#2", 1, cursor(9), NOW_MS)
+    assert await store.acks.read_ack(at.stream, "phone#1") == cursor(4)
+    assert await store.acks.read_ack(at.stream, "phone#2") == cursor(9)
+
+
+@pytest.mark.requirement("CHN-5")
+async def test_older_connection_of_a_device_cannot_ack(store: Store) -> None:
+    at = await begin(store)
+    await store.acks.store_ack(at.stream, "dev", 2, "", NOW_MS)
+    assert await store.acks.read_ack(at.stream, "dev") is None
+    stale = await store.acks.store_ack(at.stream, "dev", 1, cursor(3), NOW_MS)
+    assert stale == "stale_generation"
+    assert await store.acks.store_ack(at.stream, "dev", 10, cursor(3), NOW_MS) == "stored"
+    assert await store.acks.read_ack(at.stream, "dev") == cursor(3)
+
+
+async def test_new_generation_keeps_the_position(store: Store) -> None:
+    at = await begin(store)
+    await store.acks.store_ack(at.stream, "dev", 1, cursor(7), NOW_MS)
+    await store.acks.store_ack(at.stream, "dev", 2, "", NOW_MS)
+    assert await store.acks.read_ack(at.stream, "dev") == cursor(7)
+
+
+async def test_ack_beyond_the_end_or_of_another_epoch_is_refused(store: Store) -> None:
+    at = await begin(store)
+    assert await store.acks.store_ack(at.stream, "dev", 1, cursor(21), NOW_MS) == "ack_ahead"
+    assert await store.acks.store_ack(at.stream, "dev", 1, cursor(2, OTHER), NOW_MS) == "ack_epoch"
+    nowhere = make_place()
+    assert await store.acks.store_ack(nowhere.stream, "dev", 1, cursor(1), NOW_MS) == "ack_epoch"
+    assert await store.acks.read_ack(at.stream, "dev") is None

@@ -1,0 +1,81 @@
+"""Channel records: a generation per hello, and an inbox for everyone who says it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.core.batch import Incarnation
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.core.ports import StreamKind, StreamRef, TakenOver
+from passerelle.store.store import Store
+from tests.support.batches import make_place, mint
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def make_owner() -> tuple[Shard, str, str]:
+    shard = make_place().shard
+    return shard, mint("pr", shard), mint("ch", shard)
+
+
+@pytest.mark.requirement("CHN-1")
+async def test_each_hello_is_a_new_generation_and_writes_the_record(store: Store) -> None:
+    _, owner, channel = make_owner()
+    assert await store.channels.read_generation(channel) == 0
+    assert await store.channels.say_hello(owner, channel, b"one", None) == 1
+    assert await store.channels.say_hello(owner, channel, b"two", None) == 2
+    assert await store.channels.read_generation(channel) == 2
+    assert await store.channels.read_record(channel) == b"two"
+
+
+async def test_hellos_at_once_get_different_generations(store: Store) -> None:
+    _, owner, channel = make_owner()
+    answers = await asyncio.gather(
+        *(store.channels.say_hello(owner, channel, b"x", None) for _ in range(10))
+    )
+    assert sorted(answers) == list(range(1, 11))
+
+
+async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> None:
+    _, owner, channel = make_owner()
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    assert await store.log.read_head(inbox) is None
+    await store.channels.say_hello(owner, channel, b"x", None)
+    first = await store.log.read_head(inbox)
+    assert first is not None
+    assert first.sequence == 0
+    await store.channels.say_hello(owner, channel, b"x", None)
+    assert await store.log.read_head(inbox) == first
+
+
+async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
+    _, owner, channel = make_owner()
+    heard: list[bytes] = []
+    await store.hints.subscribe(StreamRef(StreamKind.INBOX, owner), heard.append)
+    await store.channels.say_hello(owner, channel, b"x", None)
+    await wait_until(lambda: heard, 5, "a hint")
+    assert heard == [f"g {channel} 1".encode()]
+
+
+@pytest.mark.requirement("I9")
+async def test_channel_stands_in_the_set_of_its_driver(store: Store) -> None:
+    shard, owner, channel = make_owner()
+    driver = Incarnation("in_hub", 1)
+    with pytest.raises(StoreUnavailable):
+        await store.channels.say_hello(owner, channel, b"x", driver)
+    assert await store.channels.read_generation(channel) == 0
+    await store.leases.extend(shard, driver, opens=True, wants_duty=False, lease_ms=60_000)
+    await store.channels.say_hello(owner, channel, b"x", driver)
+    await store.leases.release(shard, driver)
+    assert await store.leases.take_over(shard, "in_hub") == TakenOver(1, (), (channel,))
+
+
+async def test_channel_of_another_shard_is_refused(store: Store) -> None:
+    one, two = make_owner(), make_owner()
+    assert one[0] != two[0]
+    with pytest.raises(ValueError, match="not in the shard"):
+        await store.channels.say_hello(one[1], two[2], b"x", None)

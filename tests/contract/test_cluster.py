@@ -1,0 +1,105 @@
+"""A cluster: shards are found on their nodes, and a slot that moves is followed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.batch import Appended, Batch
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.store.nodes import slot_of
+from passerelle.store.store import Store, StoreSettings
+from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.engine import Server, ask, empty
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def cluster(started_legs: dict[str, Server]) -> Server:
+    running = started_legs["cluster"]
+    empty(running)
+    return running
+
+
+def batch_of(at: Place) -> Batch:
+    return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
+
+
+def move_slot(cluster: Server, shard: Shard, target: str) -> None:
+    """Gives a slot to another node and lets every node know; a node gives no slot away that has keys."""
+    empty(cluster)
+    identity = ask(target, "CLUSTER", "MYID")
+    assert isinstance(identity, bytes)
+    ordered = [target, *(url for url in cluster.nodes if url != target)]
+    for url in ordered:
+        ask(url, "CLUSTER", "SETSLOT", slot_of(shard), "NODE", identity.decode())
+
+
+async def test_every_shard_writes_and_reads_on_its_own_node(
+    cluster: Server, tmp_path: Path
+) -> None:
+    places = [make_place(shard) for shard in ALL_SHARDS]
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        assert len(store.nodes.all) == 3
+        results = await asyncio.gather(*(store.log.append(batch_of(at)) for at in places))
+        assert all(isinstance(result, Appended) for result in results)
+        loaded = await store.log.load([at.task_ref for at in places])
+        assert all(one.stamp.version == 1 for one in loaded)
+        await store.probe()
+        assert len(await store.read_facts()) == 3
+
+
+async def test_moved_slot_is_followed_by_writes_reads_and_hints(
+    cluster: Server, tmp_path: Path
+) -> None:
+    at = make_place()
+    heard: list[bytes] = []
+    losses: list[bool] = []
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(at.shard).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        await store.hints.subscribe(at.stream, heard.append)
+        store.hints.on_loss(lambda: losses.append(True))
+        move_slot(cluster, at.shard, target)
+        try:
+            assert isinstance(await store.log.append(batch_of(at)), Appended)
+            assert f"redis://{store.nodes.node(at.shard).endpoint.name}" == target
+            assert len(await store.log.read_page(at.stream, 0)) == 1
+            await wait_until(lambda: losses, 10, "the moved subscription is announced")
+            follower = Place(at.shard, at.session, make_place(at.shard).task)
+            assert isinstance(await store.log.append(batch_of(follower)), Appended)
+            await wait_until(
+                lambda: any(hint.startswith(b"e 2-2.") for hint in heard), 10, "the next hint"
+            )
+        finally:
+            move_slot(cluster, at.shard, home)
+
+
+async def test_call_that_meets_a_moved_slot_goes_out_again_to_the_right_node(
+    cluster: Server, tmp_path: Path
+) -> None:
+    at = make_place()
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(at.shard).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        move_slot(cluster, at.shard, target)
+        try:
+            result = await store.log.append(batch_of(at))
+            assert isinstance(result, Appended)
+            assert result.last == 1
+            (task,) = await store.log.load([at.task_ref])
+            assert task.stamp.version == 1
+        finally:
+            move_slot(cluster, at.shard, home)
+
+
+async def test_any_node_is_a_way_in(cluster: Server, tmp_path: Path) -> None:
+    runtimes: set[str] = set()
+    for url in cluster.nodes:
+        async with await Store.open(StoreSettings(url, tmp_path)) as store:
+            runtimes.add(store.runtime_id)
+    assert len(runtimes) == 1

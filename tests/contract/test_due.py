@@ -1,0 +1,87 @@
+"""The due set: a row is claimed by one, comes back, and goes with the fact that settles it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from passerelle.core.batch import Batch, DueChange
+from passerelle.core.ids import Shard
+from passerelle.core.ports import Claimed
+from passerelle.store.due import LEASE_ROWS
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, make_place, operation
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+FAR_MS = 4_000_000_000_000
+
+
+async def put(store: Store, *rows: tuple[str, int]) -> Shard:
+    at = make_place()
+    due = tuple(DueChange(member, at_ms) for member, at_ms in rows)
+    await store.log.append(
+        Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), due=due)
+    )
+    return at.shard
+
+
+@pytest.mark.requirement("I9")
+async def test_rows_are_claimed_in_order_of_their_time_and_hidden(store: Store) -> None:
+    shard = await put(store, ("c:x", 3), ("a:x", 1), ("b:x:7", 2), ("later:x", FAR_MS))
+    claimed = await store.due.claim(shard, 10, 60_000)
+    assert [(row.member, row.kind, row.entity) for row in claimed.rows] == [
+        ("a:x", "a", "x"),
+        ("b:x:7", "b", "x"),
+        ("c:x", "c", "x"),
+    ]
+    assert {row.token for row in claimed.rows} == {str(claimed.now_ms + 60_000)}
+    assert claimed.next_ms == claimed.now_ms + 60_000
+    assert (await store.due.claim(shard, 10, 60_000)).rows == ()
+
+
+async def test_limit_leaves_the_rest_due_now(store: Store) -> None:
+    shard = await put(store, *((f"k:{number:02}", 1 + number) for number in range(10)))
+    first = await store.due.claim(shard, 4, 60_000)
+    assert len(first.rows) == 4
+    assert first.next_ms == 5
+    second = await store.due.claim(shard, 20, 60_000)
+    assert len(second.rows) == 6
+
+
+async def test_one_row_goes_to_one_of_many_claimants(store: Store) -> None:
+    shard = await put(store, *((f"k:{number:02}", 1) for number in range(30)))
+    claims = await asyncio.gather(*(store.due.claim(shard, 5, 60_000) for _ in range(10)))
+    members = [row.member for claim in claims for row in claim.rows]
+    assert sorted(members) == [f"k:{number:02}" for number in range(30)]
+
+
+@pytest.mark.requirement("I9")
+async def test_row_of_a_claimant_that_died_comes_back_with_another_token(store: Store) -> None:
+    shard = await put(store, ("k:x", 1))
+    (first,) = (await store.due.claim(shard, 1, 20)).rows
+
+    async def again() -> Claimed | None:
+        claimed = await store.due.claim(shard, 1, 60_000)
+        return claimed if claimed.rows else None
+
+    claimed = await wait_until(again, 5, "the row is due again")
+    assert claimed is not None
+    assert claimed.rows[0].member == first.member
+    assert claimed.rows[0].token != first.token
+
+
+async def test_held_rows_stay_while_others_are_claimed(store: Store) -> None:
+    shard = await put(store, *((f"own:{number}", 1) for number in range(5)), ("k:x", 2))
+    claimed = await store.due.claim(shard, 2, 60_000, hold=LEASE_ROWS)
+    assert [row.member for row in claimed.rows] == ["k:x"]
+    free = partial(store.due.claim, shard, 10, 60_000)
+    assert len((await free()).rows) == 5
+
+
+async def test_empty_shard_has_nothing_due_and_nothing_next(store: Store) -> None:
+    claimed = await store.due.claim(make_place().shard, 10, 1000)
+    assert (claimed.rows, claimed.next_ms) == ((), None)

@@ -1,0 +1,123 @@
+"""Hints: what an append publishes, and that a lost connection is announced."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.core.batch import Batch, EntityWrite, HintMode, Stamp
+from passerelle.core.events import EncodedEvent
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.engine import Server, ask
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+class Heard:
+    """Collects hints of one stream."""
+
+    def __init__(self) -> None:
+        self.hints: list[bytes] = []
+
+    async def next(self, count: int = 1) -> list[bytes]:
+        await wait_until(lambda: len(self.hints) >= count, 5, f"{count} hints")
+        return self.hints[:count]
+
+
+def batch_of(at: Place, *events: EncodedEvent, expected: Stamp | None = None) -> Batch:
+    write: EntityWrite = at.write(expected) if expected else at.write()
+    return Batch(at.session, operation(), 0, EPOCH, entities=(write,), events=events)
+
+
+@pytest.mark.requirement("I1")
+async def test_hint_carries_what_was_stored_byte_for_byte(store: Store) -> None:
+    at, heard = make_place(), Heard()
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    plain, shown = event("ev_plain"), event("ev_shown", facade=at.task)
+    await store.log.append(batch_of(at, plain, shown))
+    (hint,) = await heard.next()
+    head = await store.log.read_head(at.stream)
+    one, two = await store.log.read_page(at.stream, 0)
+    assert head is not None
+    assert two.frame is not None
+    lines = [
+        f"e 1-2.{one.previous}.{head.chain}\n".encode(),
+        f"ev_plain task.progress - - {len(one.data)}\n".encode() + one.data,
+        f"ev_shown task.progress {two.frame[0]},{two.frame[1]} {at.task} {len(two.data)}\n".encode()
+        + two.data,
+    ]
+    assert hint == b"".join(lines)
+
+
+async def test_hint_of_many_bytes_is_its_first_line_alone(store: Store) -> None:
+    at, heard = make_place(), Heard()
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    large = EncodedEvent("ev_large", "task.progress", b'"x":"' + b"y" * 9000 + b'"}')
+    await store.log.append(batch_of(at, event(), large, event()))
+    (hint,) = await heard.next()
+    head = await store.log.read_head(at.stream)
+    (first, *_) = await store.log.read_page(at.stream, 0)
+    assert head is not None
+    assert hint == f"e 1-3.{first.previous}.{head.chain}\n".encode()
+
+
+async def test_volatile_delta_is_hinted_with_its_bytes(store: Store) -> None:
+    at, heard = make_place(), Heard()
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    delta = event("ev_delta")
+    await store.log.append(
+        Batch(at.session, operation(), 0, EPOCH, events=(delta,), hint=HintMode.VOLATILE)
+    )
+    data = b"{" + delta.body
+    assert await heard.next() == [f"v\nev_delta task.progress - - {len(data)}\n".encode() + data]
+
+
+async def test_unsubscribed_stream_is_silent_and_may_be_subscribed_again(store: Store) -> None:
+    at, other, heard, kept = make_place(), make_place(), Heard(), Heard()
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    await store.hints.subscribe(other.stream, kept.hints.append)
+    await store.hints.unsubscribe(at.stream)
+    first = batch_of(at, event())
+    await store.log.append(first)
+    await store.log.append(batch_of(other, event()))
+    await kept.next()
+    assert heard.hints == []
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    await store.log.append(batch_of(at, event(), expected=Stamp(1, first.op)))
+    (hint,) = await heard.next()
+    assert hint.startswith(b"e 2-2.")
+
+
+async def test_second_subscription_of_one_stream_is_refused(store: Store) -> None:
+    at, heard = make_place(), Heard()
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    with pytest.raises(ValueError, match="subscribed already"):
+        await store.hints.subscribe(at.stream, heard.hints.append)
+
+
+async def test_killed_subscription_comes_back_for_every_stream_and_is_announced(
+    store: Store, server: Server
+) -> None:
+    places = [make_place() for _ in range(12)]
+    heard = {at.session: Heard() for at in places}
+    losses: list[int] = []
+    store.hints.on_loss(lambda: losses.append(1))
+    for at in places:
+        await store.hints.subscribe(at.stream, heard[at.session].hints.append)
+    for url in server.nodes:
+        ask(url, "CLIENT", "KILL", "TYPE", "pubsub")
+    homes = {store.nodes.node(at.shard) for at in places}
+    await wait_until(lambda: len(losses) >= len(homes), 10, "the loss is announced")
+    await asyncio.gather(*(store.log.append(batch_of(at, event())) for at in places))
+    for at in places:
+        assert (await heard[at.session].next())[0].startswith(b"e 1-1.")
+
+
+async def test_new_shard_epoch_is_hinted_to_those_who_follow_the_shard(store: Store) -> None:
+    at, heard = make_place(), Heard()
+    await store.hints.subscribe_shard(at.shard, heard.hints.append)
+    epoch = await store.log.bump_epoch(at.shard, 0)
+    assert await heard.next() == [f"s {epoch}".encode()]

@@ -1,0 +1,182 @@
+"""Any history of appends, repeats and stale writers agrees with a small model of what should be stored."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from passerelle.core.batch import (
+    ABSENT,
+    Again,
+    Appended,
+    AppendResult,
+    Batch,
+    Conflict,
+    EntityKind,
+    EntityRef,
+    EntityWrite,
+    Stamp,
+)
+from passerelle.store.retention import Archived, Trimmed
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
+
+pytestmark = pytest.mark.anyio
+
+TASKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append ``events`` events and write some tasks; ``stale`` of them are held by an older stamp."""
+
+    events: int
+    tasks: frozenset[int]
+    stale: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Send an append again that was sent ``back`` appends ago."""
+
+    back: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Remove the archived prefix up to ``keep`` entries before the end."""
+
+    keep: int
+
+
+picks = st.frozensets(st.integers(0, TASKS - 1), max_size=TASKS)
+steps = st.one_of(
+    st.builds(
+        Write,
+        st.integers(0, 4),
+        st.frozensets(st.integers(0, TASKS - 1), min_size=1, max_size=TASKS),
+        picks,
+    ),
+    st.builds(Repeat, st.integers(1, 3)),
+    st.builds(Trim, st.integers(0, 5)),
+)
+
+
+@dataclass(slots=True)
+class Model:
+    """What should be stored: the ids of all events ever, the line of the last trim, each task's state."""
+
+    at: Place
+    tasks: list[EntityRef]
+    events: list[str] = field(default_factory=list[str])
+    first: int = 1
+    stamps: list[Stamp] = field(default_factory=lambda: [ABSENT] * TASKS)
+    snapshots: list[bytes] = field(default_factory=lambda: [b""] * TASKS)
+    older: list[Stamp] = field(default_factory=lambda: [Stamp(9, "op_none")] * TASKS)
+    sent: list[Batch] = field(default_factory=list[Batch])
+
+    def build(self, step: Write) -> Batch:
+        """The batch of a step; every snapshot names the sequence of the batch's last event."""
+        held = [
+            self.older[task] if task in step.stale else self.stamps[task] for task in range(TASKS)
+        ]
+        hole = (step.events - 1,) if step.events else ()
+        return Batch(
+            self.at.session,
+            operation(),
+            0,
+            EPOCH,
+            entities=tuple(
+                EntityWrite(self.tasks[task], held[task], (b"at ", *hole))
+                for task in sorted(step.tasks)
+            ),
+            events=tuple(event() for _ in range(step.events)),
+        )
+
+    def expect(self, batch: Batch) -> AppendResult | None:
+        """What the append must answer; None for stored."""
+        places = [self.tasks.index(write.ref) for write in batch.entities]
+        if any(self.stamps[task].op == batch.op for task in places):
+            return Again(None)
+        for task, write in zip(places, batch.entities, strict=True):
+            if self.stamps[task] != write.expected:
+                return Conflict(write.ref.id, self.stamps[task])
+        self.events += [fact.event_id for fact in batch.events]
+        last = str(len(self.events)).encode() if batch.events else b""
+        for task in places:
+            self.older[task] = self.stamps[task]
+            self.stamps[task] = Stamp(self.stamps[task].version + 1, batch.op)
+            self.snapshots[task] = b"at " + last
+        return None
+
+    def chains(self) -> list[str]:
+        """The chain before each event, and the one after the last."""
+        chain = hashlib.sha1(EPOCH.encode(), usedforsecurity=False).hexdigest()[:8]
+        found = [chain]
+        for event_id in self.events:
+            joined = f"{chain}{event_id}".encode()
+            chain = hashlib.sha1(joined, usedforsecurity=False).hexdigest()[:8]
+            found.append(chain)
+        return found
+
+
+@pytest.mark.requirement("I2", "I3", "ENV-2", "ENV-4")
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(steps, max_size=25))
+async def test_any_history_is_stored_as_the_model_says(store: Store, history: list[Write]) -> None:
+    at = make_place()
+    model = Model(at, [EntityRef(EntityKind.TASK, mint("task", at.shard)) for _ in range(TASKS)])
+    for step in history:
+        await play(store, model, step)
+        await compare(store, model)
+
+
+async def play(store: Store, model: Model, step: Write | Repeat | Trim) -> None:
+    match step:
+        case Write():
+            model.sent.append(model.build(step))
+            await send(store, model, model.sent[-1])
+        case Repeat(back):
+            if len(model.sent) >= back:
+                await send(store, model, model.sent[-back])
+        case Trim(keep):
+            upto = len(model.events) - keep
+            if upto >= model.first:
+                archived = Archived("blob:1", "ab", 0)
+                trimmed = await store.retention.trim(model.at.session, upto, archived)
+                assert trimmed == Trimmed(upto + 1)
+                model.first = upto + 1
+
+
+async def send(store: Store, model: Model, batch: Batch) -> None:
+    expected = model.expect(batch)
+    result = await store.log.append(batch)
+    if expected is None:
+        assert isinstance(result, Appended)
+        assert result.last == len(model.events)
+    else:
+        assert result == expected
+
+
+async def compare(store: Store, model: Model) -> None:
+    chains = model.chains()
+    head, page = await store.log.read_resume(model.at.stream, 0)
+    if head is None:
+        assert not model.events
+    else:
+        assert (head.sequence, head.chain, head.first) == (
+            len(model.events),
+            chains[-1],
+            model.first,
+        )
+    assert [(entry.sequence, entry.event_id, entry.previous) for entry in page] == [
+        (number, model.events[number - 1], chains[number - 1])
+        for number in range(model.first, len(model.events) + 1)
+    ]
+    loaded = await store.log.load(model.tasks)
+    assert [one.stamp for one in loaded] == model.stamps
+    assert [one.snapshot for one in loaded] == model.snapshots

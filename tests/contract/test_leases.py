@@ -1,0 +1,208 @@
+"""Leases and take-over: time is the server's, and a lost lease is never silently new."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from passerelle.core.batch import Appended, Batch, Fence, Fenced, Incarnation, RunMove, Stamp
+from passerelle.core.ids import Shard
+from passerelle.core.ports import Alive, Lease, LeaseLost, TakenOver
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+LONG_MS = 60_000
+SHORT_MS = 40
+
+
+async def take(
+    store: Store,
+    shard: Shard,
+    driver: Incarnation,
+    *,
+    opens: bool = True,
+    duty: bool = False,
+    lease_ms: int = LONG_MS,
+) -> Lease | LeaseLost:
+    return await store.leases.extend(shard, driver, opens=opens, wants_duty=duty, lease_ms=lease_ms)
+
+
+async def start_run(store: Store, at: Place) -> Stamp:
+    """Opens a task that the driver of the place drives."""
+    batch = Batch(
+        at.session,
+        operation(),
+        0,
+        EPOCH,
+        entities=(at.write(fields={"own": str(at.driver).encode()}),),
+        events=(event(),),
+        runs=(RunMove("run_1", at.task, at.driver, enters=True),),
+    )
+    assert isinstance(await store.log.append(batch), Appended)
+    return Stamp(1, batch.op)
+
+
+async def expire(store: Store, at: Place) -> TakenOver:
+    async def ended() -> TakenOver | None:
+        found = await store.leases.take_over(at.shard, at.driver.instance)
+        return None if isinstance(found, Alive) else found
+
+    found = await wait_until(ended, 5, "the lease has run out")
+    assert found is not None
+    return found
+
+
+async def test_lease_is_opened_and_extended_by_the_servers_clock(store: Store) -> None:
+    at = make_place()
+    first = await take(store, at.shard, at.driver, lease_ms=1000)
+    assert isinstance(first, Lease)
+    assert first.until_ms == first.now_ms + 1000
+    second = await take(store, at.shard, at.driver, opens=False, lease_ms=5000)
+    assert isinstance(second, Lease)
+    assert second.until_ms >= first.until_ms + 3000
+    assert not second.duty
+
+
+async def test_lease_that_was_never_opened_cannot_be_extended(store: Store) -> None:
+    at = make_place()
+    assert await take(store, at.shard, at.driver, opens=False) == LeaseLost()
+
+
+async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> None:
+    at = make_place()
+    await take(store, at.shard, at.driver, lease_ms=1)
+    rows = partial(store.due.claim, at.shard, 10, 1)
+    await wait_until(rows, 5, "the lease's row is due")
+    assert isinstance(await take(store, at.shard, at.driver, opens=False), Lease)
+
+
+async def test_living_lease_is_not_taken_over(store: Store) -> None:
+    at = make_place()
+    await take(store, at.shard, at.driver)
+    assert await store.leases.take_over(at.shard, at.driver.instance) == Alive()
+
+
+@pytest.mark.requirement("I9")
+async def test_dead_instances_runs_are_found_moved_and_then_its_set_is_gone(store: Store) -> None:
+    at = make_place()
+    heir = Incarnation("in_heir", 1)
+    await take(store, at.shard, at.driver, lease_ms=SHORT_MS)
+    await take(store, at.shard, heir)
+    stamp = await start_run(store, at)
+    taken = await expire(store, at)
+    assert taken == TakenOver(1, (("run_1", at.task),), ())
+    assert await store.leases.take_over(at.shard, at.driver.instance) == taken
+    move = Batch(
+        at.session,
+        operation(),
+        0,
+        EPOCH,
+        entities=(at.write(stamp, fields={"own": str(heir).encode()}),),
+        events=(event(),),
+        fence=Fence(at.task, at.driver),
+        runs=(
+            RunMove("run_1", at.task, at.driver, enters=False),
+            RunMove("run_1", at.task, heir, enters=True),
+        ),
+    )
+    assert isinstance(await store.log.append(move), Appended)
+    assert await store.leases.take_over(at.shard, at.driver.instance) == TakenOver(1, (), ())
+    assert await store.leases.take_over(at.shard, at.driver.instance) == TakenOver(0, (), ())
+    late = Batch(
+        at.session,
+        operation(),
+        0,
+        EPOCH,
+        entities=(at.write(Stamp(2, move.op)),),
+        fence=Fence(at.task, at.driver),
+    )
+    assert await store.log.append(late) == Fenced()
+
+
+async def test_instance_that_wakes_after_a_take_over_has_lost_its_lease(store: Store) -> None:
+    at = make_place()
+    await take(store, at.shard, at.driver, lease_ms=SHORT_MS)
+    await start_run(store, at)
+    await expire(store, at)
+    next_life = Incarnation(at.driver.instance, 2)
+    assert await take(store, at.shard, at.driver, opens=False) == LeaseLost()
+    assert await take(store, at.shard, at.driver) == LeaseLost()
+    assert await take(store, at.shard, next_life) == LeaseLost()
+    await store.log.append(
+        Batch(
+            at.session,
+            operation(),
+            0,
+            EPOCH,
+            entities=(at.write((await store.log.load([at.task_ref]))[0].stamp),),
+            runs=(RunMove("run_1", at.task, at.driver, enters=False),),
+        )
+    )
+    assert isinstance(await take(store, at.shard, next_life), Lease)
+
+
+async def test_released_lease_with_a_run_is_due_at_once_and_keeps_its_run(store: Store) -> None:
+    at = make_place()
+    await take(store, at.shard, at.driver)
+    await start_run(store, at)
+    await store.leases.release(at.shard, at.driver)
+    claimed = await store.due.claim(at.shard, 10, LONG_MS)
+    assert [row.member for row in claimed.rows] == [f"own:{at.driver.instance}"]
+    assert (claimed.rows[0].kind, claimed.rows[0].entity) == ("own", at.driver.instance)
+    found = await store.leases.take_over(at.shard, at.driver.instance)
+    assert found == TakenOver(1, (("run_1", at.task),), ())
+
+
+async def test_released_lease_without_a_run_leaves_nothing(store: Store) -> None:
+    at = make_place()
+    await take(store, at.shard, at.driver, duty=True)
+    await store.leases.release(at.shard, at.driver)
+    assert (await store.due.claim(at.shard, 10, 1)).next_ms is None
+    assert await take(store, at.shard, at.driver, opens=False) == LeaseLost()
+
+
+async def test_duty_has_one_owner_until_it_is_given_back_or_runs_out(store: Store) -> None:
+    shard = make_place().shard
+    one, two = Incarnation("in_one", 1), Incarnation("in_two", 1)
+
+    async def asks(driver: Incarnation, *, duty: bool = True, lease_ms: int = LONG_MS) -> bool:
+        lease = await take(store, shard, driver, duty=duty, lease_ms=lease_ms)
+        assert isinstance(lease, Lease)
+        return lease.duty
+
+    assert await asks(one)
+    assert not await asks(two)
+    assert await asks(one, lease_ms=SHORT_MS)
+    await wait_until(partial(asks, two), 5, "the duty has run out")
+    assert not await asks(one)
+    assert not await asks(two, duty=False)
+    assert await asks(one)
+    await store.leases.release(shard, one)
+    assert await asks(two)
+
+
+async def test_lease_lost_in_one_shard_leaves_the_others_alone(store: Store) -> None:
+    driver = Incarnation("in_wide", 1)
+    lost, kept = make_place(), make_place()
+    assert lost.shard != kept.shard
+    at = Place(lost.shard, lost.session, lost.task, driver)
+    await take(store, lost.shard, driver, lease_ms=SHORT_MS)
+    await take(store, kept.shard, driver)
+    await expire(store, at)
+    answers = await asyncio.gather(
+        *(take(store, place.shard, driver, opens=False) for place in (lost, kept))
+    )
+    assert isinstance(answers[0], LeaseLost)
+    assert isinstance(answers[1], Lease)
+
+
+async def test_instances_that_announced_themselves_know_each_other(store: Store) -> None:
+    assert await store.leases.announce("in_a") == ["in_a"]
+    assert sorted(await store.leases.announce("in_b")) == ["in_a", "in_b"]
+    await store.leases.withdraw("in_a")
+    assert await store.leases.announce("in_b") == ["in_b"]

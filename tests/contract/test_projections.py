@@ -1,0 +1,166 @@
+"""Projections: applied once per source, in the order of the feed, and rebuilt at will."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.core.batch import Batch, IdempotencyRow
+from passerelle.core.ids import Shard
+from passerelle.core.ports import InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, event, make_place, mint, operation
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+SOURCE = Shard(63)
+
+
+def make_owner() -> tuple[Shard, str]:
+    shard = make_place().shard
+    return shard, mint("pr", shard)
+
+
+def pending(owner: str, name: str, view: bytes | None) -> InboxRow:
+    return InboxRow(owner, event(f"ev_{name}_{view is None}"), name, view)
+
+
+@pytest.mark.requirement("I10")
+async def test_later_time_wins_in_the_owner_index(store: Store) -> None:
+    shard, owner = make_owner()
+    await store.projections.advance(SOURCE, shard, "5-0", [IndexRow(owner, "task_a", 300)])
+    await store.projections.index_now(IndexRow(owner, "task_a", 200))
+    await store.projections.index_now(IndexRow(owner, "task_b", 250))
+    assert await store.projections.read_index(owner, None, 10) == [("task_a", 300), ("task_b", 250)]
+
+
+async def test_index_is_paged_without_loss_where_times_are_equal(store: Store) -> None:
+    shard, owner = make_owner()
+    rows = [IndexRow(owner, f"task_{number:03}", 100 + number // 7) for number in range(60)]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    before: tuple[int, str] | None = None
+    seen: list[tuple[int, str]] = []
+    while page := await store.projections.read_index(owner, before, 4):
+        seen += [(at_ms, facade) for facade, at_ms in page]
+        before = seen[-1]
+    assert seen == sorted(((row.at_ms, row.facade) for row in rows), reverse=True)
+
+
+async def test_rows_that_were_applied_are_skipped_by_their_feed_id(store: Store) -> None:
+    shard, owner = make_owner()
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    for feed_id in ("9-1", "9-1", "9-0", "8-7", "10-0", "9-2"):
+        row = InboxRow(owner, event(), None, None)
+        await store.projections.advance(SOURCE, shard, feed_id, [row])
+    head = await store.log.read_head(inbox)
+    assert head is not None
+    assert head.sequence == 2
+    await store.projections.advance(Shard(62), shard, "1-0", [InboxRow(owner, event(), None, None)])
+    head = await store.log.read_head(inbox)
+    assert head is not None
+    assert head.sequence == 3
+
+
+@pytest.mark.requirement("I10")
+async def test_new_epoch_of_the_source_repeats_rows_without_doubling_entries(store: Store) -> None:
+    shard, owner = make_owner()
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    rows = [pending(owner, f"act_{number}", b"view") for number in range(5)]
+    for number, row in enumerate(rows):
+        await store.projections.advance(SOURCE, shard, f"{number + 1}-0", [row])
+    before = await store.log.read_page(inbox, 0)
+    await store.log.bump_epoch(SOURCE, 0)
+    fresh = InboxRow(owner, event("ev_fresh"), None, None)
+    for number, row in enumerate([*rows, fresh]):
+        await store.projections.advance(SOURCE, shard, f"{number + 1}-0", [row])
+    after = await store.log.read_page(inbox, 0)
+    assert after[:-1] == before
+    assert after[-1].event_id == "ev_fresh"
+
+
+async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> None:
+    shard, owner = make_owner()
+    other = mint("pr", shard)
+    rows = [
+        pending(owner, "act_1", b'{"title":"one"}'),
+        pending(owner, "act_2", b'{"title":"two"}'),
+        pending(other, "act_3", b'{"title":"three"}'),
+    ]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    await store.projections.advance(SOURCE, shard, "2-0", [pending(owner, "act_1", None)])
+    assert await store.projections.read_inbox(owner) == [("act_2", b'{"title":"two"}')]
+    assert await store.projections.read_inbox(other) == [("act_3", b'{"title":"three"}')]
+
+
+@pytest.mark.requirement("I1", "I3")
+async def test_inbox_is_a_stream_like_any_other_with_hints(store: Store) -> None:
+    shard, owner = make_owner()
+    inbox = StreamRef(StreamKind.INBOX, owner)
+    heard: list[bytes] = []
+    await store.hints.subscribe(inbox, heard.append)
+    rows = [InboxRow(owner, event(), None, None) for _ in range(3)]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    head, page = await store.log.read_resume(inbox, 0)
+    assert head is not None
+    assert [entry.sequence for entry in page] == [1, 2, 3]
+    assert page[0].data.startswith(b'{"sequence":1,')
+    await wait_until(lambda: heard, 5, "a hint")
+    assert heard[0].startswith(f"e 1-3.{page[0].previous}.{head.chain}\n".encode())
+
+
+async def test_newer_epoch_of_the_target_is_learned(store: Store) -> None:
+    shard, owner = make_owner()
+    await store.log.bump_epoch(shard, 0)
+    await store.projections.advance(SOURCE, shard, "1-0", [IndexRow(owner, "task_a", 1)])
+    assert await store.projections.read_index(owner, None, 10) == [("task_a", 1)]
+
+
+async def test_row_of_another_shard_is_refused(store: Store) -> None:
+    one, two = make_owner(), make_owner()
+    assert one[0] != two[0]
+    with pytest.raises(ValueError, match="not in shard"):
+        await store.projections.advance(SOURCE, one[0], "1-0", [IndexRow(two[1], "task_a", 1)])
+
+
+async def test_feed_is_read_from_the_mark_and_marks_never_go_back(store: Store) -> None:
+    at = make_place()
+    for number in range(5):
+        row = IdempotencyRow(f"key_{number}", "d", b"", 60_000)
+        await store.log.append(
+            Batch(at.session, operation(), 0, EPOCH, events=(event(),), idem=row)
+        )
+    feed = await store.projections.read_feed(at.shard, None)
+    assert [(row.session, row.first, row.last) for row in feed] == [
+        (at.session, number, number) for number in range(1, 6)
+    ]
+    assert await store.projections.read_feed(at.shard, feed[1].id, 2) == feed[2:4]
+    assert await store.projections.read_mark(at.shard, "relay") is None
+    await store.projections.move_mark(at.shard, "relay", feed[3].id)
+    await store.projections.move_mark(at.shard, "relay", feed[2].id)
+    assert await store.projections.read_mark(at.shard, "relay") == f"0.{feed[3].id}"
+    assert await store.projections.read_feed(at.shard, None) == feed
+
+
+async def test_feed_rows_far_behind_the_mark_are_dropped(store: Store) -> None:
+    at = make_place()
+    row = IdempotencyRow("key", "d", b"", 60_000)
+    await store.log.append(Batch(at.session, operation(), 0, EPOCH, events=(event(),), idem=row))
+    (only,) = await store.projections.read_feed(at.shard, None)
+    milliseconds = int(only.id.partition("-")[0])
+    await store.projections.move_mark(at.shard, "relay", f"{milliseconds + 16 * 60_000}-0")
+    assert await store.projections.read_feed(at.shard, None) == []
+
+
+async def test_two_relays_of_one_shard_apply_every_row_once(store: Store) -> None:
+    shard, owner = make_owner()
+    rows = [(f"{number}-0", InboxRow(owner, event(), None, None)) for number in range(1, 41)]
+
+    async def relay() -> None:
+        for feed_id, row in rows:
+            await store.projections.advance(SOURCE, shard, feed_id, [row])
+
+    await asyncio.gather(relay(), relay())
+    page = await store.log.read_page(StreamRef(StreamKind.INBOX, owner), 0)
+    assert [entry.event_id for entry in page] == [row.event.event_id for _, row in rows]

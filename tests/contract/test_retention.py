@@ -1,0 +1,129 @@
+"""Trimming: only what is archived and what nobody needs, and the cursor at the line still holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.batch import Batch, OpenChange, Stamp
+from passerelle.store.retention import Archived, Held, NotTrimmed, Trimmed
+from passerelle.store.store import Store
+from passerelle.store.targets import Target
+from tests.support.batches import EPOCH, Place, event, make_place, operation
+
+pytestmark = pytest.mark.anyio
+
+ARCHIVE = Archived("blob:1", "ab" * 32, 500)
+LONG_AGO_MS = 1
+
+
+async def begin(store: Store, count: int = 20, *, open_from: int | None = None) -> Place:
+    at = make_place()
+    opens = () if open_from is None else (OpenChange(at.task, open_from - 1),)
+    await store.log.append(
+        Batch(
+            at.session,
+            operation(),
+            0,
+            EPOCH,
+            entities=(at.write(),),
+            events=tuple(event() for _ in range(count)),
+            open=opens,
+        )
+    )
+    return at
+
+
+async def server_now(store: Store, at: Place) -> int:
+    return (await store.due.claim(at.shard, 1, 1)).now_ms
+
+
+async def test_trimmed_prefix_is_gone_and_its_last_cursor_still_verifies(store: Store) -> None:
+    at = await begin(store)
+    before = await store.log.read_page(at.stream, 0)
+    assert await store.retention.trim(at.session, 12, ARCHIVE) == Trimmed(13)
+    head, page = await store.log.read_resume(at.stream, 12)
+    assert head is not None
+    assert (head.first, head.sequence) == (13, 20)
+    assert page == before[12:]
+    assert page[0].previous == before[12].previous
+    (session,) = await store.log.load(
+        [type(at.task_ref)(type(at.task_ref.kind).SESSION, at.session)]
+    )
+    assert session.fields["archive"] == f"blob:1 {'ab' * 32}".encode()
+    stored = sum(len(entry.data) for entry in before)
+    assert int(session.fields["bytes"]) == stored - 500
+
+
+async def test_nothing_is_trimmed_without_an_archive(store: Store) -> None:
+    at = await begin(store)
+    for nothing in (Archived("", "ab", 1), Archived("blob:1", "", 1)):
+        assert await store.retention.trim(at.session, 5, nothing) == NotTrimmed("unarchived")
+    assert len(await store.log.read_page(at.stream, 0)) == 20
+
+
+async def test_trim_past_the_end_or_below_the_line_does_nothing(store: Store) -> None:
+    at = await begin(store)
+    await store.retention.trim(at.session, 5, ARCHIVE)
+    for upto in (5, 21):
+        assert await store.retention.trim(at.session, upto, ARCHIVE) == NotTrimmed("nothing")
+
+
+async def test_open_task_holds_its_first_fact(store: Store) -> None:
+    at = await begin(store, open_from=8)
+    assert await store.retention.trim(at.session, 8, ARCHIVE) == Held("open", 8)
+    assert await store.retention.trim(at.session, 7, ARCHIVE) == Trimmed(8)
+
+
+async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> None:
+    at = await begin(store)
+    now = await server_now(store, at)
+    await store.acks.store_ack(at.stream, "lately", 1, f"{EPOCH}.6.0badcafe", now)
+    await store.acks.store_ack(at.stream, "long ago", 1, f"{EPOCH}.2.0badcafe", LONG_AGO_MS)
+    assert await store.retention.trim(at.session, 7, ARCHIVE) == Held("ack", 6)
+    assert await store.acks.read_ack(at.stream, "long ago") is not None
+    assert await store.retention.trim(at.session, 6, ARCHIVE) == Trimmed(7)
+    assert await store.acks.read_ack(at.stream, "long ago") is None
+
+
+async def test_live_target_holds_what_it_has_not_got_and_a_dead_one_does_not(store: Store) -> None:
+    at = await begin(store)
+    await store.targets.create(at.stream, "dead", Target("dead", "*", 9, f"{EPOCH}.1.0badcafe"))
+    await store.targets.create(at.stream, "hook", Target("backoff", "*", 1, f"{EPOCH}.4.0badcafe"))
+    assert await store.retention.trim(at.session, 5, ARCHIVE) == Held("target", 4)
+    assert await store.retention.trim(at.session, 4, ARCHIVE) == Trimmed(5)
+
+
+async def test_past_the_cap_the_older_half_goes_whatever_holds_it(store: Store) -> None:
+    at = await begin(store, open_from=1)
+
+    async def trim(upto: int) -> object:
+        return await store.retention.trim(at.session, upto, ARCHIVE, cap_entries=15)
+
+    assert await trim(11) == Held("open", 1)
+    assert await trim(10) == Trimmed(11)
+    assert await trim(15) == Held("open", 1)
+
+
+async def test_stream_trimmed_to_nothing_goes_on_where_it_was(store: Store) -> None:
+    at = await begin(store, 3)
+    before = await store.log.read_head(at.stream)
+    assert before is not None
+    assert await store.retention.trim(at.session, 3, ARCHIVE) == Trimmed(4)
+    assert await store.log.read_resume(at.stream, 3) == (
+        type(before)(before.epoch, 3, before.chain, 4),
+        [],
+    )
+    (task,) = await store.log.load([at.task_ref])
+    assert task.stamp != Stamp(0, "")
+    await store.log.append(
+        Batch(
+            at.session,
+            operation(),
+            0,
+            EPOCH,
+            entities=(at.write(task.stamp),),
+            events=(event(),),
+        )
+    )
+    (entry,) = await store.log.read_page(at.stream, 0)
+    assert (entry.sequence, entry.previous) == (4, before.chain)

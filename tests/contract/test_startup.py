@@ -1,0 +1,177 @@
+"""Opening a store: a server that would forget, evict or refuse is not accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import Appended, Batch
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.ports import Lease
+from passerelle.store.engine_binary import find_engine
+from passerelle.store.store import Store, StoreSettings
+from tests.support.batches import EPOCH, event, make_place, operation
+from tests.support.engine import Server, ask, free_port, run_server
+from tests.support.waiting import block_until, wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def pliable() -> Generator[Server]:
+    """A server whose settings tests change."""
+    with run_server(find_engine(None)) as running:
+        yield running
+
+
+@pytest.fixture
+def configured(pliable: Server) -> Generator[Server]:
+    yield pliable
+    for name, value in (
+        ("appendonly", "yes"),
+        ("maxmemory-policy", "noeviction"),
+        ("maxmemory", "0"),
+    ):
+        ask(pliable.url, "CONFIG", "SET", name, value)
+    ask(pliable.url, "REPLICAOF", "NO", "ONE")
+    ask(pliable.url, "FLUSHDB")
+
+
+def batch() -> Batch:
+    at = make_place()
+    return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
+
+
+async def test_server_without_a_log_of_its_writes_is_refused_unless_told(
+    configured: Server, tmp_path: Path
+) -> None:
+    ask(configured.url, "CONFIG", "SET", "appendonly", "no")
+    with pytest.raises(ConfigInvalid, match="append-only"):
+        await Store.open(StoreSettings(configured.url, tmp_path))
+    told = StoreSettings(configured.url, tmp_path, durable_otherwise=True)
+    async with await Store.open(told) as store:
+        assert isinstance(await store.log.append(batch()), Appended)
+
+
+async def test_server_that_evicts_is_refused(configured: Server, tmp_path: Path) -> None:
+    ask(configured.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with pytest.raises(ConfigInvalid, match="noeviction"):
+        await Store.open(StoreSettings(configured.url, tmp_path))
+
+
+async def test_replica_is_refused(configured: Server, tmp_path: Path) -> None:
+    ask(configured.url, "REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(ConfigInvalid, match="replica"):
+        await Store.open(StoreSettings(configured.url, tmp_path))
+
+
+async def test_server_that_turns_into_a_replica_is_not_ready_though_it_reads(
+    configured: Server, tmp_path: Path
+) -> None:
+    at = make_place()
+    first = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
+    async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+        await store.log.append(first)
+        await store.probe()
+        ask(configured.url, "REPLICAOF", "127.0.0.1", "1")
+        for call in (store.probe(), store.log.append(batch())):
+            with pytest.raises(StoreUnavailable, match="read-only") as caught:
+                await call
+            assert caught.value.wrote == "no"
+        assert len(await store.log.read_page(at.stream, 0)) == 1
+        ask(configured.url, "REPLICAOF", "NO", "ONE")
+        await store.probe()
+
+
+async def test_full_server_refuses_facts_and_keeps_its_leases(
+    configured: Server, tmp_path: Path
+) -> None:
+    at = make_place()
+    async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+        ask(configured.url, "CONFIG", "SET", "maxmemory", "1")
+        with pytest.raises(StoreUnavailable, match="out of memory") as caught:
+            await store.log.append(batch())
+        assert caught.value.wrote == "no"
+        with pytest.raises(StoreUnavailable):
+            await store.probe()
+        lease = await store.leases.extend(
+            at.shard, at.driver, opens=True, wants_duty=True, lease_ms=1000
+        )
+        assert isinstance(lease, Lease)
+        await store.leases.release(at.shard, at.driver)
+        assert (await store.due.claim(at.shard, 1, 1)).rows == ()
+        ask(configured.url, "CONFIG", "SET", "maxmemory", "0")
+        assert isinstance(await store.log.append(batch()), Appended)
+
+
+async def test_store_with_a_newer_schema_is_refused(configured: Server, tmp_path: Path) -> None:
+    ask(configured.url, "HSET", "{00}:meta", "schema", "99")
+    with pytest.raises(ConfigInvalid, match="schema 99"):
+        await Store.open(StoreSettings(configured.url, tmp_path))
+
+
+async def test_runtime_keeps_its_name(configured: Server, tmp_path: Path) -> None:
+    names: set[str] = set()
+    for _ in range(2):
+        async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+            names.add(store.runtime_id)
+    (name,) = names
+    assert name.startswith("rt_")
+
+
+async def test_unreachable_server_and_unusable_url_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        await Store.open(StoreSettings(f"unix://{tmp_path}/nothing.sock", tmp_path))
+    assert caught.value.wrote == "no"
+    with pytest.raises(ConfigInvalid):
+        await Store.open(StoreSettings("http://127.0.0.1", tmp_path))
+
+
+async def test_unusable_blob_directory_is_refused(configured: Server, tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_bytes(b"")
+    with pytest.raises(ConfigInvalid, match="blobs"):
+        await Store.open(StoreSettings(configured.url, taken))
+
+
+async def test_act_on_a_server_without_replicas_is_confirmed_by_none(
+    configured: Server, tmp_path: Path
+) -> None:
+    async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+        result, confirmed = await store.log.append_before_act(batch())
+        assert isinstance(result, Appended)
+        assert confirmed == 0
+
+
+async def test_act_waits_for_a_replica_that_has_the_write(
+    configured: Server, tmp_path: Path
+) -> None:
+    async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+        with run_server(find_engine(None)) as replica:
+            link(configured, replica)
+
+            async def confirmed() -> bool:
+                result, replicas = await store.log.append_before_act(batch())
+                assert isinstance(result, Appended)
+                return replicas == 1
+
+            await wait_until(confirmed, 10, "the replica confirms")
+            (facts,) = (await store.read_facts()).values()
+            assert facts.replicas == 1
+
+
+def link(primary: Server, replica: Server) -> None:
+    """Makes one server the replica of the other; replication needs a TCP port."""
+    port = free_port()
+    ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
+    ask(primary.url, "CONFIG", "SET", "port", port)
+    ask(replica.url, "REPLICAOF", "127.0.0.1", port)
+    block_until(lambda: is_in_step(replica), 20, "the replica is in step")
+
+
+def is_in_step(replica: Server) -> bool:
+    role = cast(list[bytes], ask(replica.url, "ROLE"))
+    return role[3] == b"connected"

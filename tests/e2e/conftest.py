@@ -1,0 +1,53 @@
+"""What end-to-end tests share: one gateway for each module, in front of one scripted peer."""
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import pytest
+
+from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.processes import AGENT, Caller, open_caller, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+
+UNREACHABLE: Final = "unreachable"
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """One loop for each module, since its gateway outlives its tests."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def idle_peer(anyio_backend: str) -> ScriptedPeer:
+    """The peer of the module: it has its port, and does not listen."""
+    peer = ScriptedPeer(AGENT)
+    await peer.start()
+    await peer.stop()
+    return peer
+
+
+@pytest.fixture(scope="module")
+async def gateway(
+    idle_peer: ScriptedPeer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncGenerator[GatewayProcess]:
+    """A ready gateway, with one agent that is there and one that is not."""
+    agents = {AGENT: idle_peer.url, UNREACHABLE: "http://127.0.0.1:1"}
+    async with run_gateway(tmp_path_factory.mktemp("gateway"), agents) as process:
+        yield process
+
+
+@pytest.fixture
+async def peer(idle_peer: ScriptedPeer) -> AsyncGenerator[ScriptedPeer]:
+    """The peer, listening for the time of one test and with nothing in its memory."""
+    idle_peer.requests.clear()
+    async with idle_peer:
+        yield idle_peer
+        idle_peer.release_all()
+
+
+@pytest.fixture
+async def caller(gateway: GatewayProcess, peer: ScriptedPeer) -> AsyncGenerator[Caller]:
+    """The owner, calling the peer through the gateway."""
+    async with open_caller(gateway) as opened:
+        yield opened

@@ -1,0 +1,178 @@
+"""Devices that follow, lose their network and come back, against the whole product."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Final
+
+import orjson
+import pytest
+
+from passerelle.channels.client import ChannelClient
+from passerelle.core.event_type import EventType
+from passerelle.core.json import Json, JsonObject
+from passerelle.gateway.demo.devices import Device, open_device
+from passerelle.gateway.demo.network import open_network
+from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.processes import AGENT, Caller, count_stored, read_stored
+from tests.support.raw_channel import open_channel
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+CUTS: Final = 40
+RELEASED: Final = 5
+
+pytestmark = pytest.mark.anyio
+
+
+@contextlib.asynccontextmanager
+async def open_eager_device(url: str, token: str) -> AsyncGenerator[Device]:
+    """A device that connects again at once, so that a test may cut it often."""
+    address = f"{url.replace('http', 'ws', 1)}/v1/channel"
+    async with ChannelClient(address, token=token, device="eager", jitter=lambda: 0.0) as client:
+        device = Device("eager", client)
+        await device.await_welcome()
+        yield device
+        await device.leave()
+
+
+async def begin_held(caller: Caller, peer: ScriptedPeer, text: str) -> tuple[str, str]:
+    """A task whose peer waits after WORKING; its id and the stream of its session."""
+    peer.hold()
+    peer.release(2)
+    task = await caller.begin(text)
+    record = await caller.read_record(task["id"])
+    return task["id"], f"session:{record['sessionId']}"
+
+
+@pytest.mark.requirement("CHN-3")
+async def test_device_that_is_cut_again_and_again_has_every_event_once(
+    gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
+) -> None:
+    chunks = CUTS * RELEASED
+    task_id, stream = await begin_held(caller, peer, f"chunks {chunks}")
+    async with (
+        open_network(gateway.port) as network,
+        open_eager_device(network.url, gateway.token) as device,
+    ):
+        device.follow(stream)
+        await device.await_event(stream, "task.started")
+        points = itertools.cycle((1, 4, 0, 3, 2, 5))
+        for _, further in zip(range(CUTS), points, strict=False):
+            seen = len(device.events[stream])
+            peer.release(RELEASED)
+            await wait_until(
+                lambda goal=seen + further: len(device.events[stream]) >= goal,  # type: ignore[misc]
+                10,
+                f"{further} more events",
+            )
+            network.pull_out()
+            network.plug_in()
+        peer.release_all()
+        await caller.await_end(task_id)
+        await device.await_event(stream, "task.completed")
+        assert device.client.welcome is not None
+        assert device.client.welcome.generation > CUTS // 2
+        assert device.gaps == []
+        assert device.events[stream] == read_stored(gateway, stream.removeprefix("session:"))
+        wanted = "".join(f"chunk-{number} " for number in range(1, chunks + 1))
+        assert device.read_artifact(stream) == wanted
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_task_goes_on_when_every_device_is_gone_and_its_result_waits(
+    gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
+) -> None:
+    task_id, stream = await begin_held(caller, peer, "chunks 3")
+    async with open_network(gateway.port) as network:
+        async with (
+            open_device(network.url, gateway.token, "laptop") as laptop,
+            open_device(network.url, gateway.token, "phone") as phone,
+        ):
+            for device in (laptop, phone):
+                device.follow(stream)
+                await device.await_event(stream, "task.started")
+            network.pull_out()
+        peer.release_all()
+        task = await caller.await_end(task_id)
+        network.plug_in()
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        types = [event["type"] for event in read_stored(gateway, stream.removeprefix("session:"))]
+        assert not {"task.failed", "task.cancelled", "task.lost"} & set(types)
+        async with open_device(network.url, gateway.token, "laptop") as laptop:
+            laptop.follow(stream)
+            await laptop.await_event(stream, "task.completed")
+            assert laptop.read_artifact(stream) == "chunk-1 chunk-2 chunk-3 "
+
+
+@pytest.mark.requirement("CHN-13")
+async def test_frames_that_are_sent_again_after_a_reconnect_make_no_new_turn(
+    gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
+) -> None:
+    turns: list[JsonObject] = [
+        {
+            "t": "rpc",
+            "id": str(number),
+            "m": "submit_turn",
+            "idem": f"turn-{number}",
+            "d": {"agent": AGENT, "parts": [{"text": f"turn {number}"}]},
+        }
+        for number in range(10)
+    ]
+    beats: list[JsonObject] = [{"t": "hb", "n": number} for number in range(10)]
+    frames = [frame for pair in zip(turns, beats, strict=True) for frame in pair]
+    async with open_channel(gateway.url) as channel:
+        await channel.greet(gateway.token)
+        for frame in frames:
+            await channel.send(frame)
+        first = [(await channel.expect("ok", id=str(number)))["d"] for number in range(10)]
+        channel.abort()
+    for answer in first:
+        await wait_until(partial(is_completed, caller, answer["taskId"]), 10, "the turn is done")
+    before = count_stored(gateway)
+    async with open_channel(gateway.url) as channel:
+        await channel.greet(gateway.token)
+        for frame in frames:
+            await channel.send(frame)
+        again = [(await channel.expect("ok", id=str(number)))["d"] for number in range(10)]
+    assert again == [{**answer, "repeated": True} for answer in first]
+    assert count_stored(gateway) == before
+    assert sorted(peer.texts) == sorted(f"turn {number}" for number in range(10))
+
+
+async def is_completed(caller: Caller, task_id: str) -> bool:
+    return bool((await caller.read_record(task_id))["status"] == "completed")
+
+
+@pytest.mark.requirement("ID-14")
+async def test_device_sees_normalized_events_and_nothing_of_the_peer_s_own_ids(
+    gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer
+) -> None:
+    known = set(peer.tasks)
+    asked = await caller.send("ask Which one?")
+    await caller.send("that one", taskId=asked["id"])
+    record = await caller.read_record(asked["id"])
+    stream = f"session:{record['sessionId']}"
+    async with open_device(gateway.url, gateway.token, "laptop") as device:
+        device.follow(stream)
+        await device.await_event(stream, "task.completed")
+        types = {str(event["type"]) for event in device.events[stream]}
+        assert types <= {kind.value for kind in EventType}
+        (native,) = set(peer.tasks) - known
+        told = orjson.dumps([without_names(event) for event in device.events[stream]])
+        assert native.encode() not in told
+        assert peer.tasks[native].context_id.encode() not in told
+
+
+def without_names(value: Json) -> Json:
+    """The event without the members whose purpose it is to name a remote task, context or message."""
+    if isinstance(value, dict):
+        return {
+            name: without_names(member)
+            for name, member in value.items()
+            if name not in {"remoteTaskId", "remoteContextId", "messageId"}
+        }
+    return [without_names(item) for item in value] if isinstance(value, list) else value

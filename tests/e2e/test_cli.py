@@ -1,0 +1,202 @@
+"""The installed command, as a shell sees it: what it prints, where, and how it ends."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from passerelle.gateway.auth import hash_key
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.version import VERSION
+
+COMMAND: Final = Path(sys.executable).with_name("passerelle")
+COMMANDS: Final = ("serve", "demo", "check", "verify", "key")
+
+
+def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("PASSERELLE_")
+    }
+    environ["XDG_STATE_HOME"] = str(folder / "state")
+    environ["COLUMNS"] = "100"
+    done = subprocess.run(
+        [COMMAND, *arguments],
+        cwd=folder,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_version_is_the_one_of_the_package(tmp_path: Path) -> None:
+    done = run(tmp_path, "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"passerelle {VERSION}\n", "")
+
+
+def test_module_is_the_same_command(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "passerelle", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == f"passerelle {VERSION}\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)])
+def test_help_lists_the_commands(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = run(tmp_path, *arguments)
+    assert done.returncode == 0
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_each_command_has_an_example(tmp_path: Path, name: str) -> None:
+    done = run(tmp_path, name, "--help")
+    assert done.returncode == 0
+    assert f"Example: passerelle {name}" in done.stdout
+
+
+def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
+    program = (
+        "import sys, passerelle.gateway.cli\n"
+        "heavy = {'pydantic', 'uvicorn', 'starlette', 'redis', 'aiohttp', 'a2a'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_completion_is_offered_for_shells(tmp_path: Path) -> None:
+    done = run(tmp_path, "--show-completion", "bash")
+    assert done.returncode == 0
+    assert "_PASSERELLE_COMPLETE" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("foo",), "No such command 'foo'."),
+        (("serve", "--prot", "1"), "No such option: --prot"),
+        (("serve", "--port", "many"), "Invalid value for '--port'"),
+        (("serve", "--auth", "none"), "Invalid value for '--auth'"),
+        (("check",), "Missing argument 'CONFIG'."),
+        (("key", "Not A Name"), "Invalid value for 'name': should be 1 to 63 of a-z"),
+    ],
+)
+def test_command_that_is_none_ends_with_one_line_and_a_hint(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run(tmp_path, *arguments)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert lines[0].startswith(f"passerelle: error: {message}")
+    assert lines[1].startswith("passerelle: hint: ")
+
+
+def test_check_says_everything_that_is_wrong_and_where(tmp_path: Path) -> None:
+    (tmp_path / "broken.yaml").write_text(
+        "prot: 1\nagents:\n  - name: Echo\n    url: ftp://h\n    retires: 3\n", encoding="utf-8"
+    )
+    done = run(tmp_path, "check", "broken.yaml")
+    assert (done.returncode, done.stderr) == (2, "")
+    assert done.stdout.splitlines()[1:] == [
+        "fault: broken.yaml:3: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
+        "fault: broken.yaml:4: agents.0.url: URL scheme should be 'http' or 'https'",
+        "fault: broken.yaml:5: agents.0.retires: is no setting",
+        "fault: broken.yaml:1: prot: is no setting; did you mean port?",
+        "check: 4 faults",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "passerelle: error: config.yaml: cannot be read: No such file or directory"),
+        ("port: [", "passerelle: error: config.yaml:1: is not YAML"),
+    ],
+)
+def test_check_of_a_file_that_is_no_configuration(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
+    done = run(tmp_path, "check", "config.yaml")
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+
+
+def test_check_names_the_agent_that_cannot_be_reached(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        # Bound and not listening: nobody answers there, and nobody else takes it meanwhile.
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        (tmp_path / "c.yaml").write_text(
+            f"agents: [{{name: echo, url: '{url}'}}]\n", encoding="utf-8"
+        )
+        done = run(tmp_path, "check", "c.yaml")
+    assert done.returncode == 2
+    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    assert len(faults) == 1
+    assert "agents.echo" in faults[0]
+    assert url in faults[0]
+
+
+def test_check_of_a_configuration_without_agents_says_how_to_add_one(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("port: 0\n", encoding="utf-8")
+    done = run(tmp_path, "check", "c.yaml")
+    assert done.returncode == 0
+    assert "no agent is configured; add one:" in done.stdout
+    assert done.stdout.endswith("check: ok\n")
+
+
+def test_key_prints_a_key_and_the_hash_that_goes_into_the_file(tmp_path: Path) -> None:
+    done = run(tmp_path, "key", "orchestrator")
+    key = done.stdout.splitlines()[0].removeprefix("key: ")
+    assert hash_key(Secret(key)) in done.stdout
+    (tmp_path / "c.yaml").write_text(done.stdout.partition("\n")[2], encoding="utf-8")
+    assert run(tmp_path, "check", "c.yaml").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--auth", "open", "--host", "10.0.0.1"), "--auth: auth: open is for loopback addresses"),
+        (("--port", "70000"), "--port: port: should be less than or equal to 65535"),
+        (("--config", "absent.yaml"), "absent.yaml: cannot be read"),
+    ],
+)
+def test_serve_refuses_settings_that_cannot_hold_before_it_starts_anything(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run(tmp_path, "serve", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"passerelle: error: {message}")
+    assert not (tmp_path / "state").exists()
+
+
+def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "passerelle.yaml").write_text("port: 0\nredis_ulr: redis://h\n", encoding="utf-8")
+    done = run(tmp_path, "serve")
+    assert done.returncode == 2
+    line = done.stderr.splitlines()[0]
+    assert line.startswith("passerelle: error: ")
+    assert line.endswith("passerelle.yaml:2: redis_ulr: is no setting; did you mean redis_url?")

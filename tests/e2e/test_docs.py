@@ -1,0 +1,201 @@
+"""What the documents show works: every configuration loads, every command exists, every request is answered."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from passerelle.a2a_mapping.dialects.presentation import read_decision
+from passerelle.a2a_mapping.dialects.registry import detect
+from passerelle.channels.closing import CloseCode, is_retryable
+from passerelle.channels.cursor import DISCARDS_STATE, GapReason
+from passerelle.channels.frames import CLIENT_TYPES, SERVER_ONLY_TYPES
+from passerelle.core.json import JsonObject
+from passerelle.gateway.cli import app
+from passerelle.gateway.metrics import Metrics
+from passerelle.gateway.settings_source import Sources, read_settings
+
+ROOT: Final = Path(__file__).resolve().parent.parent.parent
+DOCUMENTS: Final = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "guide").glob("*.md")),
+    *sorted((ROOT / "docs" / "operate").glob("*.md")),
+    *sorted((ROOT / "docs" / "protocol").glob("*.md")),
+)
+CHANNELS: Final = ROOT / "docs" / "protocol" / "channels.md"
+FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND: Final = re.compile(r"^(?:\$ )?passerelle\b.*$", re.MULTILINE)
+INLINE: Final = re.compile(r"`(passerelle [^`]*)`")
+METRIC: Final = re.compile(r"^\| `(passerelle_[a-z_]+)` \|", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced part of a document; ``name`` says where."""
+
+    name: str
+    language: str
+    text: str
+
+
+def read_blocks(language: str) -> list[Block]:
+    return [
+        Block(f"{path.relative_to(ROOT)}-{number}", found[1], found[2])
+        for path in DOCUMENTS
+        for number, found in enumerate(FENCE.finditer(path.read_text("utf-8")), 1)
+        if found[1] == language
+    ]
+
+
+def read_commands() -> list[str]:
+    """Every call of the command, in blocks and in sentences."""
+    texts = [path.read_text("utf-8") for path in DOCUMENTS]
+    shown = [found[0] for block in read_blocks("sh") for found in COMMAND.finditer(block.text)]
+    named = [found[1] for text in texts for found in INLINE.finditer(text)]
+    return sorted({command.split("#", 1)[0].strip() for command in (*shown, *named)})
+
+
+def name_block(block: Block) -> str:
+    return block.name
+
+
+@pytest.mark.parametrize("block", read_blocks("yaml"), ids=name_block)
+def test_shown_configuration_loads_without_a_fault(block: Block, tmp_path: Path) -> None:
+    config = tmp_path / "passerelle.yaml"
+    config.write_text(block.text, encoding="utf-8")
+    variables = re.findall(r"bearer_env: *(\w+)", block.text)
+    environ = dict.fromkeys(variables, "a-token")
+    reading = read_settings(Sources(environ, tmp_path, config))
+    assert [str(fault) for fault in reading.faults] == []
+    assert reading.settings is not None
+
+
+def list_commands() -> dict[str, set[str]]:
+    """The flags of each command."""
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    return {
+        name: {flag for parameter in command.params for flag in parameter.opts}
+        for name, command in group.commands.items()
+    }
+
+
+def find_unknown_words(command: str) -> Iterator[str]:
+    """What stands in a call and does not exist: the command itself, or a flag of it."""
+    _, *words = shlex.split(command)
+    if not words or words[0].startswith("-"):
+        known = {"--version", "--help", "-h", "--install-completion", "--show-completion"}
+        yield from (word for word in words if word.startswith("-") and word not in known)
+        return
+    flags = list_commands().get(words[0])
+    if flags is None:
+        yield words[0]
+        return
+    known = flags | {"--help", "-h"}
+    yield from (
+        word for word in words[1:] if word.startswith("-") and word.split("=")[0] not in known
+    )
+
+
+@pytest.mark.parametrize("command", read_commands())
+def test_shown_command_exists_with_its_flags(command: str) -> None:
+    assert list(find_unknown_words(command)) == []
+
+
+def test_unknown_commands_and_flags_are_found() -> None:
+    assert list(find_unknown_words("passerelle fly --high")) == ["fly"]
+    assert list(find_unknown_words("passerelle serve --high 3")) == ["--high"]
+    assert list(find_unknown_words("passerelle --low")) == ["--low"]
+
+
+def test_shown_metrics_are_those_that_are_counted() -> None:
+    counted = {
+        metric.name + ("_total" if metric.type == "counter" else "")
+        for metric in Metrics().registry.collect()
+        if metric.name.startswith("passerelle_")
+    }
+    shown = METRIC.findall((ROOT / "docs" / "operate" / "README.md").read_text("utf-8"))
+    assert sorted(shown) == sorted(counted)
+
+
+def test_shown_make_verbs_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    verbs = set(re.findall(r"^([a-z]+):.*##", makefile, re.MULTILINE))
+    shown = {
+        verb
+        for path in (*DOCUMENTS, ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md")
+        for verb in re.findall(r"(?:^|`)make ([a-z]+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert shown <= verbs
+
+
+def test_shown_json_bodies_are_json() -> None:
+    bodies = [
+        words[words.index("-d") + 1]
+        for block in read_blocks("sh")
+        if block.text.startswith("curl")
+        for words in [shlex.split(block.text)]
+        if "-d" in words
+    ]
+    assert len(bodies) >= 4
+    for body in bodies:
+        json.loads(body)
+
+
+def test_tests_of_an_invariant_carry_its_mark() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    rows = re.findall(r"^\| \*\*(I\d+)\*\* \|.*\| (\[.*) \|$", text, re.MULTILINE)
+    assert [name for name, _ in rows] == [f"I{number}" for number in range(1, 11)]
+    for name, links in rows:
+        for path in re.findall(r"\((tests/[^)]*)\)", links):
+            assert f'"{name}"' in (ROOT / path).read_text("utf-8"), f"{path} has no test of {name}"
+
+
+def read_first_column(heading: str) -> list[str]:
+    """What stands in the first column of the table below a heading of the channel document."""
+    part = CHANNELS.read_text("utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `([\w.]+)` \|", part, re.MULTILINE)
+
+
+def test_shown_frames_are_those_of_the_protocol() -> None:
+    assert set(read_first_column("Frames of a client")) == CLIENT_TYPES
+    not_sent = {"vol", "action.withdrawn"}
+    both = {"sub", "unsub", "snap", "hb"}
+    assert set(read_first_column("Frames of the server")) == (SERVER_ONLY_TYPES - not_sent) | both
+
+
+def test_shown_gaps_say_whether_what_a_client_has_is_still_true() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (\w+)", CHANNELS.read_text("utf-8"), re.MULTILINE)
+    shown = {name: answer for name, answer in rows if answer in {"yes", "no", "perhaps"}}
+    assert set(shown) == {reason.value for reason in GapReason}
+    assert {name for name, answer in shown.items() if answer == "no"} == {
+        reason.value for reason in DISCARDS_STATE
+    }
+
+
+def test_shown_close_codes_stand_on_the_side_of_their_range() -> None:
+    text = CHANNELS.read_text("utf-8")
+    rows = re.findall(r"^\| (\d{4}) \| .*? \| (\d{4})?", text, re.MULTILINE)
+    assert len(rows) == 7
+    again = {int(code) for code, _ in rows}
+    stop = {int(code) for _, code in rows if code}
+    assert again | stop <= {code.value for code in CloseCode}
+    assert {code for code in again | stop if is_retryable(code)} == again
+
+
+def test_shown_question_is_read_and_the_shown_answer_names_it() -> None:
+    question, answer = (json.loads(block.text) for block in read_blocks("json"))
+    status: JsonObject = {"state": "TASK_STATE_INPUT_REQUIRED", "message": {"parts": [question]}}
+    (prompt,) = detect("payments", {"id": "remote-task", "contextId": "c", "status": status})
+    assert (prompt.dialect, prompt.kind, prompt.risk) == ("permission", "permission", "high")
+    assert [option.option_id for option in prompt.options] == ["pay", "reject"]
+    decision = read_decision({"parts": [answer]})
+    assert decision is not None
+    assert prompt.native_id == f"{decision.action_id} {decision.rev} {decision.digest}"

@@ -1,0 +1,112 @@
+"""Starting, a second start, kill -9 and the start after it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from passerelle.gateway.demo.processes import GatewayProcess, read_port, start
+from tests.support.processes import (
+    AGENT,
+    find_engine_pid,
+    is_alive,
+    open_caller,
+    read_stored,
+    run_gateway,
+)
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+READY_WITHIN_S: Final = 3.0
+TAKEN_OVER_WITHIN_S: Final = 12.0
+
+pytestmark = pytest.mark.anyio
+
+
+async def is_ready(url: str) -> bool:
+    async with httpx.AsyncClient() as http:
+        return (await http.get(f"{url}/readyz")).status_code == 200
+
+
+async def test_serve_without_arguments_is_ready_within_three_seconds(tmp_path: Path) -> None:
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "PASSERELLE_PORT": "0"}
+    began = time.monotonic()
+    child = start("gateway", ("passerelle", "serve"), tmp_path, environ)
+    try:
+        url = f"http://127.0.0.1:{read_port(await child.read_line('passerelle '))}"
+        assert await is_ready(url)
+        took_s = time.monotonic() - began
+        assert took_s - read_waiting_s(child.process.pid) < READY_WITHIN_S
+        said = child.said.read_text("utf-8")
+        assert "no agent is configured; add one:" in said
+        data_dir = tmp_path / "state" / "passerelle"
+        assert data_dir.stat().st_mode & 0o777 == 0o700
+        assert (data_dir / "owner-token").read_text("ascii").strip() in said
+    finally:
+        status = await child.stop()
+    assert status == 0
+
+
+def read_waiting_s(pid: int) -> float:
+    """How long a process was ready to run and others had the processor: no part of what it took itself."""
+    schedule = Path(f"/proc/{pid}/schedstat")
+    return int(schedule.read_text("ascii").split()[1]) / 1e9 if schedule.exists() else 0.0
+
+
+async def test_second_gateway_on_one_data_directory_refuses_and_names_the_first(
+    gateway: GatewayProcess,
+) -> None:
+    command = ["-m", "passerelle", "serve", "--data-dir", str(gateway.data_dir), "--port", "0"]
+    second = subprocess.run(
+        [sys.executable, *command],
+        cwd=gateway.folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert gateway.child is not None
+    assert second.returncode == 2
+    assert f"{gateway.data_dir} is in use by process {gateway.child.process.pid}" in second.stderr
+    assert "Traceback" not in second.stderr
+    assert await is_ready(gateway.url)
+
+
+@pytest.mark.requirement("AP-3", "ID-1")
+async def test_killed_gateway_leaves_no_engine_and_its_next_life_goes_on_with_everything(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
+        async with open_caller(gateway) as caller:
+            done = await caller.send("kept")
+            peer.hold()
+            peer.release(2)
+            begun = await caller.begin("work in the background")
+            await wait_until(lambda: peer.count("SendStreamingMessage") >= 1, 5, "it is at work")
+            record = await caller.read_record(begun["id"])
+        engine = find_engine_pid(gateway)
+        gateway.kill()
+        await wait_until(lambda: not is_alive(engine), 5, "the engine is gone as well")
+        await gateway.start()
+        async with open_caller(gateway) as caller:
+            assert await caller.get_task(done["id"]) == done
+            peer.release_all()
+            task = await caller.await_end(begun["id"], TAKEN_OVER_WITHIN_S)
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert peer.texts == ["kept", "work in the background"]
+        events = read_stored(gateway, record["sessionId"])
+        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+        before = read_stored(gateway, (await read_session(gateway, done["id"])))
+        assert len({event["runtimeId"] for event in (*before, *events)}) == 1
+        assert events[-1]["timestamp"] > before[-1]["timestamp"]
+
+
+async def read_session(gateway: GatewayProcess, task_id: str) -> str:
+    async with open_caller(gateway) as caller:
+        return str((await caller.read_record(task_id))["sessionId"])

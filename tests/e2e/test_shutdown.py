@@ -1,0 +1,62 @@
+"""SIGTERM with everything open: the process ends in time, and nothing else ends by it (I6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from passerelle.gateway.demo.devices import open_device
+from tests.support.processes import AGENT, Answer, open_caller, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_sigterm_ends_in_time_with_open_streams_and_channels_and_ends_no_task(
+    tmp_path: Path,
+) -> None:
+    async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
+        peer.hold()
+        peer.release(3)
+        frames: list[Answer] = []
+        async with (
+            open_caller(gateway) as caller,
+            open_device(gateway.url, gateway.token, "laptop") as laptop,
+        ):
+            reading = asyncio.create_task(read_all(caller.follow("chunks 5"), frames))
+            await wait_until(lambda: len(frames) == 3, 10, "the task, WORKING and one chunk")
+            task_id = frames[0]["task"]["id"]
+            record = await caller.read_record(task_id)
+            stream = f"session:{record['sessionId']}"
+            laptop.follow(stream)
+            await laptop.await_event(stream, "task.started")
+            assert await gateway.stop() == 0
+            await asyncio.wait_for(reading, 5)
+            assert len(frames) == 3
+        await gateway.start()
+        async with (
+            open_caller(gateway) as caller,
+            open_device(gateway.url, gateway.token, "laptop") as laptop,
+        ):
+            assert (await caller.get_task(task_id))["status"]["state"] == "TASK_STATE_WORKING"
+            laptop.follow(stream)
+            peer.release_all()
+            task = await caller.await_end(task_id)
+            await laptop.await_event(stream, "task.completed")
+            assert laptop.read_artifact(stream) == "chunk-1 chunk-2 chunk-3 chunk-4 chunk-5 "
+        texts = [part["text"] for part in task["artifacts"][0]["parts"]]
+        assert texts == [f"chunk-{number} " for number in range(1, 6)]
+        assert peer.texts == ["chunks 5"]
+
+
+async def read_all(stream: AsyncGenerator[Answer], into: list[Answer]) -> None:
+    """Reads until the stream ends, in good order or not."""
+    with contextlib.suppress(httpx.TransportError):
+        async for frame in stream:
+            into.append(frame)  # noqa: PERF401  its length is looked at meanwhile

@@ -1,0 +1,229 @@
+"""The face on a real socket, over a real service and engine, in front of a scripted peer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import httpx
+import orjson
+
+from passerelle.channels.hub import Hub, HubSettings
+from passerelle.core.batch import Incarnation
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.principal import Scope
+from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.auth import KeyAuthenticator, hash_key
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.service import Service
+from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.metrics import Metrics
+from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.server import Server, bind
+from passerelle.gateway.settings import ClientSettings
+from passerelle.store.store import Store, StoreSettings
+from tests.support.engine import Server as Engine
+from tests.support.engine import ask
+from tests.support.scripted_peer import ScriptedPeer
+
+# A whole answer, as a test reads it: a key that is missing fails the test by itself.
+Answer = dict[str, Any]
+OWNER: Final = "owner-token"
+CLIENTS: Final = {
+    "other": ClientSettings(name="other", key_hash=hash_key(Secret("other-key")), may_call=("*",)),
+    "narrow": ClientSettings(
+        name="narrow", key_hash=hash_key(Secret("narrow-key")), may_call=("gone",)
+    ),
+    "reader": ClientSettings(
+        name="reader",
+        key_hash=hash_key(Secret("reader-key")),
+        may_call=("*",),
+        scopes=(Scope.READ_TASKS,),
+    ),
+}
+INSTANCE: Final = Incarnation("inst_00rig", 1)
+PATIENCE: Final = Patience(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, parked_poll_max_s=0.2)
+
+
+@dataclass
+class Rig:
+    """What a test has in its hands. ``echo`` is the peer; the agent ``gone`` was never reachable."""
+
+    url: str
+    peer: ScriptedPeer
+    service: Service
+    face: Face
+    metrics: Metrics
+    peers: PeerRegistry
+    http: httpx.AsyncClient
+    engine: Engine
+    appends: list[str]
+    """How each append ended."""
+    made: list[str] = field(default_factory=list[str])
+
+    def message(
+        self, text: str, *, configuration: JsonObject | None = None, **members: Json
+    ) -> JsonObject:
+        """SendMessage params; ``members`` are those of the message."""
+        self.made.append(f"m-{len(self.made)}")
+        message: JsonObject = {
+            "messageId": self.made[-1],
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+            **members,
+        }
+        params: JsonObject = {"message": message}
+        if configuration is not None:
+            params["configuration"] = configuration
+        return params
+
+    async def post(
+        self, method: str, params: Mapping[str, Json], *, agent: str = "echo", **headers: str
+    ) -> httpx.Response:
+        """A JSON-RPC request with the id 7."""
+        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        return await self.http.post(f"/agents/{agent}", json=body, headers=headers)
+
+    async def call(self, method: str, params: Mapping[str, Json], *, agent: str = "echo") -> Answer:
+        """The result of a JSON-RPC call that succeeds."""
+        answer = cast(Answer, (await self.post(method, params, agent=agent)).json())
+        assert "error" not in answer, answer
+        assert (answer["jsonrpc"], answer["id"]) == ("2.0", 7)
+        return cast(Answer, answer["result"])
+
+    async def refuse(
+        self, method: str, params: Mapping[str, Json], *, agent: str = "echo"
+    ) -> Answer:
+        """The error of a JSON-RPC call that fails."""
+        answer = cast(Answer, (await self.post(method, params, agent=agent)).json())
+        assert set(answer) == {"jsonrpc", "id", "error"}, answer
+        assert set(answer["error"]) == {"code", "message", "data"}
+        return cast(Answer, answer["error"])
+
+    async def send(self, text: str, **members: Json) -> Answer:
+        """The task of a SendMessage."""
+        return cast(
+            Answer,
+            (await self.call("SendMessage", self.message(text, configuration=None, **members)))[
+                "task"
+            ],
+        )
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, params: Mapping[str, Json], **headers: str
+    ) -> AsyncGenerator[AsyncIterator[Event]]:
+        """The events of a JSON-RPC stream, as they come."""
+        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        async with self.http.stream("POST", "/agents/echo", json=body, headers=headers) as response:
+            assert response.headers["content-type"] == "text/event-stream", await response.aread()
+            yield read_events(response)
+
+    async def collect(self, method: str, params: Mapping[str, Json]) -> list[Event]:
+        """All events of a JSON-RPC stream."""
+        async with self.stream(method, params) as events:
+            return [event async for event in events]
+
+    def list_keys(self) -> set[bytes]:
+        """Every key that the store has now."""
+        return set(cast(list[bytes], ask(self.engine.url, "KEYS", "*")))
+
+    def counted(self) -> int:
+        """Sends that the peer got."""
+        return self.peer.count("SendMessage") + self.peer.count("SendStreamingMessage")
+
+
+@dataclass
+class Event:
+    """One server-sent event, its fields as they stood on the wire."""
+
+    data: str = ""
+    id: str = ""
+    retry: str = ""
+    name: str = ""
+
+    @property
+    def result(self) -> Answer:
+        """The StreamResponse in a JSON-RPC event."""
+        return cast(Answer, orjson.loads(self.data)["result"])
+
+
+async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
+    """Events split at blank lines; a block without data would be a fault, so it is yielded too."""
+    fields: dict[str, str] = {}
+    async for line in response.aiter_lines():
+        if not line:
+            yield Event(
+                fields.get("data", ""),
+                fields.get("id", ""),
+                fields.get("retry", ""),
+                fields.get("event", ""),
+            )
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            assert name not in fields, "one line of each kind per event"
+            fields[name] = value
+    assert not fields, "the last event is complete"
+
+
+@asynccontextmanager
+async def run_rig(
+    engine: Engine, directory: Path, settings: FaceSettings | None = None
+) -> AsyncGenerator[Rig]:
+    """Everything started, and ended in reverse."""
+    clock, ids = SystemClock(), SystemIds()
+    appends: list[str] = []
+    async with (
+        ScriptedPeer("echo") as peer,
+        await Store.open(StoreSettings(engine.url, directory)) as store,
+        Hub(store.log, store.hints, HubSettings(lambda: 0.5, linger_s=0.05)) as hub,
+    ):
+        for shard in ALL_SHARDS:
+            await store.leases.extend(
+                shard, INSTANCE, opens=True, wants_duty=False, lease_ms=60_000
+            )
+        peers = PeerRegistry(
+            [PeerConfig("echo", peer.url), PeerConfig("gone", "http://127.0.0.1:9")], clock
+        )
+        service = make_service(
+            Surroundings(
+                store=store,
+                hub=hub,
+                clock=clock,
+                ids=ids,
+                find_peer=peers.find,
+                retry_policy=lambda _: RetryPolicy(),
+                drives=lambda _: INSTANCE,
+                may_send=lambda _: True,
+                find_tags=lambda _: frozenset(),
+                patience=PATIENCE,
+                tally=appends.append,
+                news=lambda _shard, _feed: None,
+            )
+        )
+        authenticator = KeyAuthenticator(Secret(OWNER), CLIENTS.values())
+        metrics = Metrics()
+        face = make_face(FaceParts(service, authenticator, peers, metrics, clock, ids), settings)
+        listener, stop = bind("127.0.0.1", 0), asyncio.Event()
+        serving = asyncio.create_task(Server(face, listener, face.drain).serve(stop))
+        headers = {"Authorization": f"Bearer {OWNER}", "A2A-Version": "1.0"}
+        try:
+            async with httpx.AsyncClient(
+                base_url=listener.url, headers=headers, timeout=20
+            ) as http:
+                yield Rig(listener.url, peer, service, face, metrics, peers, http, engine, appends)
+        finally:
+            stop.set()
+            await serving
+            await service.dispatch.drain()
+            await peers.close()

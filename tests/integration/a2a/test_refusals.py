@@ -1,0 +1,269 @@
+"""What is not served, and in which envelope it is said; nothing of it reaches a peer or the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import httpx
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.a2a.face import BODY_LIMIT_BYTES
+from tests.integration.a2a.rig import Rig
+
+pytestmark = pytest.mark.anyio
+JSON = {"Content-Type": "application/json"}
+INFO = "type.googleapis.com/google.rpc.ErrorInfo"
+
+
+def rpc_error(response: httpx.Response, rpc_id: object = 7) -> tuple[int, int]:
+    """HTTP status and code of a JSON-RPC error, whose form is judged on the way."""
+    body = response.json()
+    assert set(body) == {"jsonrpc", "id", "error"}
+    assert set(body["error"]) == {"code", "message", "data"}
+    assert (body["jsonrpc"], body["id"]) == ("2.0", rpc_id)
+    assert body["error"]["data"][0]["@type"] == INFO
+    return response.status_code, body["error"]["code"]
+
+
+def status_error(response: httpx.Response) -> tuple[int, str]:
+    """HTTP status and reason of a Google ``Status``, whose form is judged on the way."""
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"code", "status", "message", "details"}
+    assert body["error"]["code"] == response.status_code
+    return response.status_code, body["error"]["details"][0]["reason"]
+
+
+RPC_TABLE: Final[list[tuple[bytes, int, object]]] = [
+    (b"{not json", -32700, None),
+    (b"", -32700, None),
+    (b"\xff\xfe", -32700, None),
+    (b"[" * 100 + b"]" * 100, -32700, None),
+    (b"[]", -32600, None),
+    (b'"text"', -32600, None),
+    (b'{"jsonrpc":"2.0","method":"GetTask"}', -32600, None),
+    (b'{"jsonrpc":"1.0","id":"a","method":"GetTask"}', -32600, "a"),
+    (b'{"jsonrpc":"2.0","id":1.5,"method":"GetTask"}', -32600, None),
+    (b'{"jsonrpc":"2.0","id":"a","method":7}', -32600, "a"),
+    (b'{"jsonrpc":"2.0","id":"a","method":"GetTask","params":[]}', -32602, "a"),
+    (b'{"jsonrpc":"2.0","id":"a","method":"GetTask","params":{}}', -32602, "a"),
+    (b'{"jsonrpc":"2.0","id":null,"method":"GetTask","params":{"id":"t"}}', -32001, None),
+    (b'{"jsonrpc":"2.0","id":0,"method":"tasks/get","params":{}}', -32601, 0),
+    (b'{"jsonrpc":"2.0","id":0,"method":"Nothing"}', -32601, 0),
+    (b'{"jsonrpc":"2.0","id":0,"method":"CreateTaskPushNotificationConfig"}', -32003, 0),
+    (b'{"jsonrpc":"2.0","id":0,"method":"GetExtendedAgentCard"}', -32004, 0),
+]
+
+
+async def test_json_rpc_request_that_cannot_be_served_is_refused_with_its_id(rig: Rig) -> None:
+    before = rig.list_keys()
+    for content, code, rpc_id in RPC_TABLE:
+        response = await rig.http.post("/agents/echo", content=content, headers=JSON)
+        assert rpc_error(response, rpc_id) == (200, code), content
+    assert rig.list_keys() == before
+    assert rig.peer.requests == []
+
+
+FIELDS: Final[list[tuple[JsonObject, str]]] = [
+    ({"message": None}, "message"),
+    ({"messageId": None}, "message.messageId"),
+    ({"role": "ROLE_AGENT"}, "message.role"),
+    ({"role": None}, "message.role"),
+    ({"parts": []}, "message.parts"),
+    ({"parts": [{"text": "a", "url": "b"}]}, "message.parts[0]"),
+    ({"parts": [{"nothing": 1}]}, "message.parts[0]"),
+    ({"taskId": 5}, "message.taskId"),
+    ({"metadata": 5}, "message.metadata"),
+]
+
+
+async def test_field_that_is_wrong_is_named(rig: Rig) -> None:
+    before = rig.list_keys()
+    for change, field in FIELDS:
+        params = rig.message("hello")
+        message = params["message"]
+        assert isinstance(message, dict)
+        message.update(change)
+        if change == {"message": None}:
+            params = {}
+        for method in ("SendMessage", "SendStreamingMessage"):
+            error = await rig.refuse(method, params)
+            assert error["code"] == -32602, change
+            assert error["data"][1]["fieldViolations"][0]["field"] == field
+        http = await rig.http.post("/agents/echo/message:send", json=params)
+        assert status_error(http) == (400, "INVALID_PARAMS"), change
+    assert rig.list_keys() == before
+
+
+async def test_content_type_is_judged_before_the_body(rig: Rig) -> None:
+    for media_type in ("text/plain", "application/x-www-form-urlencoded", ""):
+        headers = {"Content-Type": media_type} if media_type else {}
+        response = await rig.http.post("/agents/echo", content=b"{not json", headers=headers)
+        assert rpc_error(response, None) == (200, -32005)
+        response = await rig.http.post(
+            "/agents/echo/message:send", content=b"{not json", headers=headers
+        )
+        assert status_error(response) == (415, "CONTENT_TYPE_NOT_SUPPORTED")
+
+
+VERSIONS: Final = [
+    ("1.0", "", True),
+    ("1.0.3", "", True),
+    ("", "1.0", True),
+    ("1.0", "9.9", True),
+    ("", "", False),
+    ("0.3", "", False),
+    ("", "0.3", False),
+    ("1.1", "", False),
+    ("2.0", "1.0", False),
+    ("one", "", False),
+]
+
+
+async def test_version_is_judged_on_both_bindings(rig: Rig) -> None:
+    authorization = {"Authorization": rig.http.headers["Authorization"]}
+    async with httpx.AsyncClient(base_url=rig.url, headers=authorization) as http:
+        for header, query, served in VERSIONS:
+            tail = f"?A2A-Version={query}" if query else ""
+            headers = {"A2A-Version": header} if header else {}
+            body = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks"}
+            rpc = await http.post(f"/agents/echo{tail}", json=body, headers=headers)
+            rest = await http.get(f"/agents/echo/tasks{tail}", headers=headers)
+            if served:
+                assert rest.json() == rpc.json()["result"], (header, query)
+                assert set(rest.json()) == {"tasks", "nextPageToken", "pageSize", "totalSize"}
+            else:
+                assert rpc_error(rpc) == (200, -32009), (header, query)
+                assert status_error(rest) == (400, "VERSION_NOT_SUPPORTED"), (header, query)
+
+
+async def test_older_method_without_a_version_is_told_of_the_version_first(rig: Rig) -> None:
+    body = {"jsonrpc": "2.0", "id": 7, "method": "message/send"}
+    response = await rig.http.post("/agents/echo", json=body, headers={"A2A-Version": ""})
+    assert rpc_error(response) == (200, -32009)
+
+
+async def test_body_over_the_limit_is_refused_while_it_is_read(rig: Rig) -> None:
+    before = rig.list_keys()
+    whole = b'{"a":"' + b"x" * BODY_LIMIT_BYTES + b'"}'
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for start in range(0, len(whole), 65_536):
+            yield whole[start : start + 65_536]
+
+    for content in (whole, pieces()):
+        response = await rig.http.post("/agents/echo", content=content, headers=JSON)
+        assert rpc_error(response, None) == (200, -32600)
+        assert response.json()["error"]["data"][0]["reason"] == "TOO_LARGE"
+    for content in (whole, pieces()):
+        response = await rig.http.post("/agents/echo/message:send", content=content, headers=JSON)
+        assert status_error(response) == (413, "TOO_LARGE")
+    assert rig.list_keys() == before
+
+
+@pytest.mark.parametrize("token", [None, "Bearer wrong", "Basic abc"])
+async def test_caller_without_a_credential_gets_401_in_the_envelope_of_its_binding(
+    rig: Rig, token: str | None
+) -> None:
+    headers = {"A2A-Version": "1.0"} | ({"Authorization": token} if token else {})
+    async with httpx.AsyncClient(base_url=rig.url, headers=headers) as http:
+        for agent in ("echo", "unknown"):
+            rpc = await http.post(f"/agents/{agent}", content=b"{", headers=JSON)
+            assert rpc_error(rpc, None) == (401, -32603)
+            assert rpc.headers["www-authenticate"].startswith("Bearer")
+            for path in ("/tasks", "", "/nothing"):
+                rest = await http.get(f"/agents/{agent}{path}")
+                assert status_error(rest) == (401, "UNAUTHENTICATED")
+        nowhere = await http.get("/")
+    assert (nowhere.status_code, nowhere.json()["agents"]) == (404, [])
+
+
+async def test_caller_without_the_right_is_told_which_one_it_takes(rig: Rig) -> None:
+    reader = {"Authorization": "Bearer reader-key"}
+    response = await rig.post("SendMessage", rig.message("hello"), **reader)
+    assert rpc_error(response) == (403, -32603)
+    assert "a2a:call" in response.json()["error"]["message"]
+    rest = await rig.http.post("/agents/echo/message:send", json=rig.message("x"), headers=reader)
+    assert status_error(rest) == (403, "PERMISSION_DENIED")
+    assert (await rig.post("ListTasks", {}, **reader)).json()["result"]["tasks"] == []
+    assert rig.counted() == 0
+
+
+@pytest.mark.parametrize("path", ["/", "/agents", "/agents/passerelle", "/agents/none/tasks"])
+async def test_where_no_agent_is_the_answer_lists_those_that_the_caller_may_use(
+    rig: Rig, path: str
+) -> None:
+    for key, agents in (("owner-token", ["echo", "gone"]), ("narrow-key", ["gone"])):
+        for verb in ("GET", "POST"):
+            headers = {"Authorization": f"Bearer {key}"}
+            response = await rig.http.request(verb, path, headers=headers)
+            assert response.status_code == 404
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.json()["agents"] == agents
+    counted = rig.metrics.render().decode()
+    assert 'passerelle_requests_total{agent="",operation="none",outcome="not_found"} 4.0' in counted
+
+
+async def test_forbidden_agent_looks_like_an_unknown_one(rig: Rig) -> None:
+    narrow = {"Authorization": "Bearer narrow-key"}
+    for path in ("", "/", "/tasks", "/message:send", "/nothing"):
+        answers = [
+            await rig.http.post(f"/agents/{agent}{path}", headers={**narrow, **JSON})
+            for agent in ("echo", "ehco")
+        ]
+        assert answers[0].status_code == answers[1].status_code == 404
+        assert answers[0].text == answers[1].text.replace("ehco", "echo")
+
+
+@pytest.mark.parametrize("slash", ["", "/"])
+async def test_json_rpc_answers_with_and_without_a_slash_and_never_redirects(
+    rig: Rig, slash: str
+) -> None:
+    body = {"jsonrpc": "2.0", "id": "x", "method": "ListTasks"}
+    response = await rig.http.post(f"/agents/echo{slash}", json=body)
+    assert (response.status_code, response.json()["id"]) == (200, "x")
+
+
+HTTP_TABLE: Final = [
+    ("GET", "", 405, "METHOD_NOT_FOUND"),
+    ("GET", "/message:send", 405, "METHOD_NOT_FOUND"),
+    ("POST", "/tasks", 405, "METHOD_NOT_FOUND"),
+    ("DELETE", "/tasks/t", 405, "METHOD_NOT_FOUND"),
+    ("GET", "/tasks/t:cancel", 405, "METHOD_NOT_FOUND"),
+    ("GET", "/nothing", 404, "METHOD_NOT_FOUND"),
+    ("POST", "/v1/message:send", 404, "METHOD_NOT_FOUND"),
+    ("GET", "/extendedAgentCard", 400, "UNSUPPORTED_OPERATION"),
+    ("GET", "/tasks/t/pushNotificationConfigs", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+    ("POST", "/tasks/t/pushNotificationConfigs", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+    ("DELETE", "/tasks/t/pushNotificationConfigs/c", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
+    ("GET", "/tasks/t", 404, "TASK_NOT_FOUND"),
+    ("POST", "/tasks/t:cancel", 404, "TASK_NOT_FOUND"),
+    ("POST", "/tasks/t:subscribe", 404, "TASK_NOT_FOUND"),
+    ("GET", "/tasks?pageSize=0", 400, "INVALID_PARAMS"),
+    ("GET", "/tasks?pageToken=%21", 400, "INVALID_PARAMS"),
+    ("GET", "/tasks?status=SLEEPING", 400, "INVALID_PARAMS"),
+]
+
+
+async def test_http_json_error_is_a_status_with_the_code_of_the_table(rig: Rig) -> None:
+    for verb, path, status, reason in HTTP_TABLE:
+        response = await rig.http.request(verb, f"/agents/echo{path}")
+        assert status_error(response) == (status, reason), (verb, path)
+        assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_send_that_asks_for_push_is_refused(rig: Rig) -> None:
+    configuration: JsonObject = {"taskPushNotificationConfig": {"url": "http://127.0.0.1:1/"}}
+    params = rig.message("hello", configuration=configuration)
+    assert (await rig.refuse("SendMessage", params))["code"] == -32003
+    assert rig.counted() == 0
+
+
+async def test_idempotency_key_that_is_too_long_is_refused_by_its_header(rig: Rig) -> None:
+    headers = {"Idempotency-Key": "k" * 256}
+    response = await rig.post("SendMessage", rig.message("hello"), **headers)
+    assert rpc_error(response) == (200, -32602)
+    assert "Idempotency-Key" in response.json()["error"]["message"]

@@ -1,0 +1,110 @@
+"""An unmodified client of the official SDK against the face: discovery and the six operations, over both bindings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import httpx
+import pytest
+from a2a.client import Client, ClientConfig, create_client
+from a2a.helpers import new_text_message
+from a2a.types import a2a_pb2 as a2a
+from a2a.utils.errors import (
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+)
+
+from tests.integration.a2a.rig import OWNER, Rig
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
+async def client(rig: Rig, request: pytest.FixtureRequest) -> AsyncGenerator[Client]:
+    headers = {"Authorization": f"Bearer {OWNER}"}
+    async with httpx.AsyncClient(headers=headers, timeout=20) as http:
+        config = ClientConfig(
+            streaming=False, httpx_client=http, supported_protocol_bindings=[request.param]
+        )
+        async with await create_client(f"{rig.url}/agents/echo", config) as made:
+            yield made
+
+
+@pytest.fixture(params=["JSONRPC", "HTTP+JSON"])
+async def streaming(rig: Rig, request: pytest.FixtureRequest) -> AsyncGenerator[Client]:
+    headers = {"Authorization": f"Bearer {OWNER}"}
+    async with httpx.AsyncClient(headers=headers, timeout=20) as http:
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[request.param])
+        async with await create_client(f"{rig.url}/agents/echo", config) as made:
+            yield made
+
+
+def ask(text: str, **ids: str) -> a2a.SendMessageRequest:
+    message = new_text_message(text, role=a2a.Role.ROLE_USER)
+    for name, value in ids.items():
+        setattr(message, name, value)
+    return a2a.SendMessageRequest(message=message)
+
+
+async def send(client: Client, text: str, **ids: str) -> a2a.StreamResponse:
+    answers = [answer async for answer in client.send_message(ask(text, **ids))]
+    assert len(answers) == 1
+    return answers[0]
+
+
+@pytest.mark.requirement("LT-1", "LT-3", "LT-4", "LT-5", "LT-12")
+async def test_client_talks_in_turns(rig: Rig, client: Client) -> None:
+    asked = (await send(client, "ask which?")).task
+    assert asked.status.state == a2a.TaskState.TASK_STATE_INPUT_REQUIRED
+    done = (await send(client, "blue", task_id=asked.id)).task
+    assert done.status.state == a2a.TaskState.TASK_STATE_COMPLETED
+    assert done.artifacts[0].parts[0].text == "answer: blue"
+    again = (await send(client, "hello", context_id=asked.context_id)).task
+    assert (again.context_id, again.id != asked.id) == (asked.context_id, True)
+    with pytest.raises(UnsupportedOperationError):
+        await send(client, "more", task_id=asked.id)
+    message = (await send(client, "message hi", context_id=asked.context_id)).message
+    assert message.parts[0].text == "hi"
+
+
+async def test_client_reads_lists_and_cancels(rig: Rig, client: Client) -> None:
+    done = (await send(client, "hello")).task
+    request = ask("silent")
+    request.configuration.return_immediately = True
+    open_ = (await anext(client.send_message(request))).task
+    assert await client.get_task(a2a.GetTaskRequest(id=done.id)) == done
+    page = await client.list_tasks(a2a.ListTasksRequest(include_artifacts=True))
+    assert {task.id for task in page.tasks} == {done.id, open_.id}
+    assert done in page.tasks
+    cancelled = await client.cancel_task(a2a.CancelTaskRequest(id=open_.id))
+    assert cancelled.id == open_.id
+    with pytest.raises(TaskNotCancelableError):
+        await client.cancel_task(a2a.CancelTaskRequest(id=done.id))
+    with pytest.raises(TaskNotFoundError):
+        await client.get_task(a2a.GetTaskRequest(id="task_of_nobody"))
+    with pytest.raises(InvalidParamsError):
+        await send(client, "hello", task_id=done.id, context_id="another")
+
+
+async def test_client_streams(rig: Rig, streaming: Client) -> None:
+    events = [event async for event in streaming.send_message(ask("chunks 3"))]
+    kinds = [event.WhichOneof("payload") for event in events]
+    assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"]
+    assert events[-1].status_update.status.state == a2a.TaskState.TASK_STATE_COMPLETED
+    with pytest.raises(UnsupportedOperationError):
+        await anext(aiter(streaming.subscribe(a2a.SubscribeToTaskRequest(id=events[0].task.id))))
+
+
+async def test_client_comes_back_to_a_stream(rig: Rig, streaming: Client) -> None:
+    rig.peer.hold()
+    rig.peer.release(2)
+    task_id = (await anext(streaming.send_message(ask("chunks 2")))).task.id
+    following = streaming.subscribe(a2a.SubscribeToTaskRequest(id=task_id))
+    first = await anext(following)
+    assert first.task.id == task_id
+    rig.peer.release_all()
+    rest = [event async for event in following]
+    assert rest[-1].status_update.status.state == a2a.TaskState.TASK_STATE_COMPLETED
+    assert len(rig.peer.messages) == 1

@@ -1,0 +1,286 @@
+"""A real engine, a real hub, a real WebSocket server, and the real client: only the control plane is small."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+
+from passerelle.channels.client import ChannelClient
+from passerelle.channels.client_cursors import Cursors
+from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
+from passerelle.channels.cursor import GapReason
+from passerelle.channels.endpoint import ChannelEndpoint
+from passerelle.channels.hub import Hub, HubSettings
+from passerelle.channels.limits import Limits
+from passerelle.channels.ring import RingBounds
+from passerelle.channels.services import ChannelServices, Grant, StreamName
+from passerelle.channels.views import FullView, PlainView, TaskView
+from passerelle.core.batch import Appended, Batch, IdempotencyRow
+from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
+from passerelle.core.events import EncodedEvent
+from passerelle.core.ids import Shard, compose_id
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal, Scope
+from passerelle.store.store import Store
+from tests.support.batches import EPOCH, event, mint
+from tests.support.waiting import wait_until
+
+ADA = Principal("ada", kind="person", scopes=frozenset(Scope))
+BOB = Principal("bob", kind="person", scopes=frozenset(Scope))
+MUTE = Principal("mute", kind="service", scopes=frozenset())
+TOKENS = {"ada-token": ADA, "bob-token": BOB, "mute-token": MUTE}
+
+
+class WallClock:
+    """The time of the machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000  # noqa: TID251 - the rig is where its clock comes from
+
+
+class RandomIds:
+    """Ids as the gateway mints them."""
+
+    def mint(self, prefix: str, shard: Shard) -> str:
+        return compose_id(prefix, shard, 0, secrets.randbits(80))
+
+    def draw(self, bits: int) -> int:
+        return secrets.randbits(bits)
+
+
+class KnownTokens:
+    """Authenticates the tokens above."""
+
+    def authenticate(self, token: str | None, device: str | None = None) -> Principal:
+        if token not in TOKENS:
+            raise Unauthenticated("the bearer token is not known")
+        return TOKENS[token]
+
+
+@dataclass
+class ControlPlane:
+    """Who owns which session, what their state is, and a command that counts its effects per key."""
+
+    store: Store
+    owners: dict[str, Principal] = field(default_factory=dict[str, Principal])
+    tasks: dict[str, str] = field(default_factory=dict[str, str])
+    effects: Counter[str] = field(default_factory=Counter[str])
+    asked: list[str] = field(default_factory=list[str])
+    error: Exception | None = None
+    away: StoreUnavailable | None = None
+    pending: tuple[JsonObject, ...] = ()
+    hold: asyncio.Event | None = None
+    after_snapshot: Callable[[], Awaitable[object]] | None = None
+
+    async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
+        if self.away is not None:
+            raise self.away
+        if name.word == "inbox" and name.id in (None, principal.key):
+            return Grant(StreamRef(StreamKind.INBOX, principal.key), FullView())
+        session = self.tasks.get(name.id or "") if name.word == "task" else name.id
+        if session is None or self.owners.get(session) != principal:
+            raise NotFound("stream", f"{name.word}:{name.id}")
+        stream = StreamRef(StreamKind.SESSION, session)
+        if name.word == "task":
+            return Grant(stream, TaskView(name.id or ""))
+        return Grant(stream, FullView() if full else PlainView())
+
+    async def read_snapshot(
+        self, principal: Principal, name: StreamName, grant: Grant
+    ) -> JsonObject:
+        """The state is the list of all event ids: what a folding client must end up with."""
+        entries = await self.store.log.read_page(grant.stream, 0, 100_000)
+        if self.after_snapshot is not None:
+            await self.after_snapshot()
+        return {"events": [entry.event_id for entry in entries]}
+
+    async def read_pending(
+        self, principal: Principal, limit: int
+    ) -> tuple[tuple[JsonObject, ...], bool]:
+        if self.away is not None:
+            raise self.away
+        return self.pending[:limit], len(self.pending) > limit
+
+    async def call(
+        self, principal: Principal, method: str, data: JsonObject, idem: str | None
+    ) -> JsonObject:
+        self.asked.append(method)
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.error is not None:
+            raise self.error
+        key = idem or f"none-{len(self.asked)}"
+        self.effects.setdefault(key, 1)
+        return {"method": method, "echo": data, "key": key}
+
+
+@dataclass
+class Rig:
+    """A server and what it stands on."""
+
+    url: str
+    port: int
+    store: Store
+    hub: Hub
+    endpoint: ChannelEndpoint
+    control: ControlPlane
+    numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def make_session(self, owner: Principal = ADA, shard: Shard | None = None) -> str:
+        """A session of ``owner``, without a stream yet."""
+        session = mint("se", shard or Shard(next(self.numbers) % 64))
+        self.control.owners[session] = owner
+        return session
+
+    async def append(
+        self,
+        session: str,
+        count: int = 1,
+        *,
+        epoch: str = EPOCH,
+        task: str | None = None,
+        size: int = 0,
+    ) -> list[str]:
+        """Stores events; returns their ids."""
+        events = tuple(make_event(task, size) for _ in range(count))
+        for first in range(0, count, 64):
+            part = events[first : first + 64]
+            row = IdempotencyRow(part[0].event_id, "d", b"", 60_000)
+            batch = Batch(session, part[0].event_id, 0, epoch, events=part, idem=row)
+            result = await self.store.log.append(batch)
+            assert isinstance(result, Appended), result
+        return [one.event_id for one in events]
+
+    async def cursor(self, session: str) -> str:
+        """The cursor at the end of a session."""
+        head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
+        assert head is not None
+        return f"{head.epoch}.{head.sequence}.{head.chain}"
+
+    def client(
+        self,
+        device: str = "phone",
+        *,
+        token: str = "ada-token",
+        cursors: Cursors | None = None,
+        on_gap: OnGap | None = None,
+        url: str | None = None,
+        on_status: Callable[[Status], None] | None = None,
+    ) -> ChannelClient:
+        """The real client, which tries again quickly."""
+        return ChannelClient(
+            url or self.url,
+            token=token,
+            device=device,
+            cursors=cursors,
+            on_gap=on_gap,
+            on_status=on_status,
+            jitter=lambda: 0.0005,
+        )
+
+
+def make_event(task: str | None = None, size: int = 0) -> EncodedEvent:
+    """An event of a task, with ``size`` further bytes in its payload."""
+    made = event()
+    if task is None and not size:
+        return made
+    named = b',"taskId":"%b"' % task.encode() if task else b""
+    padding = b'"pad":"%b",' % (b"x" * size)
+    body = made.body.replace(b',"payload":{', named + b',"payload":{' + padding)
+    return EncodedEvent(made.event_id, made.type, body, None, None)
+
+
+@dataclass
+class Application:
+    """Folds items into a list of event ids, as an application that persists does."""
+
+    events: list[str] = field(default_factory=list[str])
+    gaps: list[Gap] = field(default_factory=list[Gap])
+    repeats: int = 0
+
+    def take(self, item: Item) -> None:
+        match item:
+            case Event(data=data, replayed=replayed):
+                name = str(data["eventId"])
+                if replayed:
+                    return
+                if name in self.events:
+                    self.repeats += 1
+                self.events.append(name)
+            case Snapshot(data=data):
+                held = data["events"]
+                assert isinstance(held, list)
+                self.events = [str(name) for name in held]
+            case Gap():
+                self.gaps.append(item)
+            case _:
+                return
+
+    async def on_gap(self, gap: Gap) -> GapChoice:
+        return "snapshot"
+
+    @property
+    def reasons(self) -> list[GapReason]:
+        return [gap.why for gap in self.gaps]
+
+
+@asynccontextmanager
+async def serve(
+    store: Store,
+    limits: Limits | None = None,
+    audit_s: float = 30.0,
+    bounds: RingBounds | None = None,
+) -> AsyncGenerator[Rig]:
+    """A hub and an endpoint over ``store``, on a free port of loopback."""
+    control = ControlPlane(store)
+    settings = HubSettings(
+        jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
+    )
+    async with Hub(store.log, store.hints, settings) as hub:
+        services = ChannelServices(
+            hub=hub,
+            log=store.log,
+            acks=store.acks,
+            channels=store.channels,
+            access=control,
+            snapshots=control,
+            calls=control,
+            authenticator=KnownTokens(),
+            clock=WallClock(),
+            ids=RandomIds(),
+        )
+        endpoint = ChannelEndpoint(services, limits)
+        app = Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            config = uvicorn.Config(
+                app,
+                ws="websockets-sansio",
+                lifespan="off",
+                log_config=None,
+                ws_ping_interval=None,
+                ws_per_message_deflate=False,
+                timeout_graceful_shutdown=2,
+            )
+            server = uvicorn.Server(config)
+            serving = asyncio.create_task(server.serve([listener]))
+            await wait_until(lambda: server.started, 5, "the server has started")
+            url = f"ws://127.0.0.1:{port}/v1/channel"
+            try:
+                yield Rig(url, port, store, hub, endpoint, control)
+            finally:
+                await endpoint.drain(0, 0)
+                server.should_exit = True
+                await serving

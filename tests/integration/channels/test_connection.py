@@ -1,0 +1,604 @@
+"""Who gets in, what is refused, what is acknowledged, and how a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import cast
+
+import orjson
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
+from passerelle.channels.client_items import Live, Lost, Offline, Status, Stopped, Won
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.limits import Limits
+from passerelle.channels.ring import RingBounds
+from passerelle.core.errors import ActionClosed, StoreUnavailable
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.store.store import Store
+from tests.integration.channels.rig import ADA, Application, Rig, serve
+from tests.support.engine import Server, ask
+from tests.support.tcp_proxy import fault_proxy
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+HELLO: JsonObject = {
+    "t": "hello", "v": 1, "token": "ada-token", "device": "phone", "role": "ui", "sdk": "t",
+    "caps": ["rpc"], "subs": [],
+}  # fmt: skip
+
+
+class Raw:
+    """A bare WebSocket, for what the client library never sends."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self._heard: list[JsonObject] = []
+
+    async def send(self, message: str | bytes) -> None:
+        await self.socket.send(message)
+
+    async def receive(self) -> JsonObject:
+        while not self._heard:
+            self._heard += [
+                orjson.loads(line) for line in str(await self.socket.recv()).split("\n")
+            ]
+        return self._heard.pop(0)
+
+
+@asynccontextmanager
+async def raw(
+    rig: Rig,
+    *,
+    subprotocols: tuple[str, ...] = (SUBPROTOCOL,),
+    headers: dict[str, str] | None = None,
+    origin: str | None = None,
+) -> AsyncGenerator[Raw]:
+    async with connect(
+        rig.url,
+        subprotocols=[Subprotocol(name) for name in subprotocols] or None,
+        additional_headers=headers,
+        origin=Origin(origin) if origin else None,
+        proxy=None,
+        compression=None,
+    ) as socket:
+        yield Raw(socket)
+
+
+async def tell(socket: Raw, *frames: JsonObject) -> None:
+    await socket.send("\n".join(orjson.dumps(frame).decode() for frame in frames))
+
+
+async def hear(socket: Raw, kind: str) -> JsonObject:
+    """The next frame of a type, within two seconds; others are passed over."""
+    async with asyncio.timeout(2):
+        while (frame := await socket.receive())["t"] != kind:
+            pass
+    return frame
+
+
+async def hear_close(socket: Raw) -> int:
+    async with asyncio.timeout(3):
+        try:
+            while True:
+                await socket.socket.recv()
+        except ConnectionClosed:
+            return socket.socket.close_code or 0
+
+
+def read_keys(engine: Server) -> set[str]:
+    return {name.decode() for name in cast("list[bytes]", ask(engine.url, "KEYS", "*"))}
+
+
+async def test_welcome_names_channel_generation_limits_and_open_actions(rig: Rig) -> None:
+    rig.control.pending = ({"actionId": "act_1", "rev": 3},)
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        first = await hear(socket, "welcome")
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        second = await hear(socket, "welcome")
+    assert first["channel"] == second["channel"]
+    assert (first["gen"], second["gen"]) == (1, 2)
+    assert first["pending"] == [{"actionId": "act_1", "rev": 3}]
+    assert first["pendingMore"] is False
+    assert cast("JsonObject", first["limits"])["in"] == 65_536
+
+
+@pytest.mark.requirement("CHN-11")
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        ({**HELLO, "token": "wrong"}, 4500),
+        ({name: value for name, value in HELLO.items() if name != "token"}, 4500),
+        ({**HELLO, "token": "mute-token"}, 4503),
+        ({**HELLO, "role": "king"}, 4501),
+        ({"t": "rpc", "id": "1", "m": "submit_turn", "idem": "k", "d": {"text": "hi"}}, 4501),
+        ({"t": "ack", "a": {"inbox": "6a77b89f.1.d1b96cc6"}}, 4501),
+    ],
+)
+async def test_who_is_not_admitted_gets_a_refusal_and_nothing_is_written(
+    rig: Rig, engine_server: Server, hello: JsonObject, code: int
+) -> None:
+    before = read_keys(engine_server)
+    async with raw(rig) as socket:
+        call: JsonObject = {"t": "rpc", "id": "9", "m": "submit_turn", "idem": "k", "d": {}}
+        await tell(socket, hello, call, {"t": "sub", "s": "inbox"})
+        refusal = await hear(socket, "error")
+        assert refusal["fatal"] is True
+        assert await hear_close(socket) == code
+    assert read_keys(engine_server) == before
+    assert rig.control.asked == []
+
+
+async def test_a_token_may_come_with_the_handshake_instead(rig: Rig) -> None:
+    bare = {name: value for name, value in HELLO.items() if name != "token"}
+    async with raw(rig, headers={"Authorization": "Bearer ada-token"}) as socket:
+        await tell(socket, bare)
+        await hear(socket, "welcome")
+    async with raw(rig, subprotocols=(SUBPROTOCOL, "bearer.ada-token")) as socket:
+        assert socket.socket.subprotocol == SUBPROTOCOL
+        await tell(socket, bare)
+        await hear(socket, "welcome")
+
+
+@pytest.mark.parametrize(
+    ("subprotocols", "origin", "status"),
+    [((), None, 400), (("graphql-ws",), None, 400), ((SUBPROTOCOL,), "https://evil.example", 403)],
+)
+async def test_a_handshake_that_cannot_be_served_is_answered_in_http(
+    rig: Rig, subprotocols: tuple[str, ...], origin: str | None, status: int
+) -> None:
+    with pytest.raises(InvalidStatus) as answered:
+        async with raw(rig, subprotocols=subprotocols, origin=origin):
+            pytest.fail("accepted")
+    assert answered.value.response.status_code == status
+
+
+async def test_a_socket_that_says_nothing_is_closed(store: Store) -> None:
+    async with serve(store, Limits(hello_s=0.1)) as rig, raw(rig) as socket:
+        assert await hear_close(socket) == 4002
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [("{not json", 4501), ("[1]", 4501), (b"\x00\x01", 4501), ("x" * 65_537, 4513)],
+)
+async def test_what_is_no_frame_closes(rig: Rig, message: str | bytes, code: int) -> None:
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        await hear(socket, "welcome")
+        await socket.send(message)
+        assert await hear_close(socket) == code
+
+
+@pytest.mark.requirement("CMD-29")
+async def test_a_frame_that_only_the_server_sends_is_refused_and_changes_nothing(rig: Rig) -> None:
+    session = rig.make_session()
+    await rig.append(session, 2)
+    before = await rig.cursor(session)
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        await hear(socket, "welcome")
+        for kind in ("ev", "welcome", "ok", "gap"):
+            forged: JsonObject = {"t": kind, "s": f"session:{session}", "o": 3, "d": {}}
+            await tell(socket, forged)
+            refusal = await hear(socket, "error")
+            assert (refusal["code"], refusal["of"]) == ("forbidden_frame", kind)
+        await tell(socket, {"t": "task.completed", "taskId": "task_x"})
+        assert (await hear(socket, "error"))["code"] == "unknown_frame"
+    assert await rig.cursor(session) == before
+
+
+async def test_many_refused_frames_close(rig: Rig) -> None:
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        for _ in range(9):
+            await tell(socket, {"t": "ev"})
+        assert await hear_close(socket) == 4514
+
+
+async def test_a_cursor_that_does_not_parse_is_refused_and_named(rig: Rig) -> None:
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        await tell(socket, {"t": "sub", "s": "inbox", "c": "yesterday"})
+        refusal = await hear(socket, "error")
+        assert (refusal["code"], refusal["of"], refusal["s"]) == ("bad_cursor", "sub", "inbox")
+        await tell(socket, {"t": "sub", "s": "inbox", "c": "yesterday", "id": "7"})
+        failure = await hear(socket, "err")
+        assert (failure["id"], failure["code"]) == ("7", "bad_cursor")
+
+
+@pytest.mark.requirement("CHN-5")
+async def test_acks_move_forward_only_and_never_beyond_what_was_sent(store: Store) -> None:
+    async with serve(store, Limits(ack_interval_s=0)) as rig:
+        session = rig.make_session()
+        await rig.append(session, 12)
+        name, stream = f"session:{session}", StreamRef(StreamKind.SESSION, session)
+        page = await store.log.read_page(stream, 0)
+        chains = [entry.previous for entry in page]
+        end = await rig.cursor(session)
+        epoch = end.split(".")[0]
+
+        async def stored() -> str | None:
+            return await store.acks.read_ack(stream, "phone")
+
+        async with raw(rig) as socket:
+            await tell(socket, HELLO, {"t": "sub", "s": name, "from": "start"})
+            await hear(socket, "live")
+            for sequence, expected in ((10, 10), (5, 10), (12, 12)):
+                cursor = end if sequence == 12 else f"{epoch}.{sequence}.{chains[sequence]}"
+                held = end if expected == 12 else f"{epoch}.{expected}.{chains[expected]}"
+                await tell(socket, {"t": "ack", "a": {name: cursor}}, {"t": "hb", "n": sequence})
+                await hear(socket, "hb")
+
+                async def is_stored(held: str = held) -> bool:
+                    return await stored() == held
+
+                await wait_until(is_stored, 2, f"ack {sequence} leaves {expected}")
+            for ahead in (f"{epoch}.13.00000000", f"{epoch}.12.00000000", "ffffffff.3.00000000"):
+                await tell(socket, {"t": "ack", "a": {name: ahead}})
+                refusal = await hear(socket, "error")
+                assert refusal["of"] == "ack"
+                assert refusal["code"] in {"ack_ahead", "ack_epoch"}
+            assert await stored() == end
+
+
+@pytest.mark.requirement("CHN-3", "CHN-5")
+async def test_a_device_without_a_cursor_goes_on_after_its_ack(store: Store) -> None:
+    async with serve(store, Limits(ack_interval_s=0)) as rig:
+        session = rig.make_session()
+        await rig.append(session, 6)
+        stream = StreamRef(StreamKind.SESSION, session)
+        fourth = (await store.log.read_page(stream, 4, 1))[0]
+        cursor = f"{(await rig.cursor(session)).split('.')[0]}.4.{fourth.previous}"
+        await store.acks.store_ack(stream, "phone", 1, cursor, 1)
+        async with raw(rig) as socket:
+            await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}"}]})
+            subscribed = await hear(socket, "sub")
+            assert (subscribed["mode"], subscribed["c"], subscribed["n"]) == ("acked", cursor, 2)
+            assert (await hear(socket, "ev"))["o"] == 5
+        async with raw(rig) as socket:
+            wish: JsonObject = {"s": f"session:{session}", "from": "ack", "snap": "first"}
+            await tell(socket, {**HELLO, "subs": [wish]})
+            assert (await hear(socket, "snap"))["c"] == await rig.cursor(session)
+            assert (await hear(socket, "sub"))["c"] == cursor
+            assert (await hear(socket, "ev"))["o"] == 5
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_the_newest_connection_of_a_device_and_tab_has_the_channel(rig: Rig) -> None:
+    async with raw(rig) as older, raw(rig) as other_tab, raw(rig) as newer:
+        await tell(older, HELLO)
+        await hear(older, "welcome")
+        await tell(other_tab, {**HELLO, "tab": "2"})
+        await hear(other_tab, "welcome")
+        await tell(newer, HELLO)
+        await hear(newer, "welcome")
+        assert await hear_close(older) == 4509
+        await tell(other_tab, {"t": "hb", "n": 1})
+        await hear(other_tab, "hb")
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_a_superseded_connection_on_another_instance_decides_nothing(
+    store: Store, other_store: Store
+) -> None:
+    async with serve(store) as one, serve(other_store) as two:
+        async with raw(one) as older, raw(two) as newer:
+            await tell(older, HELLO)
+            await hear(older, "welcome")
+            await tell(newer, HELLO)
+            await hear(newer, "welcome")
+            answer: JsonObject = {
+                "t": "rpc",
+                "id": "1",
+                "m": "respond_action",
+                "idem": "k",
+                "d": {},
+            }
+            await tell(older, answer)
+            assert await hear_close(older) == 4509
+        assert one.control.asked == []
+
+
+async def test_a_superseded_connection_is_found_without_a_word(
+    store: Store, other_store: Store
+) -> None:
+    async with (
+        serve(store, Limits(recheck_s=0.05)) as one,
+        serve(other_store) as two,
+        raw(one) as older,
+        raw(two) as newer,
+    ):
+        await tell(older, HELLO)
+        await hear(older, "welcome")
+        await tell(newer, HELLO)
+        await hear(newer, "welcome")
+        assert await hear_close(older) == 4509
+
+
+async def test_a_right_that_ends_closes_the_view(store: Store) -> None:
+    async with serve(store, Limits(recheck_s=0.05)) as rig, raw(rig) as socket:
+        session = rig.make_session()
+        await rig.append(session, 1)
+        await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
+        await hear(socket, "live")
+        del rig.control.owners[session]
+        assert (await hear(socket, "unsub"))["code"] == "forbidden"
+        await rig.append(session, 1)
+        await tell(socket, {"t": "hb", "n": 1})
+        async with asyncio.timeout(2):
+            assert (await socket.receive())["t"] == "hb"
+
+
+@pytest.mark.requirement("CHN-10")
+async def test_a_silent_client_is_closed_and_a_silent_server_is_left(store: Store) -> None:
+    async with serve(store, Limits(heartbeat_s=5, idle_s=0.3)) as rig:
+        async with raw(rig) as socket:
+            await tell(socket, HELLO)
+            await hear(socket, "welcome")
+            assert await hear_close(socket) == 4012
+        seen: list[Status] = []
+        async with fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
+            url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+            async with rig.client(url=url, on_status=seen.append) as channel:
+                await wait_until(lambda: channel.welcome, 2, "welcomed")
+                proxy.open.clear()
+                await wait_until(
+                    lambda: any(isinstance(status, Offline) for status in seen), 3, "it gives up"
+                )
+                proxy.cut()
+                proxy.open.set()
+
+
+def was_asked(rig: Rig, times: int) -> bool:
+    return len(rig.control.asked) >= times
+
+
+@pytest.mark.requirement("CHN-13")
+async def test_a_call_with_a_key_has_its_effect_once_over_cut_links(rig: Rig) -> None:
+    async with fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
+        url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+        async with rig.client(url=url) as channel:
+            for number in range(20):
+                rig.control.hold = asyncio.Event()
+                asked = len(rig.control.asked)
+                call = asyncio.create_task(
+                    channel.call("submit_turn", {"text": "book it"}, idem=f"k-{number}")
+                )
+                await wait_until(partial(was_asked, rig, asked + 1), 3, "it is carried out")
+                proxy.cut()
+                await wait_until(partial(was_asked, rig, asked + 2), 3, "it is sent again")
+                rig.control.hold.set()
+                assert (await call)["key"] == f"k-{number}"
+    assert len(rig.control.effects) == 20
+
+
+async def test_a_call_without_a_key_that_is_cut_off_has_an_unknown_outcome(rig: Rig) -> None:
+    async with fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
+        url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+        async with rig.client(url=url) as channel:
+            rig.control.hold = asyncio.Event()
+            call = asyncio.create_task(channel.call("submit_turn", {}))
+            await wait_until(lambda: rig.control.asked, 3, "it is carried out")
+            proxy.cut()
+            with pytest.raises(UnknownOutcome):
+                await call
+            rig.control.hold.set()
+
+
+@pytest.mark.requirement("I7")
+async def test_a_loser_learns_the_winner(rig: Rig) -> None:
+    action: JsonObject = {"actionId": "act_1", "rev": 3, "digest": "sha256:x"}
+    async with rig.client() as channel:
+        assert isinstance(await channel.answer(action, option="allow_once"), Won)
+        rig.control.error = ActionClosed("already_resolved", {"optionId": "reject_once"})
+        result = await channel.answer(action, option="allow_once")
+        assert result == Lost({"optionId": "reject_once"})
+
+
+async def test_a_call_that_breaks_is_answered_and_ends_nothing_beside_it(rig: Rig) -> None:
+    rig.control.error = TypeError("a secret of the inside")
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        await hear(socket, "welcome")
+        await tell(socket, {"t": "rpc", "id": "1", "m": "get_task", "d": {}})
+        failed = await hear(socket, "err")
+        assert (failed["id"], failed["code"]) == ("1", "internal")
+        assert "secret" not in str(failed)
+        rig.control.error = None
+        await tell(socket, {"t": "rpc", "id": "2", "m": "get_task", "d": {}})
+        assert (await hear(socket, "ok"))["id"] == "2"
+
+
+async def test_an_error_of_the_store_says_when_to_try_again(rig: Rig) -> None:
+    rig.control.error = StoreUnavailable("made to fail", "no", retry_after_s=3)
+    async with rig.client() as channel:
+        with pytest.raises(CallRefused) as refused:
+            await channel.call("cancel_task", {"taskId": "task_x"}, idem="k")
+    assert (refused.value.code, refused.value.retry_s) == ("store_unavailable", 3)
+
+
+async def test_a_client_with_a_bad_token_stops(rig: Rig) -> None:
+    async with rig.client(token="wrong") as channel:
+        with pytest.raises(ChannelStopped) as stopped:
+            await channel.call("get_task", {"taskId": "task_x"})
+        assert stopped.value.code == 4500
+        assert isinstance(channel.status, Stopped)
+
+
+async def test_a_drained_instance_hands_its_clients_to_another_without_a_hole(
+    store: Store, other_store: Store
+) -> None:
+    async with serve(store) as one, serve(other_store) as two:
+        session, app = one.make_session(), Application()
+        two.control.owners[session] = one.control.owners[session]
+        ids = await one.append(session, 2)
+        async with fault_proxy(f"127.0.0.1:{one.port}") as proxy:
+            url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+            async with one.client(on_gap=app.on_gap, url=url) as channel:
+                live = asyncio.Event()
+
+                async def read() -> None:
+                    async for item in channel.stream(f"session:{session}"):
+                        app.take(item)
+                        if isinstance(item, Live):
+                            live.set()
+
+                reading = asyncio.create_task(read())
+                await live.wait()
+                proxy.upstream = f"127.0.0.1:{two.port}"
+                draining = asyncio.create_task(one.endpoint.drain(500, 500))
+                while not draining.done():
+                    ids += await one.append(session, 2)
+                await draining
+                assert (one.endpoint.connections, two.endpoint.connections) == (0, 1)
+                ids += await two.append(session, 2)
+                await wait_until(lambda: app.events == ids, 3, "everything arrives once")
+                assert (app.repeats, app.gaps) == (0, [])
+                reading.cancel()
+
+
+async def test_a_draining_instance_takes_no_new_socket(rig: Rig) -> None:
+    await rig.endpoint.drain(0, 0)
+    with pytest.raises(InvalidStatus) as answered:
+        async with raw(rig):
+            pytest.fail("accepted")
+    assert answered.value.response.status_code == 503
+    assert "retry-after" in answered.value.response.headers
+
+
+async def test_too_many_frames_close_with_a_time_to_wait(store: Store) -> None:
+    async with serve(store, Limits(frames_per_window=5)) as rig, raw(rig) as socket:
+        await tell(socket, HELLO)
+        for _ in range(6):
+            await tell(socket, {"t": "sub", "s": "inbox", "snap": "never"})
+        refusal = await hear(socket, "error")
+        assert (refusal["code"], refusal["retry"]) == ("rate_limited", 10)
+        assert await hear_close(socket) == 4029
+
+
+async def test_a_connection_that_ended_leaves_nothing_behind(rig: Rig) -> None:
+    session = rig.make_session()
+    await rig.append(session, 1)
+    for _ in range(5):
+        async with raw(rig) as socket:
+            await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
+            await hear(socket, "live")
+    await wait_until(lambda: rig.endpoint.connections == 0, 3, "no connection is left")
+    await wait_until(lambda: rig.hub.streams == 0, 3, "no stream is followed")
+
+
+@pytest.mark.requirement("CHN-1", "CHN-2")
+async def test_the_record_of_a_channel_outlives_its_sockets(rig: Rig) -> None:
+    seen, channel = list[JsonObject](), ""
+    for _ in range(2):
+        async with raw(rig) as socket:
+            await tell(socket, {**HELLO, "tab": "7", "caps": ["rpc", "vol"]})
+            channel = str((await hear(socket, "welcome"))["channel"])
+        record = await rig.store.channels.read_record(channel)
+        assert record is not None
+        seen.append(orjson.loads(record))
+    first, second = seen
+    assert first["channelId"] == second["channelId"] == channel
+    assert str(first["lastSeenAt"]) <= str(second["lastSeenAt"])
+    assert (first["transport"], first["peerRole"], first["deviceId"], first["tab"]) == (
+        "ws", "ui", "phone", "7",
+    )  # fmt: skip
+    assert first["accountRef"] == ADA.key
+    assert first["capabilities"] == ["rpc", "vol"]
+    assert first["nativeProtocol"] == SUBPROTOCOL
+    assert first["resumeTokenRef"]
+
+
+@pytest.mark.requirement("CHN-4", "I8")
+async def test_a_reader_that_does_not_read_is_told_slow_and_repaired_on_the_same_connection(
+    store: Store,
+) -> None:
+    limits = Limits(replay_events=20)
+    async with serve(store, limits, bounds=RingBounds(events=8)) as rig, raw(rig) as socket:
+        session = rig.make_session()
+        await rig.append(session, 1)
+        name = f"session:{session}"
+        await tell(socket, {**HELLO, "subs": [{"s": name, "from": "live"}]})
+        await hear(socket, "live")
+        for _ in range(60):
+            await rig.append(session, 15, size=16_000)
+        ids = await rig.append(session, 1)
+        folded, reasons = list[object](), list[object]()
+        async with asyncio.timeout(20):
+            while ids[-1] not in folded:
+                frame = await socket.receive()
+                if frame["t"] == "ev":
+                    folded.append(cast("JsonObject", frame["d"])["eventId"])
+                elif frame["t"] == "gap":
+                    reasons.append(frame["why"])
+                elif frame["t"] == "snap":
+                    folded = list(cast("list[object]", cast("JsonObject", frame["d"])["events"]))
+        assert set(reasons) == {"slow"}
+        stored = await store.log.read_page(StreamRef(StreamKind.SESSION, session), 0, 2_000)
+        assert folded == [entry.event_id for entry in stored]
+
+
+async def test_a_snapshot_can_be_asked_for_while_the_stream_goes_on(rig: Rig) -> None:
+    session = rig.make_session()
+    name, ids = f"session:{session}", await rig.append(session, 2)
+    async with raw(rig) as socket:
+        await tell(socket, {**HELLO, "subs": [{"s": name, "from": "live"}]})
+        await hear(socket, "live")
+        await tell(socket, {"t": "snap", "s": name, "id": "4"})
+        snapshot = await hear(socket, "snap")
+        assert (snapshot["id"], snapshot["c"]) == ("4", await rig.cursor(session))
+        assert cast("JsonObject", snapshot["d"])["events"] == ids
+        await rig.append(session, 1)
+        assert (await hear(socket, "ev"))["o"] == 3
+        await tell(socket, {"t": "snap", "s": "inbox"})
+        assert (await hear(socket, "error"))["code"] == "not_subscribed"
+
+
+async def test_without_a_snapshot_wanted_a_gap_ends_the_stream(rig: Rig) -> None:
+    session = rig.make_session()
+    await rig.append(session, 2)
+    async with raw(rig) as socket:
+        beyond = "0a1b2c3d.9.00000000"
+        wish: JsonObject = {"s": f"session:{session}", "c": beyond, "snap": "never"}
+        await tell(socket, {**HELLO, "subs": [wish]})
+        assert (await hear(socket, "sub"))["mode"] == "gap"
+        gap = await hear(socket, "gap")
+        assert (gap["why"], gap["have"], gap["snap"]) == ("ahead", beyond, "none")
+        assert (await hear(socket, "unsub"))["code"] == "limit"
+
+
+async def test_more_frames_in_a_message_than_allowed_are_refused(rig: Rig) -> None:
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        beats: list[JsonObject] = [{"t": "hb", "n": number} for number in range(17)]
+        await tell(socket, *beats)
+        assert (await hear(socket, "error"))["code"] == "too_many_frames"
+        await tell(socket, {"t": "hb", "n": 99})
+        assert (await hear(socket, "hb"))["n"] == 99
+
+
+async def test_without_a_store_a_client_is_told_when_to_come_back(rig: Rig) -> None:
+    rig.control.away = StoreUnavailable("made to fail", "no", retry_after_s=2)
+    async with raw(rig) as socket:
+        await tell(socket, HELLO)
+        refusal = await hear(socket, "error")
+        assert (refusal["code"], refusal["retry"]) == ("store_unavailable", 2)
+        assert await hear_close(socket) == 4004
+    rig.control.away = None
+    async with raw(rig) as socket:
+        await tell(socket, {**HELLO, "subs": [{"s": "inbox", "from": "live"}]})
+        await hear(socket, "live")
+        rig.control.away = StoreUnavailable("made to fail", "no", retry_after_s=2)
+        await tell(socket, {"t": "sub", "s": "inbox"})
+        assert await hear_close(socket) == 4004

@@ -1,0 +1,158 @@
+"""A driver that breaks by a fault of ours: the lease lives on, so its own instance takes the run up again (I9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from passerelle.core.batch import Claim
+from passerelle.core.commands import GetRecord
+from passerelle.core.errors import Conflict
+from passerelle.core.json import JsonObject
+from passerelle.core.peer import StreamOutcome
+from passerelle.core.ports import Clock
+from passerelle.core.status import Status
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.driver import Driver
+from tests.support.house import ADA, House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(slots=True)
+class CountedClock:
+    """A clock that knows how often it was read: once or twice for each look at the peer."""
+
+    clock: Clock
+    readings: int = 0
+
+    def now_ms(self) -> int:
+        """Implements ``core.ports.Clock``."""
+        self.readings += 1
+        return self.clock.now_ms()
+
+
+async def break_down(_driver: Driver) -> bool:
+    raise RuntimeError("a fault of ours")
+
+
+@pytest.mark.requirement("I9")
+async def test_run_whose_driver_breaks_is_taken_up_again(house: House) -> None:
+    house.patience = replace(house.patience, revive_s=0.02)
+    await house.restart()
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    broken = house.service.dispatch.find(accepted.task_id)
+    assert broken is not None
+    broken.returns = break_down
+    broken.wake()
+
+    def is_replaced() -> bool:
+        return house.service.dispatch.find(accepted.task_id) not in (None, broken)
+
+    await wait_until(is_replaced, 5, "another driver has the run")
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+
+
+async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+
+    async def break_off() -> AsyncGenerator[StreamOutcome, None]:
+        if accepted.task_id:
+            raise RuntimeError("a fault of ours")
+        yield  # type: ignore[misc]  # an async generator
+
+    await asyncio.wait_for(driver.follow(break_off()), 5)
+    assert house.service.dispatch.find(accepted.task_id) is driver
+
+
+async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
+    house: House,
+) -> None:
+    house.patience = replace(house.patience, doubt_s=0.0, liveness_s=60.0)
+    await house.restart()
+    house.peer.hold()
+    accepted = await house.send("hello")
+    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await house.restart()
+    house.peer.release_all()
+    await wait_until(lambda: house.peer.tasks, 5, "the peer has made its task")
+    (remote,) = house.peer.tasks.values()
+    await asyncio.wait_for(remote.finished.wait(), 5)
+    await house.peer.stop()
+    await house.adopt(accepted)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    watched = CountedClock(driver.clock)
+    driver.clock = watched
+    await wait_until(lambda: watched.readings >= 6, 5, "the peer was asked again and again")
+    wire: JsonObject = await house.service.read(ADA, GetRecord(accepted.facade))
+    assert wire["status"] == "running"
+    await house.peer.start()
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+
+
+async def test_two_lost_sends_of_one_context_never_take_each_others_task(house: House) -> None:
+    house.peer.keeps_history = False
+    first, _ = await house.talk("one")
+    house.peer.hold()
+    turns = [
+        await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
+    ]
+    await wait_until(lambda: len(house.peer.messages) == 3, 5, "the peer has both")
+    await house.restart()
+    house.peer.release_all()
+    await wait_until(lambda: len(house.peer.tasks) == 3, 5, "the peer has made its tasks")
+    for turn in turns:
+        await house.adopt(turn)
+    for number, turn in enumerate(turns):
+        record = await house.until(turn, Status.FAILED)
+        assert record.attempts[-1].remote_task_id is None, number
+
+
+async def test_a_lost_send_is_not_forgotten_when_the_next_one_of_its_context_is_looked_for(
+    house: House,
+) -> None:
+    house.peer.keeps_history = False
+    first, _ = await house.talk("one")
+    house.peer.hold()
+    turns = [
+        await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
+    ]
+    await wait_until(lambda: len(house.peer.messages) == 3, 5, "the peer has both")
+    await house.restart()
+    house.peer.release_all()
+    await wait_until(lambda: len(house.peer.tasks) == 3, 5, "the peer has made its tasks")
+    for turn in turns:
+        await house.adopt(turn)
+        record = await house.until(turn, Status.FAILED)
+        assert record.attempts[-1].remote_task_id is None
+
+
+@pytest.mark.requirement("I9")
+async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driver(
+    house: House,
+) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    with pytest.raises(Conflict):
+        await driver.run.append(
+            lambda _step: None,
+            lambda _step: Terms(claim=Claim(f"timeout:{accepted.task_id}", "1")),
+        )
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)

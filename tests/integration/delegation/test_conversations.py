@@ -1,0 +1,225 @@
+"""Several turns: one context after the other, one context at several peers, several messages on one task."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import ListTasks
+from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.json import JsonObject
+from passerelle.core.session import SessionRecord
+from passerelle.core.status import Status
+from passerelle.core.thread import ThreadRecord, ThreadStatus
+from tests.support.house import ADA, House
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def read_thread(house: House, thread_id: str) -> ThreadRecord:
+    ref = EntityRef(EntityKind.THREAD, thread_id)
+    record = (await house.service.writes.load([ref]))[ref].record
+    assert isinstance(record, ThreadRecord)
+    return record
+
+
+@pytest.mark.requirement("LT-2", "LT-3", "LT-4", "A2A-4", "ID-3", "ID-4")
+async def test_returned_context_is_the_same_conversation_here_and_at_the_peer(
+    house: House,
+) -> None:
+    first, _ = await house.talk("one")
+    second = await house.send("two", context_id=first.context_id)
+    await house.hear(second)
+    third = await house.send("message three", context_id=first.context_id)
+    await house.hear(third)
+    assert {first.thread_id} == {second.thread_id, third.thread_id}
+    assert len({first.task_id, second.task_id, third.task_id}) == 3
+    remote = {str(message["contextId"]) for message in house.peer.messages}
+    assert len(remote) == 1
+    assert remote != {first.context_id}
+    submitted = [
+        event.fact.scope.turn_id
+        for event in await house.events(first)
+        if event.type == "turn.submitted"
+    ]
+    assert submitted == [first.turn_id, second.turn_id, third.turn_id]
+    thread = await read_thread(house, first.thread_id)
+    assert (thread.turns, thread.status, thread.active_turns) == (3, ThreadStatus.IDLE, ())
+    assert (await house.read(second))["contextId"] == first.context_id
+
+
+@pytest.mark.requirement("A2A-4")
+async def test_each_peer_of_a_context_has_a_context_of_its_own(street: House) -> None:
+    first, _ = await street.talk("one")
+    for agent in ("other", "echo", "other"):
+        again = await street.send("more", agent=agent, context_id=first.context_id)
+        await street.hear(again)
+        assert again.thread_id == first.thread_id
+    told = {
+        name: {str(message["contextId"]) for message in peer.messages}
+        for name, peer in street.peers.items()
+    }
+    assert [len(contexts) for contexts in told.values()] == [1, 1]
+    assert not told["echo"] & told["other"]
+    thread = await read_thread(street, first.thread_id)
+    assert {name: {context} for name, context in thread.remotes.items()} == told
+
+
+@pytest.mark.requirement("A2A-4")
+async def test_context_that_the_peer_prefers_is_used_from_then_on(house: House) -> None:
+    async def insist(turn: Turn) -> None:
+        turn.context_id = "context-of-the-peer"
+        await turn.status("COMPLETED")
+
+    house.peer.next(insist)
+    first, answer = await house.talk("one")
+    assert "context-of-the-peer" not in str(answer)
+    second = await house.send("two", context_id=first.context_id)
+    await house.hear(second)
+    assert house.peer.messages[1]["contextId"] == "context-of-the-peer"
+
+
+@pytest.mark.requirement("ID-3")
+async def test_context_cannot_be_moved_into_another_session(house: House) -> None:
+    first, _ = await house.talk("one")
+    other, _ = await house.talk("two")
+    with pytest.raises(InvalidInput, match="sessionId"):
+        await house.send("three", context_id=first.context_id, session_id=other.session_id)
+    assert (await read_thread(house, first.thread_id)).session_id == first.session_id
+
+
+@pytest.mark.requirement("ID-2")
+async def test_session_gets_a_further_context_and_lists_both_threads(house: House) -> None:
+    first, _ = await house.talk("one")
+    second = await house.send("two", session_id=first.session_id)
+    await house.hear(second)
+    assert second.session_id == first.session_id
+    assert second.context_id != first.context_id
+    ref = EntityRef(EntityKind.SESSION, first.session_id)
+    session = (await house.service.writes.load([ref]))[ref].record
+    assert isinstance(session, SessionRecord)
+    assert session.threads == (first.thread_id, second.thread_id)
+    with pytest.raises(NotFound):
+        await house.send("three", session_id="se_00zzzzzzzzzzzzzzzzzzzzzzzzzz")
+
+
+@pytest.mark.requirement("LT-11")
+async def test_refinement_in_a_context_is_answered_in_kind(house: House) -> None:
+    first, _ = await house.talk("draw a boat")
+    task = await house.send("a red one", context_id=first.context_id)
+    answer = cast("JsonObject", (await house.hear(task))["task"])
+    assert answer["id"] not in {first.facade, None}
+    message = await house.send("message it is red", context_id=first.context_id)
+    answer = cast("JsonObject", (await house.hear(message))["message"])
+    assert answer["contextId"] == first.context_id
+
+
+@pytest.mark.requirement("LT-5", "A2A-9")
+async def test_further_message_on_a_working_task_reaches_the_same_remote_task(
+    house: House,
+) -> None:
+    first = await house.send("silent", wait="stream")
+    await house.until(first, Status.QUEUED)
+    (remote,) = house.peer.tasks
+    second = await house.send("finish now", task=first.facade)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert answer["id"] == first.facade
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+    sent = house.peer.messages[1]
+    assert sent["taskId"] == remote
+    assert sent["contextId"] == house.peer.messages[0]["contextId"]
+    assert second.task_id == first.task_id
+    thread = await read_thread(house, first.thread_id)
+    assert thread.active_turns == ()
+
+
+async def test_first_caller_is_answered_as_well_when_a_second_message_ends_the_task(
+    house: House,
+) -> None:
+    house.peer.hold()
+    first = await house.send("slow 0", wait="unary")
+    hearing = asyncio.create_task(house.hear(first))
+    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    house.peer.release_all()
+    await hearing
+    third = await house.send("silent", wait="stream")
+    await house.until(third, Status.QUEUED)
+    hearing = asyncio.create_task(house.hear(third))
+    fourth = await house.send("finish now", task=third.facade)
+    await house.hear(fourth)
+    answer = cast("JsonObject", (await hearing)["task"])
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("LT-5")
+@pytest.mark.parametrize("with_context", [False, True], ids=["task alone", "task and context"])
+async def test_task_is_continued_by_its_id_with_or_without_its_context(
+    house: House, *, with_context: bool
+) -> None:
+    accepted, _ = await house.talk("ask which one")
+    context = accepted.context_id if with_context else None
+    second = await house.send("blue", task=accepted.facade, context_id=context)
+    assert (second.task_id, second.context_id) == (accepted.task_id, accepted.context_id)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert answer["id"] == accepted.facade
+    sent = house.peer.messages
+    assert sent[1]["contextId"] == sent[0]["contextId"]
+    assert len(house.peer.tasks) == 1
+
+
+@pytest.mark.requirement("LT-5")
+async def test_wrong_pair_and_unknown_task_are_refused_and_reach_no_peer(house: House) -> None:
+    accepted, _ = await house.talk("ask which one")
+    with pytest.raises(InvalidInput, match="contextId"):
+        await house.send("blue", task=accepted.facade, context_id="another-context")
+    for unknown in ("task_00zzzzzzzzzzzzzzzzzzzzzzzzzz", accepted.facade + "~2", "nonsense"):
+        with pytest.raises(NotFound):
+            await house.send("blue", task=unknown)
+    assert len(house.peer.messages) == 1
+
+
+@pytest.mark.requirement("LT-12")
+async def test_task_that_has_ended_takes_no_message_and_stays_as_it_is(house: House) -> None:
+    accepted, _ = await house.talk("hello")
+    before = await house.record(accepted)
+    with pytest.raises(UnsupportedOperation):
+        await house.send("more", task=accepted.facade)
+    with pytest.raises(UnsupportedOperation):
+        await house.watch(accepted.facade)
+    assert await house.record(accepted) == before
+    assert len(house.peer.messages) == 1
+    later = await house.send("more", context_id=accepted.context_id)
+    await house.hear(later)
+    assert later.facade != accepted.facade
+
+
+@pytest.mark.requirement("LT-7")
+async def test_running_task_can_be_got_followed_listed_and_cancelled(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    assert (await house.read(accepted))["id"] == accepted.facade
+    watching = asyncio.create_task(house.watch(accepted.facade))
+    page = await house.service.read(ADA, ListTasks())
+    assert [task["id"] for task in cast("list[JsonObject]", page["tasks"])] == [accepted.facade]
+    await house.cancel(accepted)
+    frames = await watching
+    assert list(frames[0]) == ["task"]
+    assert "TASK_STATE_CANCELED" in str(frames[-1])
+
+
+@pytest.mark.requirement("LT-9")
+async def test_message_after_a_task_is_a_remark_on_it_and_a_warning(house: House) -> None:
+    accepted = await house.send("message-after-task", wait="stream")
+    frames = await house.watch(accepted)
+    assert not any("message" in frame for frame in frames)
+    remarks = [frame for frame in frames if "a message after the task" in str(frame)]
+    assert [list(frame) for frame in remarks] == [["statusUpdate"]]
+    events = await house.events(accepted)
+    warnings = [event for event in events if event.type == "runtime.warning"]
+    assert [event.fact.payload.code for event in warnings] == ["message_after_task"]  # type: ignore[union-attr]
+    assert (await house.record(accepted)).status is Status.COMPLETED

@@ -1,0 +1,291 @@
+"""What is owed is done: by another driver, without one, for a peer that was away, and never twice (I9)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.batch import Batch, Incarnation
+from passerelle.core.commands import GetAction
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.status import Status
+from tests.support.house import ADA, House
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+HOUR_MS = 3_600_000
+
+
+async def until_put_off(house: House, action: str) -> None:
+    """Until the return of an answer waits for a later look."""
+
+    async def look() -> bool:
+        row = (await house.due(action)).get(f"return:{action}")
+        return row is not None and int(row) > house.clock.now_ms() + 5_000
+
+    await wait_until(look, 5, "the return is put off")
+
+
+@pytest.mark.requirement("I9", "CMD-14")
+async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
+    house: House,
+) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    action = str(view["actionId"])
+    await house.peer.stop()
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await until_put_off(house, action)
+    assert house.service.dispatch.find(accepted.task_id) is not None
+    await house.peer.start()
+    await house.come_due("return", action, after_ms=0)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+@pytest.mark.requirement("I9", "CMD-14")
+async def test_answer_that_cancels_is_told_again_to_a_peer_that_was_away(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    action = str(view["actionId"])
+    await house.peer.stop()
+    await house.respond(view, option_id="cancel")
+    await until_put_off(house, action)
+    await house.peer.start()
+    await house.come_due("return", action, after_ms=0)
+    await house.until(accepted, Status.CANCELLED)
+    closed = await house.service.read(ADA, GetAction(action))
+    assert closed["returnState"] == "returned"
+
+
+async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: House) -> None:
+    async def refuse(turn: Turn) -> None:
+        await turn.refuse(-32602, "that is no answer")
+
+    house.peer.keeps_history = False
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    house.peer.next(refuse)
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 5, "the answer was refused")
+    action = str(view["actionId"])
+    await house.come_due("return", action, after_ms=60_000)
+
+    async def is_given_up() -> bool:
+        found = await house.service.read(ADA, GetAction(action))
+        return found["returnState"] == "undeliverable"
+
+    await wait_until(is_given_up, 5, "the answer cannot be delivered")
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
+    house.peer.keeps_history = False
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    first = house.service.dispatch
+    await house.start()
+    await house.adopt(accepted)
+    beginning: list[str] = []
+    met = asyncio.Event()
+
+    async def meet(batch: Batch) -> None:
+        if any(b'"outcome":"returning"' in event.body for event in batch.events):
+            beginning.append(batch.op)
+            if len(beginning) == 2:
+                met.set()
+            await asyncio.wait_for(met.wait(), 5)
+
+    house.log.before_append = meet
+    house.peer.hold()
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    first.wake(accepted.task_id, str(view["actionId"]))
+    await wait_until(lambda: "blue" in house.peer.texts, 5, "one has sent it")
+
+    def has_gone_on() -> bool:
+        return house.peer.count("SubscribeToTask") > 0 or len(house.peer.messages) > 2
+
+    await wait_until(has_gone_on, 5, "the other one has gone on")
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    await wait_until(lambda: first.find(accepted.task_id) is None, 5, "the other one has seen it")
+    assert len(beginning) == 2
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+@pytest.mark.requirement("I9")
+async def test_run_is_adopted_once_by_two_who_try_at_once(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.restart()
+    await asyncio.gather(*(house.adopt(accepted) for _ in range(5)))
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 5, "the run is followed")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert house.peer.count("SubscribeToTask") == 1
+
+
+def permission_form(native: str) -> JsonObject:
+    """One question in the dialect of our own extension."""
+    return {
+        "action_id": native,
+        "rev": 1,
+        "digest": "sha256:00",
+        "kind": "permission",
+        "title": f"Do {native}",
+        "subject": {"type": "tool_call", "tool": native},
+        "options": [
+            {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
+            {"option_id": "no", "name": "Reject", "kind": "reject_once"},
+        ],
+        "expires_at": "2099-01-02T00:00:00.000Z",
+        "risk": "low",
+    }
+
+
+async def ask_both(turn: Turn) -> None:
+    forms: list[Json] = [{"data": {PERMISSION: permission_form(name)}} for name in ("one", "two")]
+    await turn.status("INPUT_REQUIRED", "May I?", forms)
+
+
+@pytest.mark.requirement("CMD-14")
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_questions_of_one_pause_are_answered_by_one_message(
+    house: House, *, restarts: bool
+) -> None:
+    house.peer.next(ask_both)
+    accepted, _ = await house.talk("go")
+    actions = (await house.record(accepted)).open_actions
+    views = [await house.service.read(ADA, GetAction(action)) for action in actions]
+    assert views[0]["groupId"] == views[1]["groupId"]
+    await house.respond(views[0], "dec_1", option_id="yes")
+    polls = house.peer.count("GetTask")
+    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    assert len(house.peer.messages) == 1
+    if restarts:
+        await house.restart()
+        await house.adopt(accepted)
+    await house.respond(views[1], "dec_2", option_id="no")
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 2
+    parts = cast("list[JsonObject]", house.peer.messages[1]["parts"])
+    answered = [cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION]) for part in parts]
+    assert sorted(str(form["action_id"]) for form in answered) == ["one", "two"]
+
+
+async def test_questions_of_a_task_that_failed_are_closed(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    next(iter(house.peer.tasks.values())).forgotten = True
+    await house.until(accepted, Status.LOST)
+    house.clock.ahead_ms += 60_000
+    await house.until(accepted, Status.FAILED)
+    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+    assert closed["state"] == "cancelled"
+    assert await house.store.log.read_open(accepted.session_id) == []
+
+
+@pytest.mark.requirement("I9")
+async def test_total_limit_ends_a_task_whose_peer_ignores_the_cancel(house: House) -> None:
+    house.peer.on_cancel = "ignored"
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLING)
+    await house.come_due("timeout", accepted.task_id, after_ms=HOUR_MS)
+    record = await house.until(accepted, Status.FAILED)
+    assert record.cancel_requested_by == "ada"
+    assert house.service.dispatch.find(accepted.task_id) is None
+    left = await house.due(accepted.task_id)
+    assert {f"timeout:{accepted.task_id}", f"cancel:{accepted.task_id}"}.isdisjoint(left)
+
+
+@pytest.mark.requirement("I9")
+async def test_total_limit_ends_a_task_that_is_driven_elsewhere(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.restart()
+    await house.give_away(accepted, Incarnation("inst_other", 3))
+    await house.come_due("timeout", accepted.task_id, after_ms=HOUR_MS)
+    await house.until(accepted, Status.TIMED_OUT)
+    assert house.peer.count("CancelTask") == 1
+
+
+@pytest.mark.requirement("I9", "CMD-9")
+async def test_cancel_of_a_task_that_is_driven_elsewhere_is_told_to_the_peer(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    elsewhere = house.service.dispatch
+    await house.start()
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLED)
+    await elsewhere.drain()
+    assert house.peer.count("CancelTask") == 1
+
+
+async def test_answer_that_another_instance_took_is_found_by_the_one_that_drives(
+    house: House,
+) -> None:
+    async def ask_and_stay(turn: Turn) -> None:
+        await turn.status("INPUT_REQUIRED", "Which colour?")
+        await asyncio.Event().wait()
+
+    house.patience = replace(house.patience, look_s=0.05)
+    await house.restart()
+    house.peer.next(ask_and_stay)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.WAITING_INPUT)
+    view = await house.question(accepted)
+    driving = house.service.dispatch
+    await house.start()
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await house.until(accepted, Status.COMPLETED)
+    await driving.drain()
+    assert house.peer.texts == ["go", "blue"]
+
+
+async def test_input_for_a_task_that_is_driven_elsewhere_reaches_the_peer(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driving = house.service.dispatch
+    await house.start()
+    await house.send("and this", task=accepted.facade)
+    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+    await driving.drain()
+
+
+@pytest.mark.requirement("I9")
+async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_due(
+    house: House,
+) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    driver.may_send = lambda: False
+    turn = await house.send("and this", task=accepted.facade)
+    await house.restart()
+    await house.adopt(accepted)
+    assert "and this" not in house.peer.texts
+    await house.come_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
+    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+
+
+@pytest.mark.requirement("I9")
+async def test_input_that_arrived_is_not_owed_any_more(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    turn = await house.send("and this", task=accepted.facade)
+    member = f"input:{accepted.task_id}:{turn.turn_id}"
+
+    async def is_settled() -> bool:
+        return member not in await house.due(accepted.task_id)
+
+    await wait_until(is_settled, 5, "the input is not owed any more")
+    assert house.peer.texts.count("and this") == 1

@@ -1,0 +1,253 @@
+"""A peer asks: one question, the first valid answer wins, everybody learns who won, and the peer is told once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import ActionAnswered, GetAction, ListTasks
+from passerelle.core.errors import ActionClosed, CallerError, Forbidden, NotFound
+from passerelle.core.json import JsonObject
+from passerelle.core.principal import Scope
+from passerelle.core.status import Status
+from tests.support.house import ADA, BOB, House
+from tests.support.scripted_behaviours import ask
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.requirement("EVC-10", "ID-9")
+async def test_question_is_open_once_and_the_task_waits_for_it(house: House) -> None:
+    accepted, answer = await house.talk("ask Which colour?")
+    task = cast("JsonObject", answer["task"])
+    assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
+    record = await house.record(accepted)
+    assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
+    polls = house.peer.count("GetTask")
+    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    again = await house.record(accepted)
+    assert again.open_actions == record.open_actions
+    assert again.status is Status.WAITING_INPUT
+    types = await house.types(accepted)
+    assert types.count("action.required") == 1
+    view = await house.question(accepted)
+    assert view["state"] == "pending"
+
+
+@pytest.mark.requirement("EVC-10", "ID-9", "CMD-14")
+async def test_answer_by_command_reaches_the_peer_once_and_the_task_goes_on(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    watching = asyncio.create_task(house.watch(accepted.facade))
+    answered = await house.respond(view, option_id="reply", content={"text": "blue"})
+    assert answered.outcome == "won"
+    await house.until(accepted, Status.COMPLETED)
+    frames = await watching
+    assert "answer: blue" in str(frames)
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+    assert house.peer.messages[1]["taskId"] == next(iter(house.peer.tasks))
+    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+    assert (closed["state"], closed["returnState"]) == ("answered", "returned")
+    types = await house.types(accepted)
+    assert types.count("action.resolved") == 1
+
+
+@pytest.mark.requirement("LT-5", "CMD-14")
+async def test_answer_by_message_is_the_callers_own_message_at_the_peer(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    message = house.message("green")
+    second = await house.send("", task=accepted.facade, message=message)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+    assert house.peer.messages[1]["messageId"] == message["messageId"]
+    assert house.peer.texts[1] == "green"
+    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    assert [str(item["messageId"]) for item in history].count(str(message["messageId"])) == 1
+
+
+@pytest.mark.requirement("I7", "CMD-14")
+async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    racers = [
+        replace(ADA, device=f"dev_{number}", device_name=f"Phone {number}") for number in range(24)
+    ]
+
+    async def race(number: int) -> ActionAnswered | ActionClosed:
+        try:
+            return await house.respond(
+                view,
+                f"dec_{number}",
+                who=racers[number],
+                option_id="reply",
+                content={"text": f"answer-{number}"},
+            )
+        except ActionClosed as closed:
+            return closed
+
+    outcomes = await asyncio.gather(*(race(number) for number in range(24)))
+    won = [outcome for outcome in outcomes if isinstance(outcome, ActionAnswered)]
+    lost = [outcome for outcome in outcomes if isinstance(outcome, ActionClosed)]
+    assert (len(won), len(lost)) == (1, 23)
+    winner = won[0].decision
+    assert {closed.state for closed in lost} == {"already_resolved"}
+    assert {str(closed.winner["deviceName"]) for closed in lost} == {winner.device_name}
+    assert {str(closed.winner["optionId"]) for closed in lost} == {"reply"}
+    await house.until(accepted, Status.COMPLETED)
+    assert (await house.types(accepted)).count("action.resolved") == 1
+    assert len(house.peer.messages) == 2
+    assert house.peer.texts[1] == cast("JsonObject", winner.content)["text"]
+
+
+@pytest.mark.requirement("CMD-14")
+async def test_same_answer_again_is_a_replay_and_is_not_sent_again(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    first = await house.respond(view, "dec_same", option_id="reply", content={"text": "blue"})
+    again = await house.respond(view, "dec_same", option_id="reply", content={"text": "blue"})
+    assert (first.outcome, again.outcome) == ("won", "replayed")
+    assert first.decision == again.decision
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 2
+
+
+@pytest.mark.requirement("EVC-10")
+async def test_what_is_no_answer_leaves_the_task_waiting(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    powerless = replace(ADA, scopes=frozenset({Scope.CALL}))
+    with pytest.raises(NotFound):
+        await house.respond(view, who=BOB, option_id="reply", content={"text": "x"})
+    with pytest.raises(Forbidden):
+        await house.respond(view, who=powerless, option_id="reply", content={"text": "x"})
+    for wrong in ({"rev": 99}, {"digest": "sha256:00"}):
+        with pytest.raises(CallerError):
+            await house.respond({**view, **wrong}, option_id="reply", content={"text": "x"})
+    with pytest.raises(CallerError):
+        await house.respond(view, option_id="nonsense")
+    other = await house.send("something else", context_id=accepted.context_id)
+    await house.hear(other)
+    record = await house.record(accepted)
+    assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
+    assert (await house.service.read(ADA, GetAction(str(view["actionId"]))))["state"] == "pending"
+
+
+async def test_answer_is_returned_while_the_peer_keeps_its_stream_open(house: House) -> None:
+    async def ask_and_stay(turn: Turn) -> None:
+        await turn.status("INPUT_REQUIRED", "Which colour?")
+        await asyncio.Event().wait()
+
+    house.peer.next(ask_and_stay)
+    accepted = await house.send("go", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    await house.until(accepted, Status.WAITING_INPUT)
+    view = await house.question(accepted)
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["go", "blue"]
+    assert str(await watching).count("answer: blue") == 1
+
+
+async def test_permission_in_words_cannot_be_given_in_words(house: House) -> None:
+    accepted, _ = await house.talk("auth Sign in first.")
+    record = await house.record(accepted)
+    assert record.status in {Status.WAITING_PERMISSION, Status.WAITING_RESOURCE}
+    second = await house.send("yes, do it", task=accepted.facade)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_AUTH_REQUIRED"
+    assert len(house.peer.messages) == 1
+    assert (await house.record(accepted)).open_actions == record.open_actions
+
+
+async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None:
+    house.peer.hold()
+    accepted = await house.send("auth-resume", wait="stream")
+    house.peer.release(2)
+    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    view = await house.service.read(ADA, GetAction(record.open_actions[0]))
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+    assert closed["state"] == "cancelled"
+    with pytest.raises(ActionClosed):
+        await house.respond(view, option_id="reply", content={"text": "late"})
+
+
+@pytest.mark.requirement("I6", "I9")
+async def test_question_expires_by_its_due_row_and_never_allows(house: House) -> None:
+    accepted, _ = await house.talk("auth Sign in first.")
+    view = await house.question(accepted)
+    action = str(view["actionId"])
+    due = await house.due(accepted.task_id)
+    assert f"expire:{action}" in due
+    await house.come_due("expire", action, after_ms=DAY_MS)
+    closed = await house.service.read(ADA, GetAction(action))
+    assert closed["state"] == "expired"
+    await house.until(accepted, Status.CANCELLED)
+    assert house.peer.count("CancelTask") == 1
+    assert len(house.peer.messages) == 1
+
+
+@pytest.mark.requirement("I6")
+async def test_question_outlives_the_connection_and_the_process(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    await house.peer.stop()
+    await house.restart()
+    assert await house.question(accepted) == view
+    await house.peer.start()
+    await house.adopt(accepted)
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+@pytest.mark.requirement("I9")
+async def test_answer_that_nobody_drives_is_owed_and_returned_after_an_adoption(
+    house: House,
+) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    await house.restart()
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    assert len(house.peer.messages) == 1
+    assert f"return:{view['actionId']}" in await house.due(accepted.task_id)
+    await house.adopt(accepted)
+    await house.come_due("return", str(view["actionId"]), after_ms=0)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+async def test_question_that_is_cancelled_cancels_the_task(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    await house.respond(view, option_id="cancel")
+    await house.until(accepted, Status.CANCELLED)
+    assert house.peer.count("CancelTask") == 1
+    page = await house.service.read(ADA, ListTasks(state="TASK_STATE_CANCELED"))
+    assert page["totalSize"] == 1
+
+
+@pytest.mark.requirement("EVC-10")
+async def test_second_question_of_a_task_is_a_question_of_its_own(house: House) -> None:
+    house.peer.on("blue", ask)
+    accepted, _ = await house.talk("ask Which colour?")
+    first = await house.question(accepted)
+    await house.respond(first, "dec_1", option_id="reply", content={"text": "blue Which shade?"})
+
+    async def asks_again() -> bool:
+        record = await house.record(accepted)
+        return bool(record.open_actions) and record.open_actions[0] != first["actionId"]
+
+    await wait_until(asks_again, 5, "the second question is open")
+    second = await house.question(accepted)
+    await house.respond(second, "dec_2", option_id="reply", content={"text": "dark"})
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts[1:] == ["blue Which shade?", "dark"]

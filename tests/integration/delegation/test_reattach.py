@@ -1,0 +1,113 @@
+"""A run whose driver is gone goes on with the next one: asked first, never sent again, every chunk once (AP-3, I6)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import Incarnation
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from tests.integration.delegation.test_endings import joined, state_of
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("AP-3", "I6")
+async def test_adopted_stream_goes_on_with_every_chunk_once(house: House) -> None:
+    house.peer.hold()
+    accepted = await house.send("chunks 6", wait="stream")
+    house.peer.release(4)
+
+    async def has_two_chunks() -> bool:
+        shown = (await house.record(accepted)).shown
+        return shown and "chunk-2" in str(await house.read(accepted))
+
+    await house.until(accepted, Status.RUNNING)
+    await wait_until(has_two_chunks, 5, "two chunks are stored")
+    await house.restart()
+    house.peer.release(2)
+    assert (await house.record(accepted)).status is Status.RUNNING
+    watching = asyncio.create_task(house.watch(accepted))
+    await house.adopt(accepted)
+    house.peer.release_all()
+    frames = await watching
+    assert joined(frames) == "".join(f"chunk-{number} " for number in range(1, 7))
+    task = await house.read(accepted)
+    (artifact,) = cast("list[JsonObject]", task["artifacts"])
+    assert len(cast("list[JsonObject]", artifact["parts"])) == 6
+    assert len(house.peer.messages) == 1
+    assert (await house.types(accepted)).count("artifact.changed") == 1
+
+
+@pytest.mark.requirement("AP-3")
+async def test_task_that_ended_while_nobody_drove_it_is_reconciled(house: House) -> None:
+    house.peer.hold()
+    accepted = await house.send("hello", wait="stream")
+    house.peer.release(2)
+    await house.until(accepted, Status.RUNNING)
+    await house.restart()
+    house.peer.release_all()
+    (remote,) = house.peer.tasks.values()
+    await asyncio.wait_for(remote.finished.wait(), 5)
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    task = await house.read(accepted)
+    assert "hello" in str(task["artifacts"])
+    assert len(house.peer.messages) == 1
+
+
+async def test_caller_that_waits_gets_its_answer_from_the_next_driver(house: House) -> None:
+    house.peer.hold()
+    accepted = await house.send("hello")
+    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await house.restart()
+    hearing = asyncio.create_task(house.hear(accepted))
+    house.peer.release_all()
+    await house.adopt(accepted)
+    task = cast("JsonObject", (await hearing)["task"])
+    assert state_of(task) == "COMPLETED"
+    assert len(house.peer.messages) == 1
+    assert house.peer.count("ListTasks") >= 1
+
+
+async def test_further_message_that_nobody_could_send_is_sent_by_the_next_driver(
+    house: House,
+) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.restart()
+    await house.send("finish now", task=accepted.facade)
+    assert house.peer.texts == ["silent"]
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["silent", "finish now"]
+
+
+async def test_adoption_of_what_has_ended_or_is_driven_changes_nothing(house: House) -> None:
+    done, _ = await house.talk("hello")
+    before = await house.record(done)
+    await house.adopt(done)
+    running = await house.send("silent", wait="stream")
+    await house.until(running, Status.QUEUED)
+    driver = house.service.dispatch.find(running.task_id)
+    await house.adopt(running)
+    assert house.service.dispatch.find(running.task_id) is driver
+    assert await house.record(done) == before
+
+
+async def test_driver_whose_run_was_taken_over_writes_nothing_more(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    before = await house.events(accepted)
+    await house.give_away(accepted, Incarnation("inst_other", 1))
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED", "too late for this one")
+    dispatch = house.service.dispatch
+    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 5, "it stopped driving")
+    assert (await house.record(accepted)).status is Status.QUEUED
+    assert await house.events(accepted) == before

@@ -1,0 +1,202 @@
+"""The store took it and the reply was lost: what was said once is stored once, and nothing accepted is left lying."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import AppendResult, Batch
+from passerelle.core.commands import GetAction, TurnAccepted
+from passerelle.core.decision import Decision
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from passerelle.core.task import decide
+from passerelle.core.task_commands import UpdateTask
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.writes import Terms
+from tests.integration.delegation.test_endings import joined
+from tests.support.faults import Moment
+from tests.support.house import ADA, House, task_of
+from tests.support.scripted_tasks import RemoteTask, Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def lose_reply(*, of: bytes, found: list[str]) -> Moment:
+    """The reply of the first append with an event of those bytes is lost, after it was stored."""
+
+    async def lose(batch: Batch) -> None:
+        if not found and any(of in event.body for event in batch.events):
+            found.append(batch.op)
+            raise StoreUnavailable("no reply came", "unknown")
+
+    return lose
+
+
+@pytest.mark.requirement("I2")
+async def test_chunk_whose_reply_was_lost_is_there_once(house: House) -> None:
+    accepted, remote = await open_artifact(house)
+    lost: list[str] = []
+    house.log.after_append = lose_reply(of=b"said once", found=lost)
+    watching = asyncio.create_task(house.watch(accepted))
+    remote.artifact([{"text": "said once"}], append=True)
+    await wait_until(lambda: lost, 5, "the reply was lost")
+    remote.status("COMPLETED")
+    assert joined(await watching) == "opened said once"
+    assert str(await house.read(accepted)).count("said once") == 1
+
+
+async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
+    """A task that works, with the first chunk of an artifact stored."""
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    (remote,) = house.peer.tasks.values()
+    remote.artifact([{"text": "opened "}], last=False)
+
+    async def is_open() -> bool:
+        return "opened" in str(await house.read(accepted))
+
+    await wait_until(is_open, 5, "the artifact is open")
+    return accepted, remote
+
+
+@pytest.mark.requirement("I2")
+async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_since(
+    house: House,
+) -> None:
+    lost: list[str] = []
+    accepted, remote = await open_artifact(house)
+
+    def rename(decision: Decision) -> Terms:
+        record = cast("TaskRecord", decision.state(task_of(accepted)))
+        decision.add(decide(record, UpdateTask({"title": {"old": "", "new": "renamed"}})))
+        return Terms()
+
+    async def lose_and_write(batch: Batch) -> None:
+        if not lost and any(b"said once" in event.body for event in batch.events):
+            lost.append(batch.op)
+            await house.service.writes.decide(accepted.session_id, [task_of(accepted)], rename)
+            raise StoreUnavailable("no reply came", "unknown")
+
+    house.log.after_append = lose_and_write
+    remote.artifact([{"text": "said once"}], append=True)
+    await wait_until(lambda: lost, 5, "the reply was lost")
+    remote.status("COMPLETED")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert record.title == "renamed"
+    assert str(await house.read(accepted)).count("said once") == 1
+
+
+async def run_twice(house: House, wanted: bytes) -> None:
+    """From now on the first append with these bytes runs, loses its reply, and is tried again inside the store."""
+    append, done = house.log.log.append, False
+
+    async def append_again(batch: Batch) -> AppendResult:
+        nonlocal done
+        result = await append(batch)
+        if not done and any(wanted in event.body for event in batch.events):
+            done = True
+            return await append(batch)
+        return result
+
+    house.log.log.append = append_again  # type: ignore[method-assign]  # the seam of the fault
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_keyed_message_whose_first_reply_was_lost_is_sent_all_the_same(
+    house: House,
+) -> None:
+    await run_twice(house, b'"turn.submitted"')
+    accepted = await house.send("hello", idem="key-lost")
+    assert not accepted.repeated
+    assert "task" in await house.hear(accepted)
+    assert len(house.peer.messages) == 1
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_keyed_input_whose_first_reply_was_lost_is_sent_all_the_same(house: House) -> None:
+    async def work(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await asyncio.Event().wait()
+
+    house.peer.next(work)
+    accepted = await house.send("go", wait="stream")
+
+    async def is_shown() -> bool:
+        return (await house.record(accepted)).shown
+
+    await wait_until(is_shown, 5, "the task is there for its caller")
+    await run_twice(house, b'"turn.submitted"')
+    await house.send("and this", task=accepted.facade, idem="key-input")
+    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+    assert house.peer.texts.count("and this") == 1
+
+
+@pytest.mark.requirement("I9")
+async def test_task_that_was_stored_though_its_caller_got_an_error_comes_to_an_end(
+    house: House,
+) -> None:
+    house.patience = replace(house.patience, revive_s=0.02)
+    await house.restart()
+    tasks: list[str] = []
+
+    async def lose(batch: Batch) -> None:
+        if not tasks and batch.runs:
+            tasks.append(batch.runs[0].task)
+            raise StoreUnavailable("no reply came", "unknown")
+
+    house.log.after_append = lose
+    with pytest.raises(StoreUnavailable):
+        await house.send("hello", idem="key-doubt")
+    again = await house.send("", idem="key-doubt", message=message_like("hello", house))
+    assert (again.task_id, again.repeated) == (tasks[0], True)
+    record = await house.until(again, Status.FAILED)
+    assert record.attempts[-1].status is Status.LOST
+    assert house.peer.messages == []
+
+
+def message_like(text: str, house: House) -> JsonObject:
+    """The message that ``house`` sent last, once more."""
+    message = house.message(text)
+    number = int(str(message["messageId"]).removeprefix("m-"))
+    return {**message, "messageId": f"m-{number - 1}"}
+
+
+@pytest.mark.requirement("I6")
+async def test_message_of_a_caller_that_went_away_while_it_was_stored_reaches_the_peer(
+    house: House,
+) -> None:
+    stored, gone = asyncio.Event(), asyncio.Event()
+
+    async def hold(batch: Batch) -> None:
+        if batch.runs:
+            stored.set()
+            await gone.wait()
+
+    house.log.after_append = hold
+    sending = asyncio.create_task(house.send("hello"))
+    await stored.wait()
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    gone.set()
+    await wait_until(lambda: house.peer.texts == ["hello"], 5, "the peer has the message")
+
+
+@pytest.mark.requirement("CMD-30", "LT-5")
+async def test_answer_by_message_and_its_turn_are_one_append(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    message = house.message("blue")
+    lost: list[str] = []
+    house.log.after_append = lose_reply(of=b'"turn.submitted"', found=lost)
+    with pytest.raises(StoreUnavailable):
+        await house.send("", task=accepted.facade, message=message, idem="key-answer")
+    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+    assert closed["state"] == "answered"
+    again = await house.send("", task=accepted.facade, message=message, idem="key-answer")
+    assert again.repeated

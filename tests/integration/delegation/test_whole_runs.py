@@ -1,0 +1,82 @@
+"""Whole runs of every kind, looked at afterwards: ids by class, one order, replay, references that resolve."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields, replace
+
+import pytest
+
+from passerelle.core import machine
+from passerelle.core.errors import InvalidInput
+from passerelle.core.events import Event, check_scope, required_ids
+from passerelle.core.facts import Scope
+from passerelle.core.ids import place
+from passerelle.core.status import Status
+from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+async def live(house: House) -> list[Event]:
+    """One of everything that a gateway does with a peer; all its events."""
+    words = ("hello", "message hi", "fail", "reject", "numbers", "big", "two-artifacts")
+    heard = [await house.talk(word) for word in words]
+    accepted = [one for one, _ in heard]
+    streams = [
+        await house.send(word, wait="stream") for word in ("chunks 3", "nonsense", "twice", "drop")
+    ]
+    *whole, dropped = streams
+    await asyncio.gather(*(house.watch(one) for one in whole))
+    await house.until(dropped, Status.RUNNING)
+    await house.cancel(dropped)
+    await house.until(dropped, Status.CANCELLED)
+    asked, _ = await house.talk("ask which")
+    view = await house.question(asked)
+    await house.respond(view, option_id="reply", content={"text": "this one"})
+    await house.until(asked, Status.COMPLETED)
+    events: list[Event] = []
+    for one in (*accepted, *streams, asked):
+        events += await house.events(one)
+    return events
+
+
+@pytest.mark.requirement("ENV-6", "ENV-7")
+async def test_each_event_has_the_ids_that_its_class_requires(house: House) -> None:
+    events = await live(house)
+    assert len({event.type for event in events}) >= 20
+    for event in events:
+        check_scope(event.type, event.fact.scope)
+    for event in {event.type: event for event in events}.values():
+        for name in required_ids(event.type):
+            scope: Scope = replace(event.fact.scope, **{name: None})  # type: ignore[arg-type]  # the id that is dropped
+            with pytest.raises(InvalidInput) as caught:
+                check_scope(event.type, scope)
+            assert caught.value.field == name
+            assert event.type in str(caught.value)
+    assert {member.name for member in fields(Scope)} >= {"task_id", "run_id", "action_id"}
+
+
+@pytest.mark.requirement("ENV-4", "I3", "I4", "VAL-1")
+async def test_every_session_is_gap_free_and_replays_to_its_snapshots(house: House) -> None:
+    events = await live(house)
+    assert len({event.event_id for event in events}) == len(events)
+    await house.prove()
+    once, twice = machine.replay(events), machine.replay(events)
+    assert [machine.write_snapshot(state) for state in once.values()] == [
+        machine.write_snapshot(state) for state in twice.values()
+    ]
+
+
+@pytest.mark.requirement("ENV-10")
+async def test_each_reference_of_a_run_leads_to_its_content(house: House) -> None:
+    named = 0
+    for event in await live(house):
+        for ref in event.fact.refs.values():
+            if ref.blob is not None:
+                named += 1
+                shard = place(event.fact.scope.session_id)
+                content = await house.store.blobs.get(shard, ref.blob)
+                assert content is not None
+                assert len(content) == ref.size
+    assert named >= 2

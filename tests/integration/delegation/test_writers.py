@@ -1,0 +1,223 @@
+"""Two writers, repeated requests, and what a list shows: one writer wins, and the loser decides again (I2)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import Batch, Conflict
+from passerelle.core.commands import ListTasks
+from passerelle.core.decision import Decision
+from passerelle.core.errors import IdempotencyConflict, InvalidInput
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.status import Status
+from passerelle.core.task import decide
+from passerelle.core.task_commands import UpdateTask
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.writes import Terms, Written
+from tests.support.house import ADA, House, task_of
+
+pytestmark = pytest.mark.anyio
+
+
+def rename(title: str) -> UpdateTask:
+    return UpdateTask({"title": {"old": "", "new": title}})
+
+
+@pytest.mark.requirement("I2")
+async def test_second_of_two_writers_over_the_same_read_is_refused(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), house.service.writes
+    held = await writes.load([task])
+    record = cast("TaskRecord", held[task].record)
+    decisions = [writes.begin(accepted.session_id, held) for _ in range(2)]
+    for decision, title in zip(decisions, ("first", "second"), strict=True):
+        decision.add(decide(record, rename(title)))
+    first, second = [await writes.commit(decision, held, Terms()) for decision in decisions]
+    assert isinstance(first, Written)
+    assert isinstance(second, Conflict)
+    assert (await house.record(accepted)).title == "first"
+
+
+@pytest.mark.requirement("I2")
+async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    task, writes = task_of(accepted), house.service.writes
+    said: list[str] = []
+
+    async def write(number: int) -> None:
+        def body(decision: Decision) -> Terms:
+            record = cast("TaskRecord", decision.state(task))
+            said.append(record.title)
+            decision.add(decide(record, rename(f"{record.title}.{number}")))
+            return Terms()
+
+        await writes.decide(accepted.session_id, [task], body)
+
+    await asyncio.gather(*(write(number) for number in range(8)))
+    title = (await house.record(accepted)).title
+    assert sorted(title.split(".")[1:]) == [str(number) for number in range(8)]
+    assert len(said) > 8, "some had to decide again"
+    stored = await house.types(accepted)
+    assert stored.count("task.updated") == 8
+
+
+@pytest.mark.requirement("I2")
+async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    (remote,) = house.peer.tasks.values()
+    meanwhile = asyncio.Event()
+
+    async def come_between(batch: Batch) -> None:
+        if batch.fence is not None:
+            house.log.before_append = None
+            house.peer.on_cancel = "ignored"
+            await house.service.writes.decide(
+                accepted.session_id, [task_of(accepted)], lambda decision: _rename(decision, "x")
+            )
+            meanwhile.set()
+
+    def _rename(decision: Decision, title: str) -> Terms:
+        record = cast("TaskRecord", decision.state(task_of(accepted)))
+        decision.add(decide(record, rename(title)))
+        return Terms()
+
+    house.log.before_append = come_between
+    remote.artifact([{"text": "said once"}])
+    await asyncio.wait_for(meanwhile.wait(), 5)
+    remote.status("COMPLETED")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert record.title == "x"
+    assert str(await house.read(accepted)).count("said once") == 1
+    assert (await house.types(accepted)).count("artifact.changed") == 1
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_repeated_request_with_its_key_is_the_same_turn_and_one_message(
+    house: House,
+) -> None:
+    message = house.message("hello")
+    first = await house.send("", message=message, idem="key-1")
+    await house.hear(first)
+    again = await house.send("", message=message, idem="key-1")
+    assert replace(again, repeated=False) == first
+    assert again.repeated
+    assert await house.hear(again) == {"task": await house.read(first)}
+    assert len(house.peer.messages) == 1
+    assert (await house.types(first)).count("turn.submitted") == 1
+    with pytest.raises(IdempotencyConflict):
+        await house.send("something else", idem="key-1")
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_one_key_sent_ten_times_at_once_is_one_message(house: House) -> None:
+    message = house.message("hello")
+    accepted = await asyncio.gather(
+        *(house.send("", message=message, idem="key-2") for _ in range(10))
+    )
+    assert len({one.task_id for one in accepted}) == 1
+    await asyncio.gather(*(house.hear(one) for one in accepted))
+    assert len(house.peer.messages) == 1
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_repeated_follow_up_with_its_key_is_one_turn_and_one_message(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    message = house.message("blue")
+    turns = [
+        await house.send("", message=message, task=accepted.facade, idem="key-3") for _ in range(3)
+    ]
+    assert len({one.turn_id for one in turns}) == 1
+    assert [one.repeated for one in turns] == [False, True, True]
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+    assert (await house.types(accepted)).count("turn.submitted") == 2
+
+
+async def test_same_message_id_without_a_key_is_a_new_turn_each_time(house: House) -> None:
+    message = house.message("hello")
+    accepted = [await house.send("", message=message) for _ in range(3)]
+    await asyncio.gather(*(house.hear(one) for one in accepted))
+    assert len({one.task_id for one in accepted}) == 3
+    assert len(house.peer.messages) == 3
+
+
+async def names(house: House, query: ListTasks) -> list[str]:
+    page = await house.service.read(ADA, query)
+    return [str(task["id"]) for task in cast("list[JsonObject]", page["tasks"])]
+
+
+async def test_list_is_newest_first_in_pages_that_name_every_task_once(house: House) -> None:
+    sent = [(await house.talk(f"number {number}"))[0].facade for number in range(7)]
+    whole = await names(house, ListTasks())
+    assert sorted(whole) == sorted(sent)
+    found: list[str] = []
+    token: str | None = None
+    for _ in range(3):
+        query = ListTasks(page_size=3, page_token=token)
+        page = await house.service.read(ADA, query)
+        assert (page["pageSize"], page["totalSize"]) == (3, 7)
+        found += await names(house, query)
+        token = str(page["nextPageToken"])
+    assert token == ""
+    assert found == whole
+    with pytest.raises(InvalidInput, match="pageToken"):
+        await names(house, ListTasks(page_token="not a token"))
+
+
+async def test_list_filters_by_context_state_and_agent(street: House) -> None:
+    first, _ = await street.talk("one")
+    second, _ = await street.talk("ask what", agent="other")
+    third = await street.send("three", agent="other", context_id=first.context_id)
+    await street.hear(third)
+    context = ListTasks(context_id=first.context_id)
+    assert await names(street, context) == [third.facade, first.facade]
+    assert await names(street, ListTasks(agent="echo")) == [first.facade]
+    assert await names(street, ListTasks(state="TASK_STATE_INPUT_REQUIRED")) == [second.facade]
+    assert await names(street, ListTasks(context_id="never-seen")) == []
+    page = await street.service.read(ADA, ListTasks(agent="echo"))
+    assert "artifacts" not in cast("list[JsonObject]", page["tasks"])[0]
+    page = await street.service.read(ADA, ListTasks(agent="echo", include_artifacts=True))
+    assert "artifacts" in cast("list[JsonObject]", page["tasks"])[0]
+    page = await street.service.read(ADA, ListTasks(agent="echo", history_length=0))
+    assert "history" not in cast("list[JsonObject]", page["tasks"])[0]
+
+
+async def test_task_is_listed_before_its_caller_has_the_answer(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    task = cast("JsonObject", (await house.hear(accepted, at_once=True))["task"])
+    assert await names(house, ListTasks()) == [task["id"]]
+
+
+async def test_open_tasks_and_questions_hold_their_stream_until_they_end(house: House) -> None:
+    accepted, _ = await house.talk("ask what")
+    (action,) = (await house.record(accepted)).open_actions
+    assert sorted(await house.store.log.read_open(accepted.session_id)) == sorted(
+        [accepted.task_id, action]
+    )
+    await house.respond(await house.question(accepted), option_id="reply", content={"text": "x"})
+    await house.until(accepted, Status.COMPLETED)
+    assert await house.store.log.read_open(accepted.session_id) == []
+
+
+@pytest.mark.requirement("I3")
+async def test_many_turns_of_one_context_have_one_order_without_gaps(house: House) -> None:
+    first, _ = await house.talk("one")
+    accepted = await asyncio.gather(
+        *(house.send(f"number {number}", context_id=first.context_id) for number in range(8))
+    )
+    await asyncio.gather(*(house.hear(one) for one in accepted))
+    entries = await house.entries(first.session_id)
+    assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+    head = await house.store.log.read_head(StreamRef(StreamKind.SESSION, first.session_id))
+    assert head is not None
+    assert head.sequence == len(entries)
+    turns = [event for event in await house.events(first) if event.type == "turn.submitted"]
+    assert len(turns) == 9

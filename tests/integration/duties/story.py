@@ -1,0 +1,232 @@
+"""Short stories over a real store: tasks that are driven, shown, wait, ask, are answered and end.
+
+Written through the same path as everything else, with facts of the real machines; only the peer is missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from passerelle.core import approval
+from passerelle.core import session as sessions
+from passerelle.core import task as tasks
+from passerelle.core import thread as threads
+from passerelle.core.approval_commands import Answer, OpenAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import (
+    DueChange,
+    EntityKind,
+    EntityRef,
+    Fence,
+    Fenced,
+    Incarnation,
+    RunMove,
+)
+from passerelle.core.decision import Decision
+from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy, Scope, Worker
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.conversation import (
+    SessionCreated,
+    ThreadStarted,
+    TurnCompleted,
+    TurnSubmitted,
+)
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
+from passerelle.core.principal import Principal
+from passerelle.core.principal import Scope as Right
+from passerelle.core.session import OpenSession
+from passerelle.core.status import Status
+from passerelle.core.task_commands import (
+    CreateTask,
+    FailRun,
+    FailTask,
+    ObserveStatus,
+    StartRun,
+    TaskCommand,
+)
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import EndTurn, OpenThread, SubmitMessage, ThreadRecord
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.writes import Refusal, Terms, Writes, Written
+from passerelle.store.store import Store
+from tests.support.approvals import make_request
+
+OWNER = Principal("ada", kind="person", scopes=frozenset({Right.DECIDE}))
+PEER = "echo"
+FAILURE = Failure("peer_failed", ErrorCategory.PEER, "the agent gave up")
+FRAME = b'{"statusUpdate":{"taskId":"seen"}}'
+
+
+def make_writes(store: Store) -> Writes:
+    return Writes(store.log, SystemClock(), SystemIds(), store.runtime_id)
+
+
+@dataclass(slots=True)
+class Story:
+    """One task with its session, thread and turn. ``driver`` None: nobody drives it."""
+
+    writes: Writes
+    shard: Shard
+    driver: Incarnation | None = None
+    owner: Principal = OWNER
+    session: EntityRef = field(init=False)
+    thread: EntityRef = field(init=False)
+    task: EntityRef = field(init=False)
+    turn: str = field(init=False)
+    run: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        mint = self.writes.ids.mint
+        self.session = EntityRef(EntityKind.SESSION, mint("se", self.shard))
+        self.thread = EntityRef(EntityKind.THREAD, mint("th", self.shard))
+        self.task = EntityRef(EntityKind.TASK, mint("task", self.shard))
+        self.turn, self.run = mint("turn", self.shard), mint("run", self.shard)
+
+    async def begin(self) -> None:
+        """Accepts a message as a task with a run, as one append."""
+        decision = self.writes.begin(self.session.id, {})
+        for ref in (self.session, self.thread, self.task):
+            decision.introduce(ref)
+        who = self.owner
+        created = SessionCreated(who.key, who.tenant, who.id)
+        decision.add(sessions.decide(None, OpenSession(self.session.id, created)))
+        started = ThreadStarted(f"ctx-{self.thread.id}", who.key, who.tenant, who.id)
+        opening = OpenThread(self.session.id, self.thread.id, started)
+        decision.add(threads.decide(None, opening))
+        scope = Scope(self.session.id, self.thread.id, self.turn, self.task.id)
+        decision.add(tasks.decide(None, CreateTask(scope, self._created())))
+        submitted = TurnSubmitted(f"m-{self.turn}", PEER, "a2a", "hello")
+        thread = cast(ThreadRecord, decision.state(self.thread))
+        submit = SubmitMessage(self.session.id, self.turn, self.task.id, submitted)
+        decision.add(threads.decide(thread, submit))
+        decision.add(tasks.decide(self._record(decision), StartRun(self.run, _attempt(self.turn))))
+        runs: tuple[RunMove, ...] = ()
+        if self.driver is not None:
+            decision.set_field(self.task, "own", str(self.driver).encode())
+            runs = (RunMove(self.run, self.task.id, self.driver, enters=True),)
+        outcome = await self.writes.commit(decision, {}, Terms(runs=runs))
+        assert isinstance(outcome, Written), outcome
+
+    async def show(self) -> Written | Refusal:
+        """The peer's first word; from now on callers see the task."""
+        said = RunStatus(native_status="TASK_STATE_WORKING", remote_task_id="remote-1")
+        command = ObserveStatus(Status.RUNNING, said, self.writes.ids.mint("step", self.shard))
+        return await self.tell(command, shown=True)
+
+    async def fail(self) -> Written | Refusal:
+        """The end: nothing is driven any more."""
+
+        def body(decision: Decision) -> Terms:
+            decision.add(tasks.decide(self._record(decision), FailRun(Status.FAILED, FAILURE)))
+            facts = tasks.decide(self._record(decision), FailTask(FAILURE))
+            decision.add([replace(fact, frame=FRAME, facade=self.task.id) for fact in facts])
+            thread = cast(ThreadRecord, decision.state(self.thread))
+            completed = TurnCompleted("task", "failed")
+            decision.add(threads.decide(thread, EndTurn(self.turn, self.task.id, completed)))
+            return self._leave(decision)
+
+        return await self.writes.decide(self.session.id, [self.task, self.thread], body)
+
+    async def tell(
+        self, command: TaskCommand, driver: Incarnation | None = None, *, shown: bool = False
+    ) -> Written | Refusal:
+        """One command to the task, under the fence of ``driver`` where one is given."""
+
+        def body(decision: Decision) -> Terms:
+            facts = tasks.decide(self._record(decision), command)
+            if shown:
+                facts[-1] = replace(facts[-1], frame=FRAME, facade=self.task.id)
+            decision.add(facts)
+            return Terms(fence=Fence(self.task.id, driver) if driver else None)
+
+        return await self.writes.decide(self.session.id, [self.task], body)
+
+    async def ask(self, title: str = "may I") -> EntityRef:
+        """A question to the owner."""
+        action = EntityRef(EntityKind.ACTION, self.writes.ids.mint("act", self.shard))
+        now_ms = self.writes.clock.now_ms()
+        request = make_request(
+            action_id=action.id,
+            owner=self.owner.key,
+            title=title,
+            created_ms=now_ms,
+            expires_ms=now_ms + 60_000,
+        )
+
+        def body(decision: Decision) -> Terms:
+            scope = Scope(self.session.id, self.thread.id, self.turn, self.task.id, self.run)
+            decision.add(approval.decide(None, OpenAction(request, scope), now_ms))
+            return Terms(due=(DueChange(f"expire:{action.id}", request.expires_ms),))
+
+        outcome = await self.writes.decide(self.session.id, [self.task, action], body)
+        assert isinstance(outcome, Written), outcome
+        return action
+
+    async def answer(self, action: EntityRef) -> None:
+        """The owner allows it."""
+
+        def body(decision: Decision) -> Terms:
+            record = cast(ActionRecord, decision.state(action))
+            said = Answer(
+                self.owner,
+                record.rev,
+                record.request.digest,
+                self.writes.ids.mint("dec", self.shard),
+                "allow",
+            )
+            decision.add(approval.decide(record, said, decision.now_ms))
+            return Terms(due=(DueChange(f"expire:{action.id}", None),))
+
+        outcome = await self.writes.decide(self.session.id, [self.task, action], body)
+        assert isinstance(outcome, Written), outcome
+
+    async def read(self) -> TaskRecord:
+        """The task as it is stored."""
+        return cast(TaskRecord, (await self.writes.load([self.task]))[self.task].record)
+
+    async def read_driver(self) -> str:
+        """Field ``own`` of the task."""
+        held = (await self.writes.load([self.task]))[self.task]
+        return held.fields.get("own", b"").decode()
+
+    def is_fenced(self, outcome: object) -> bool:
+        """Whether a write was refused because somebody else drives the task."""
+        return isinstance(outcome, Fenced)
+
+    def _record(self, decision: Decision) -> TaskRecord:
+        return cast(TaskRecord, decision.state(self.task))
+
+    def _leave(self, decision: Decision) -> Terms:
+        if self.driver is None:
+            return Terms()
+        decision.set_field(self.task, "own", None)
+        leaving = RunMove(self.run, self.task.id, self.driver, enters=False)
+        return Terms(fence=Fence(self.task.id, self.driver), runs=(leaving,))
+
+    def _created(self) -> TaskCreated:
+        who = self.owner
+        return TaskCreated(
+            objective="say hello",
+            title="hello",
+            kind=PEER,
+            family="delegation",
+            requested_by=who.id,
+            owner=who.key,
+            tenant=who.tenant,
+            context_id=f"ctx-{self.thread.id}",
+        )
+
+
+def _attempt(turn: str) -> TaskAttemptStarted:
+    return TaskAttemptStarted(
+        ordinal=1,
+        worker=Worker("agent", PEER, "http://127.0.0.1:9", "sha256:card"),
+        native_protocol="JSONRPC",
+        delivery_mechanism="streaming",
+        message_id=f"m-{turn}",
+        retry_policy=RetryPolicy(),
+        reason="first",
+        remote_context_id="rctx",
+    )

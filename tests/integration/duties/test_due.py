@@ -1,0 +1,192 @@
+"""The due loop over a real engine: every row is acted on, once, and a slow or broken handler harms only its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from passerelle.core.batch import Appended, Claim, DueChange
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ports import DueRow
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.duties.due import Handler
+from passerelle.gateway.duties.settling import Settling
+from passerelle.store.store import Store
+from tests.integration.duties.conftest import Instance, Instances
+from tests.support.engine import ask
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+SHARD = Shard(3)
+
+
+async def owe(store: Store, shard: Shard, *members: str) -> None:
+    """Sets rows that are due now."""
+    settling = Settling(store.log, SystemIds())
+    due = tuple(DueChange(member, 1) for member in members)
+    assert isinstance(await settling.write(shard, due=due), Appended)
+
+
+async def count_due(store: Store, shard: Shard) -> int:
+    claimed = await store.due.claim(shard, 0, 1, hold="own:")
+    return 0 if claimed.next_ms is None else claimed.next_ms
+
+
+@pytest.mark.requirement("I9", "AP-3")
+async def test_each_row_is_acted_on_once_by_the_two_instances_that_share_the_shards(
+    instances: Instances, store: Store
+) -> None:
+    seen: Counter[str] = Counter()
+    owners: dict[str, Instance] = {}
+
+    def handler(name: str) -> Handler:
+        async def act(shard: Shard, row: DueRow, now_ms: int) -> None:
+            assert now_ms > 1_600_000_000_000
+            if await owners[name].duties.settling.drop_row(shard, row):
+                seen[row.member] += 1
+
+        return act
+
+    for name in ("in_one", "in_two"):
+        owners[name] = await instances.start(name, handlers={"ring": handler(name)})
+    wanted = {f"ring:{shard.tag}:{number}" for shard in ALL_SHARDS for number in range(3)}
+    for shard in ALL_SHARDS:
+        await owe(store, shard, *(m for m in wanted if m.startswith(f"ring:{shard.tag}:")))
+        owners["in_one"].duties.wake(shard)
+        owners["in_two"].duties.wake(shard)
+    await wait_until(lambda: len(seen) == len(wanted), 10, "every row was acted on")
+    assert seen == Counter(wanted)
+
+
+async def test_row_set_without_news_is_found_within_a_second(
+    instances: Instances, store: Store
+) -> None:
+    rang = asyncio.Event()
+
+    async def ring(_shard: Shard, _row: DueRow, _now_ms: int) -> None:
+        rang.set()
+
+    await instances.start("in_one", handlers={"ring": ring})
+    await owe(store, SHARD, "ring:x")
+    async with asyncio.timeout(2):
+        await rang.wait()
+
+
+async def test_slow_handler_holds_up_no_other_and_is_cut_when_its_claim_ends(
+    instances: Instances, store: Store
+) -> None:
+    done: list[str] = []
+    outcomes: list[tuple[str, str]] = []
+
+    async def ring(_shard: Shard, row: DueRow, _now_ms: int) -> None:
+        if row.member == "ring:slow":
+            await asyncio.Event().wait()
+        done.append(row.member)
+
+    one = await instances.start("in_one", handlers={"ring": ring}, runs=False)
+    one.duties.due.visibility_ms = 300
+    one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
+    await owe(store, SHARD, "ring:slow", "ring:quick")
+    async with one.duties:
+        await wait_until(lambda: "ring:quick" in done, 5, "the quick one is done")
+        await wait_until(lambda: ("ring", "cut") in outcomes, 5, "the slow one was cut")
+    assert "ring:slow" not in done
+
+
+@pytest.mark.requirement("I9")
+async def test_row_whose_handler_failed_comes_due_again(instances: Instances, store: Store) -> None:
+    tries: list[str] = []
+    outcomes: list[tuple[str, str]] = []
+    dropped = asyncio.Event()
+
+    async def ring(shard: Shard, row: DueRow, _now_ms: int) -> None:
+        tries.append(row.token)
+        if len(tries) == 1:
+            raise StoreUnavailable("test", "no")
+        if len(tries) == 2:
+            raise KeyError(row.member)
+        assert await one.duties.settling.drop_row(shard, row)
+        dropped.set()
+
+    one = await instances.start("in_one", handlers={"ring": ring}, runs=False)
+    one.duties.due.visibility_ms = 100
+    one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
+    await owe(store, SHARD, "ring:x")
+    async with one.duties:
+        async with asyncio.timeout(5):
+            await dropped.wait()
+        await wait_until(lambda: len(outcomes) == 3, 5, "all three were counted")
+    assert outcomes == [("ring", "failed"), ("ring", "failed"), ("ring", "done")]
+    assert len(set(tries)) == 3
+
+
+async def test_row_of_a_kind_that_nobody_knows_stays(instances: Instances, store: Store) -> None:
+    outcomes: list[tuple[str, str]] = []
+    one = await instances.start("in_one", runs=False)
+    one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
+    await owe(store, SHARD, "future:x")
+    async with one.duties:
+        await wait_until(lambda: outcomes, 5, "the row was seen")
+    assert outcomes == [("future", "unknown")]
+    assert await count_due(store, SHARD)
+
+
+async def test_claim_that_outlived_its_visibility_drops_nothing(store: Store) -> None:
+    settling = Settling(store.log, SystemIds())
+    await owe(store, SHARD, "ring:x")
+    (first,) = (await store.due.claim(SHARD, 1, 1)).rows
+
+    async def again() -> DueRow | None:
+        rows = (await store.due.claim(SHARD, 1, 60_000)).rows
+        return rows[0] if rows else None
+
+    second = await wait_until(again, 5, "the row is due again")
+    assert second is not None
+    assert not await settling.drop_row(SHARD, first)
+    assert await settling.drop_row(SHARD, second)
+    assert not await settling.drop_row(SHARD, second)
+    assert not await count_due(store, SHARD)
+
+
+async def test_settling_makes_no_session(store: Store, instances: Instances) -> None:
+    settling = Settling(store.log, SystemIds())
+    await owe(store, SHARD, "ring:x")
+    (row,) = (await store.due.claim(SHARD, 1, 60_000)).rows
+    again = (DueChange("ring:y", 5),)
+    result = await settling.write(SHARD, claim=Claim(row.member, row.token), due=again)
+    assert isinstance(result, Appended)
+    assert ask(instances.url, "KEYS", "*:s:*") == []
+
+
+async def test_after_an_outage_the_rows_of_leases_wait_for_one_lease(
+    instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acted: list[str] = []
+
+    async def act(_shard: Shard, row: DueRow, _now_ms: int) -> None:
+        acted.append(row.member)
+
+    one = await instances.start("in_one", lease_ms=1_000, runs=False)
+    due = one.duties.due
+    due.handlers = {"own": act, "ring": act}
+    claim = one.store.due.claim
+    failures = iter([StoreUnavailable("test", "no")])
+
+    async def claim_once_down(
+        shard: Shard, limit: int, visibility_ms: int, hold: str = ""
+    ) -> object:
+        if shard == SHARD and (failure := next(failures, None)):
+            await owe(store, SHARD, "own:in_dead", "ring:x")
+            raise failure
+        return await claim(shard, limit, visibility_ms, hold)
+
+    monkeypatch.setattr(due, "due", type("Down", (), {"claim": staticmethod(claim_once_down)})())
+    began = asyncio.get_running_loop().time()
+    async with one.duties:
+        await wait_until(lambda: len(acted) == 2, 10, "both were acted on")
+    assert acted == ["ring:x", "own:in_dead"]
+    assert asyncio.get_running_loop().time() - began >= 1.0

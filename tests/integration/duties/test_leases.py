@@ -1,0 +1,150 @@
+"""The lease keeper over a real engine: opened, extended, lost, given back, and never thought longer than it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.batch import Incarnation
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ports import TakenOver
+from passerelle.gateway.duties.leases import choose_duties
+from passerelle.store.store import Store
+from tests.integration.duties.conftest import Instances
+from tests.integration.duties.story import Story, make_writes
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+SHARD = Shard(7)
+ALL = frozenset(ALL_SHARDS)
+
+
+class Clock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Away:
+    """A store that does not answer."""
+
+    async def announce(self, *_: object) -> list[str]:
+        raise StoreUnavailable("test", "no")
+
+    async def extend(self, *_: object, **_options: object) -> None:
+        raise StoreUnavailable("test", "unknown")
+
+
+async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
+    one = await instances.start("in_one", runs=False)
+    with pytest.raises(StoreUnavailable):
+        one.duties.drives(SHARD)
+    await one.duties.keeper.start()
+    assert one.duties.keeper.duties == ALL
+    assert {str(one.duties.drives(shard)) for shard in ALL_SHARDS} == {"in_one.1"}
+    await one.duties.stop()
+
+
+async def test_duties_are_spread_over_the_instances_that_live(instances: Instances) -> None:
+    one = await instances.start("in_one")
+    two = await instances.start("in_two")
+
+    def spread() -> bool:
+        mine, theirs = one.duties.keeper.duties, two.duties.keeper.duties
+        return not mine & theirs and mine | theirs == ALL and len(theirs) > 10
+
+    await wait_until(spread, 10, "each shard has one owner")
+    await two.duties.stop()
+    await wait_until(lambda: one.duties.keeper.duties == ALL, 5, "the duties have come back")
+
+
+def test_every_instance_ranks_the_same() -> None:
+    names = ("in_a", "in_b", "in_c")
+    parts = [choose_duties(name, names) for name in names]
+    assert sum(map(len, parts)) == len(ALL_SHARDS)
+    assert frozenset().union(*parts) == set(ALL_SHARDS)
+    survivors = choose_duties("in_a", names[:2])
+    assert parts[0] <= survivors, "a death moves only the duties of the dead"
+
+
+async def test_lease_ends_by_the_clock_of_the_process_and_a_send_needs_a_third_of_it(
+    instances: Instances,
+) -> None:
+    clock = Clock()
+    one = await instances.start("in_one", clock=clock, runs=False)
+    await one.duties.keeper.start()
+    clock.now_s += 3.3
+    assert one.duties.may_send(SHARD)
+    clock.now_s += 0.1
+    assert not one.duties.may_send(SHARD)
+    assert one.duties.drives(SHARD) == Incarnation("in_one", 1)
+    clock.now_s += 2
+    with pytest.raises(StoreUnavailable):
+        one.duties.drives(SHARD)
+    assert one.duties.keeper.duties == frozenset()
+    await one.duties.keeper.extend()
+    assert one.duties.may_send(SHARD)
+    assert one.duties.drives(SHARD) == Incarnation("in_one", 1), "nobody took it meanwhile"
+    await one.duties.stop()
+
+
+@pytest.mark.requirement("I2")
+async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
+    instances: Instances, store: Store
+) -> None:
+    one = await instances.start("in_one", lease_ms=300, runs=False)
+    await one.duties.keeper.start()
+    story = Story(one.writes, SHARD, one.duties.drives(SHARD))
+    await story.begin()
+
+    async def taken() -> bool:
+        return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
+
+    await wait_until(taken, 5, "somebody has found the lease expired")
+    await one.duties.keeper.extend()
+    assert one.lost == [SHARD]
+    with pytest.raises(StoreUnavailable):
+        one.duties.drives(SHARD)
+    assert one.duties.drives(Shard(8)) == Incarnation("in_one", 1), "other shards are not touched"
+    await one.duties.keeper.extend()
+    with pytest.raises(StoreUnavailable):
+        one.duties.drives(SHARD)
+    assert one.lost == [SHARD]
+    await story.fail()
+    await one.duties.keeper.extend()
+    assert one.duties.drives(SHARD) == Incarnation("in_one", 2)
+    await one.duties.stop()
+
+
+async def test_store_outage_ends_nothing_and_the_first_extension_heals_it(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await instances.start("in_one", runs=False)
+    await one.duties.keeper.start()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.duties.keeper, "leases", Away())
+        await one.duties.keeper.extend()
+    assert one.lost == []
+    await one.duties.keeper.extend()
+    assert one.duties.drives(SHARD) == Incarnation("in_one", 1)
+    await one.duties.stop()
+
+
+async def test_stopped_instance_leaves_no_lease_but_its_run_due_at_once(
+    instances: Instances, store: Store
+) -> None:
+    one = await instances.start("in_one")
+    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    await story.begin()
+    await one.duties.stop()
+    assert await store.leases.announce("in_test") == ["in_test"]
+    found = await store.due.claim(SHARD, 10, 60_000)
+    assert [row.member for row in found.rows] == ["own:in_one"]
+    empty = await store.due.claim(Shard(8), 10, 60_000)
+    assert (empty.rows, empty.next_ms) == ((), None)

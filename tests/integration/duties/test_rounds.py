@@ -1,0 +1,124 @@
+"""Rounds: each shard in its own rhythm, one visit at a time, none held up by another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.gateway.duties.rounds import Rounds
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+ONE, TWO = Shard(1), Shard(2)
+
+
+@asynccontextmanager
+async def running(
+    visit: Callable[[Shard], Awaitable[float]], duties: set[Shard]
+) -> AsyncGenerator[Rounds]:
+    rounds = Rounds("test", visit, lambda: frozenset(duties), structlog.get_logger())
+    task = asyncio.create_task(rounds.run())
+    try:
+        yield rounds
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_stuck_visit_holds_up_no_other_shard() -> None:
+    visits: Counter[Shard] = Counter()
+
+    async def visit(shard: Shard) -> float:
+        visits[shard] += 1
+        if shard == ONE:
+            await asyncio.Event().wait()
+        return 0.0
+
+    async with running(visit, {ONE, TWO}):
+        await wait_until(lambda: visits[TWO] > 20, 5, "the other one is visited on")
+        assert visits[ONE] == 1
+
+
+async def test_news_during_a_visit_makes_another_one_follow() -> None:
+    visits: list[int] = []
+    gate = asyncio.Event()
+
+    async def visit(_shard: Shard) -> float:
+        visits.append(1)
+        await gate.wait()
+        return 60.0
+
+    async with running(visit, {ONE}) as rounds:
+        await wait_until(lambda: visits, 5, "the first visit")
+        rounds.wake(ONE)
+        rounds.wake(ONE)
+        gate.set()
+        await wait_until(lambda: len(visits) == 2, 0.5, "the second visit")
+
+
+async def test_news_brings_a_visit_forward_and_several_share_one() -> None:
+    visits: list[float] = []
+
+    async def visit(_shard: Shard) -> float:
+        visits.append(asyncio.get_running_loop().time())
+        return 60.0
+
+    async with running(visit, {ONE}) as rounds:
+        await wait_until(lambda: visits, 5, "the first visit")
+        for _ in range(10):
+            rounds.wake(ONE, 0.1)
+        rounds.wake(TWO)
+        await wait_until(lambda: len(visits) == 2, 0.5, "one visit for all the news")
+        assert visits[1] - visits[0] >= 0.1
+
+
+async def test_shard_whose_duty_went_away_is_left_alone_and_taken_up_at_once_when_it_is_back() -> (
+    None
+):
+    visits: list[Shard] = []
+    duties = {ONE}
+
+    async def visit(shard: Shard) -> float:
+        visits.append(shard)
+        return 60.0
+
+    async with running(visit, duties) as rounds:
+        await wait_until(lambda: visits == [ONE], 5, "the first visit")
+        duties.clear()
+        duties.add(TWO)
+        rounds.look_again()
+        await wait_until(lambda: visits == [ONE, TWO], 0.5, "the new one")
+        duties.add(ONE)
+        rounds.look_again()
+        await wait_until(lambda: visits == [ONE, TWO, ONE], 0.5, "the old one again")
+
+
+async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
+    outcomes: list[str] = []
+    failures: list[Exception] = [*(StoreUnavailable("test", "no") for _ in range(3)), KeyError("x")]
+
+    async def visit(_shard: Shard) -> float:
+        if failures:
+            raise failures.pop(0)
+        return 60.0
+
+    with capture_logs() as logs:
+        async with running(visit, {ONE}) as rounds:
+            rounds.count = outcomes.append
+            await wait_until(lambda: len(outcomes) == 4 and not failures, 5, "all have failed")
+            await wait_until(
+                lambda: logs and logs[-1]["event"] == "duty.resumed",
+                5,
+                "it is told that it goes on",
+            )
+    assert outcomes == ["store", "store", "store", "fault"]
+    assert [line["event"] for line in logs] == ["duty.held", "duty.failed", "duty.resumed"]

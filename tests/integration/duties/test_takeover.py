@@ -1,0 +1,211 @@
+"""Runs of an instance that died: each is moved once, taken up, and never left without a driver or a row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import pytest
+
+from passerelle.core.batch import EntityRef, Incarnation
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.ports import Alive, DueRow, StreamKind, StreamRef
+from passerelle.core.status import Status
+from passerelle.core.task_commands import ObserveStatus
+from passerelle.gateway.control.writes import Body, Refusal, Writes, Written
+from passerelle.gateway.duties.takeover import TakeOver
+from passerelle.store.store import Store
+from tests.integration.duties.conftest import Instance, Instances
+from tests.integration.duties.story import Story, make_writes
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+SHARD = Shard(11)
+DEAD = Incarnation("in_dead", 1)
+WORD = ObserveStatus(Status.RUNNING, RunStatus(native_status="TASK_STATE_WORKING"), "step")
+
+
+class Breaking(Writes):
+    """Stores one decision, then the store is away."""
+
+    done: int = 0
+
+    @classmethod
+    def over(cls, writes: Writes) -> Breaking:
+        return cls(writes.log, writes.clock, writes.ids, writes.runtime_id)
+
+    async def decide(
+        self, session: str, refs: Iterable[EntityRef], body: Body
+    ) -> Written | Refusal:
+        self.done += 1
+        if self.done > 1:
+            raise StoreUnavailable("test", "no")
+        return await Writes.decide(self, session, refs, body)
+
+
+def find_taking(instance: Instance) -> TakeOver:
+    """The handler of its lease rows."""
+    handler = instance.duties.due.handlers["own"]
+    taking = handler.__self__  # type: ignore[attr-defined]
+    assert isinstance(taking, TakeOver)
+    return taking
+
+
+async def leave_runs(store: Store, count: int) -> list[Story]:
+    """Runs whose driver is gone: its lease has run out."""
+    await store.leases.extend(SHARD, DEAD, opens=True, wants_duty=False, lease_ms=1)
+    stories = [Story(make_writes(store), SHARD, DEAD) for _ in range(count)]
+    for story in stories:
+        await story.begin()
+        await story.show()
+
+    async def expired() -> bool:
+        # Looking marks the set as gone, which a take-over finds again.
+        return not isinstance(await store.leases.take_over(SHARD, DEAD.instance), Alive)
+
+    await wait_until(expired, 5, "the lease has run out")
+    return stories
+
+
+async def leave_run(store: Store) -> Story:
+    """One of them."""
+    return (await leave_runs(store, 1))[0]
+
+
+@pytest.mark.requirement("I6", "I9", "AP-3")
+async def test_killed_instances_runs_are_driven_again_within_the_lease_and_a_second_each_once(
+    instances: Instances, store: Store
+) -> None:
+    one, two = await instances.start("in_one"), await instances.start("in_two")
+    stories = [
+        Story(make_writes(store), Shard(number % 64), one.duties.drives(Shard(number % 64)))
+        for number in range(0, 200, 3)
+    ]
+    await asyncio.gather(*(story.begin() for story in stories))
+    await one.die()
+    died_s = time.monotonic()
+    await wait_until(lambda: len(two.adopted) >= len(stories), 6, "every run is driven again")
+    assert time.monotonic() - died_s < 6
+    assert Counter(two.adopted) == Counter(story.task.id for story in stories)
+    assert {await story.read_driver() for story in stories} == {"in_two.1"}
+    refused = await stories[0].tell(WORD, Incarnation("in_one", 1))
+    assert stories[0].is_fenced(refused), "the dead can write nothing any more"
+
+
+async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
+    instances: Instances, store: Store
+) -> None:
+    story = await leave_run(store)
+    one = await instances.start("in_one")
+    await wait_until(lambda: one.adopted, 5, "the run was taken up")
+    assert one.adopted == [story.task.id]
+    page = await store.log.read_page(StreamRef(StreamKind.SESSION, story.session.id), 0)
+    assert page[-1].type == "run.status"
+    assert b'"deliveryMechanism":"subscription"' in page[-1].data
+    run = (await story.read()).run
+    assert run is not None
+    assert run.native_status == "TASK_STATE_WORKING", "the word of the peer stays"
+
+    async def is_clean() -> bool:
+        rows = await store.due.claim(SHARD, 10, 1, hold="own:in_one")
+        return not rows.rows and (await store.leases.take_over(SHARD, "in_dead")) != Alive()
+
+    await wait_until(is_clean, 5, "nothing is owed any more")
+
+
+async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
+    instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories = await leave_runs(store, 3)
+    one = await instances.start("in_one", runs=False)
+    await one.duties.keeper.start()
+    taking, row = find_taking(one), DueRow("own:in_dead", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(taking, "writes", Breaking.over(one.writes))
+        with pytest.raises(StoreUnavailable):
+            await taking.take_over(SHARD, row, 1)
+    drivers = Counter([await story.read_driver() for story in stories])
+    assert drivers == {"in_one.1": 1, "in_dead.1": 2}
+    await taking.take_over(SHARD, row, 1)
+    assert {await story.read_driver() for story in stories} == {"in_one.1"}
+    assert one.adopted == []
+    await one.duties.keeper.release()
+    two = await instances.start("in_two", runs=False)
+    await two.duties.keeper.start()
+    async with two.duties:
+        await wait_until(lambda: len(two.adopted) == 3, 5, "the next owner takes them up")
+    assert {await story.read_driver() for story in stories} == {"in_two.1"}
+
+
+async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
+    instances: Instances, store: Store
+) -> None:
+    story = await leave_run(store)
+    story.driver = None
+    await story.fail()
+    one = await instances.start("in_one")
+
+    async def is_empty() -> bool:
+        found = await store.leases.take_over(SHARD, "in_dead")
+        return not isinstance(found, Alive) and not found.runs
+
+    await wait_until(is_empty, 5, "the set is empty")
+    assert one.adopted == []
+    assert await story.read_driver() == ""
+
+
+async def test_heir_without_a_lease_in_the_store_leaves_the_run_where_it_is(
+    instances: Instances, store: Store
+) -> None:
+    story = await leave_run(store)
+    one = await instances.start("in_one", runs=False)
+    await one.duties.keeper.start()
+    await store.leases.release(SHARD, one.duties.drives(SHARD))
+    with pytest.raises(StoreUnavailable):
+        await find_taking(one).take_over(SHARD, DueRow("own:in_dead", "1"), 1)
+    assert await story.read_driver() == "in_dead.1"
+    found = await store.leases.take_over(SHARD, "in_dead")
+    assert not isinstance(found, Alive)
+    assert [task for _, task in found.runs] == [story.task.id]
+    await one.duties.stop()
+
+
+async def test_adoption_that_fails_is_owed_until_it_works(
+    instances: Instances, store: Store
+) -> None:
+    story = await leave_run(store)
+    instances.refuse_adoption.add("in_one")
+    one = await instances.start("in_one", runs=False)
+    one.duties.due.visibility_ms = 200
+    outcomes: list[tuple[str, str]] = []
+    one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
+    async with one.duties:
+        await wait_until(lambda: ("adopt", "failed") in outcomes, 5, "it was tried")
+        assert await story.read_driver() == "in_one.1"
+        instances.refuse_adoption.clear()
+        await wait_until(lambda: one.adopted == [story.task.id], 5, "it was tried again")
+
+
+async def test_instance_that_woke_up_late_gets_its_own_runs_back_under_its_next_life(
+    instances: Instances, store: Store
+) -> None:
+    one = await instances.start("in_one", lease_ms=300, runs=False)
+    await one.duties.keeper.start()
+    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    await story.begin()
+
+    async def is_gone() -> bool:
+        return not isinstance(await store.leases.take_over(SHARD, "in_one"), Alive)
+
+    await wait_until(is_gone, 5, "another one marked the set, and died")
+    one.duties.due.visibility_ms = 200
+    async with one.duties:
+        await wait_until(lambda: one.adopted, 10, "the run is driven again")
+        assert one.lost == [SHARD]
+        assert one.adopted == [story.task.id]
+        assert await story.read_driver() == "in_one.2"

@@ -1,0 +1,309 @@
+"""The validator over a real engine: whole stores are whole, and every way to break one is found and named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import cast
+
+import orjson
+import pytest
+
+from passerelle.core.batch import (
+    Appended,
+    Batch,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    IdempotencyRow,
+    Incarnation,
+)
+from passerelle.core.errors import ConfigInvalid, DirectoryInUse, NotFound
+from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
+from passerelle.core.facts import Scope
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.duties.settling import Settling
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.verification.report import VerifyReport
+from passerelle.gateway.verify import run_verify, verify_store
+from passerelle.store import keys
+from passerelle.store.engine import EmbeddedEngine
+from passerelle.store.engine_binary import find_engine
+from passerelle.store.engine_process import EngineSettings
+from passerelle.store.store import Store, StoreSettings
+from tests.integration.duties.story import Story, make_writes
+from tests.support.engine import Server, ask, run_server
+
+pytestmark = pytest.mark.anyio
+
+SHARD = Shard(30)
+DRIVER = Incarnation("in_one", 1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with run_server(find_engine(None)) as running:
+        yield running
+
+
+@pytest.fixture
+async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Store]:
+    ask(server.url, "FLUSHDB")
+    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as opened:
+        yield opened
+
+
+async def tell_story(store: Store) -> Story:
+    """A driven task that was shown, asked, was answered, and asked again."""
+    await store.leases.extend(SHARD, DRIVER, opens=True, wants_duty=False, lease_ms=60_000)
+    story = Story(make_writes(store), SHARD, DRIVER)
+    await story.begin()
+    await story.show()
+    await story.answer(await story.ask())
+    await story.ask("and now")
+    return story
+
+
+def read_entry(server: Server, story: Story, sequence: int) -> dict[bytes, bytes]:
+    """The fields of a stored entry."""
+    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
+    [(_, fields)] = cast(
+        "list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, sequence, sequence)
+    )
+    return fields
+
+
+def replace_entry(server: Server, story: Story, sequence: int, **changes: bytes) -> None:
+    """Writes a stream anew with one entry changed: no command edits an entry."""
+    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
+    rows = cast("list[tuple[bytes, dict[bytes, bytes]]]", ask(server.url, "XRANGE", key, "-", "+"))
+    ask(server.url, "DEL", key)
+    for identifier, fields in rows:
+        changed = {name.encode(): value for name, value in changes.items()}
+        written = fields | changed if identifier == b"%d-0" % sequence else fields
+        flat = [part.decode() for pair in written.items() for part in pair]
+        ask(server.url, "XADD", key, identifier.decode(), *flat)
+
+
+def kinds(report: VerifyReport) -> list[str]:
+    return [problem.kind for problem in report.problems]
+
+
+async def push(store: Store, story: Story, *events: EncodedEvent) -> None:
+    """Stores events that no machine decided."""
+    op = SystemIds().mint("op", SHARD)
+    row = IdempotencyRow(op, op, b"", 60_000)
+    batch = Batch(story.session.id, op, 0, "0a1b2c3d", events=events, idem=row)
+    assert isinstance(await store.log.append(batch), Appended)
+
+
+def make_event(story: Story, fact: Fact) -> Event:
+    return Event(SystemIds().mint("ev", SHARD), "2026-11-20T12:00:00.000Z", "rt", fact)
+
+
+@pytest.mark.requirement("I4", "VAL-1")
+async def test_whole_store_replays_to_its_snapshots_byte_for_byte(store: Store) -> None:
+    first, second = await tell_story(store), await tell_story(store)
+    await second.fail()
+    report = await verify_store(store)
+    assert report.lines == []
+    assert report.ok
+    assert report.sessions == 2
+    assert report.entities == 10, "per story a session, a thread, a task and two questions"
+    heads = [
+        await store.log.read_head(StreamRef(StreamKind.SESSION, story.session.id))
+        for story in (first, second)
+    ]
+    assert report.events == sum(head.sequence for head in heads if head)
+    assert report.summary == f"verify: 2 sessions, {report.events} events, 10 snapshots; 0 problems"
+    again = await verify_store(store)
+    assert again == report, "a second replay finds the same"
+
+
+async def test_one_session_is_verified_alone(store: Store) -> None:
+    first, second = await tell_story(store), await tell_story(store)
+    await store.log.load([first.task])
+    report = await verify_store(store, second.session.id)
+    assert (report.ok, report.sessions, report.entities) == (True, 1, 5)
+    for unknown in ("nonsense", SystemIds().mint("se", SHARD)):
+        with pytest.raises(NotFound):
+            await verify_store(store, unknown)
+
+
+@pytest.mark.requirement("I4")
+async def test_edited_snapshot_is_named_with_its_first_differing_byte(
+    store: Store, server: Server
+) -> None:
+    story = await tell_story(store)
+    (loaded,) = await store.log.load([story.task])
+    edited = loaded.snapshot.replace(b"say hello", b"say hallo")
+    ask(server.url, "HSET", keys.entity(story.task), "s", edited.decode())
+    report = await verify_store(store)
+    assert kinds(report) == ["mismatch"]
+    assert report.problems[0].subject == story.task.id
+    at = loaded.snapshot.index(b"say hello") + len("say h")
+    assert f"at byte {at} " in report.problems[0].detail
+    assert not report.ok
+
+
+async def test_snapshot_of_another_schema_is_counted_and_not_compared(
+    store: Store, server: Server
+) -> None:
+    story = await tell_story(store)
+    (loaded,) = await store.log.load([story.thread])
+    older = loaded.snapshot.replace(b'"schema":1', b'"schema":0', 1)
+    ask(server.url, "HSET", keys.entity(story.thread), "s", older.decode())
+    report = await verify_store(store)
+    assert (report.ok, report.other_schema) == (True, 1)
+
+
+@pytest.mark.requirement("I3", "VAL-1")
+async def test_removed_entry_is_a_gap(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    key = keys.entries(StreamRef(StreamKind.SESSION, story.session.id))
+    assert ask(server.url, "XDEL", key, "4-0") == 1
+    report = await verify_store(store)
+    gap = next(problem for problem in report.problems if problem.kind == "gap")
+    assert gap.detail == "4 to 4 are missing"
+    assert "chain" not in kinds(report), "what is missing is named once"
+
+
+@pytest.mark.requirement("I3")
+async def test_removed_last_entry_is_a_gap(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    stream = StreamRef(StreamKind.SESSION, story.session.id)
+    head = await store.log.read_head(stream)
+    assert head is not None
+    assert ask(server.url, "XDEL", keys.entries(stream), f"{head.sequence}-0") == 1
+    assert "gap" in kinds(await verify_store(store))
+
+
+@pytest.mark.requirement("VAL-1")
+async def test_replaced_event_id_breaks_the_chain_where_it_stands(
+    store: Store, server: Server
+) -> None:
+    story = await tell_story(store)
+    forged = SystemIds().mint("ev", SHARD)
+    replace_entry(server, story, 3, i=forged.encode())
+    report = await verify_store(store)
+    assert sorted(kinds(report)) == ["chain", "entry"]
+    by_kind = {problem.kind: problem for problem in report.problems}
+    assert by_kind["entry"].subject == forged
+    assert by_kind["chain"].detail.startswith("entry 4 follows ")
+
+
+@pytest.mark.requirement("VAL-1")
+async def test_event_id_that_stands_twice_is_named(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    double = read_entry(server, story, 2)[b"i"]
+    replace_entry(server, story, 3, i=double)
+    assert "repeated" in kinds(await verify_store(store))
+
+
+@pytest.mark.requirement("ENV-6")
+async def test_event_without_an_id_of_its_class_is_named(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    fields = read_entry(server, story, 1)
+    for sequence in range(1, 40):
+        fields = read_entry(server, story, sequence)
+        if fields[b"k"] == b"permission.requested":
+            break
+    envelope = orjson.loads(fields[b"d"])
+    del envelope["turnId"]
+    replace_entry(server, story, envelope["sequence"], d=orjson.dumps(envelope))
+    report = await verify_store(store)
+    assert kinds(report) == ["missing_id"]
+    assert report.problems[0].subject == envelope["eventId"]
+    assert report.problems[0].detail == "permission.requested without turn_id"
+
+
+async def test_damaged_event_is_named_and_the_rest_is_read(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    replace_entry(server, story, 2, d=b"{}")
+    report = await verify_store(store)
+    assert "unreadable" in kinds(report)
+    assert report.events > 2
+
+
+@pytest.mark.requirement("ENV-13")
+async def test_vendor_events_are_counted_and_change_nothing(store: Store) -> None:
+    story = await tell_story(store)
+    scope = Scope(story.session.id, story.thread.id, story.turn, story.task.id, story.run)
+    warning = Fact(scope, WarningRaised("odd", "a word of its own"))
+    vendor = [Fact(scope, VendorPayload(f"x.acme.{n}", {"n": n})) for n in range(20)]
+    events = [encode_event(make_event(story, fact)) for fact in (warning, *vendor)]
+    await push(store, story, *events)
+    report = await verify_store(store)
+    assert (report.ok, report.vendor_events) == (True, 20)
+    assert "20 vendor events" in report.summary
+
+
+async def test_snapshot_that_no_fact_stands_for_is_named(store: Store, server: Server) -> None:
+    story = await tell_story(store)
+    (loaded,) = await store.log.load([story.task])
+    stray = EntityRef(EntityKind.TASK, SystemIds().mint("task", SHARD))
+    text = loaded.snapshot.decode()
+    ask(server.url, "HSET", keys.entity(stray), "v", "1", "op", "op", "s", text)
+    report = await verify_store(store)
+    assert [(problem.kind, problem.subject) for problem in report.problems] == [("stray", stray.id)]
+
+
+@pytest.mark.requirement("I9", "AP-3")
+async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server) -> None:
+    story = Story(make_writes(store), SHARD)
+    await story.begin()
+    report = await verify_store(store)
+    assert [(p.kind, p.subject) for p in report.problems] == [("undriven", story.task.id)]
+    settling = Settling(store.log, SystemIds())
+    row = f"timeout:{story.task.id}"
+    await settling.write(SHARD, due=(DueChange(row, 4_000_000_000_000),))
+    assert (await verify_store(store)).ok, "a due row moves it on"
+    await settling.write(SHARD, due=(DueChange(row, None),))
+    assert not (await verify_store(store)).ok
+    await story.ask()
+    ask(server.url, "DEL", keys.due(SHARD))
+    assert (await verify_store(store)).ok, "an open question moves it on"
+
+
+@pytest.mark.requirement("I9")
+async def test_driver_counts_as_long_as_its_lease_has_a_row(store: Store, server: Server) -> None:
+    await store.leases.extend(SHARD, DRIVER, opens=True, wants_duty=False, lease_ms=60_000)
+    story = Story(make_writes(store), SHARD, DRIVER)
+    await story.begin()
+    assert (await verify_store(store)).ok
+    await store.leases.release(SHARD, DRIVER)
+    assert (await verify_store(store)).ok, "its runs are owed to whoever takes them over"
+    ask(server.url, "DEL", keys.due(SHARD))
+    assert kinds(await verify_store(store)) == ["undriven"]
+
+
+async def test_trimmed_session_has_its_chain_checked_and_no_more(
+    store: Store, server: Server
+) -> None:
+    story = await tell_story(store)
+    stream = StreamRef(StreamKind.SESSION, story.session.id)
+    ask(server.url, "XTRIM", keys.entries(stream), "MINID", "4-0")
+    ask(server.url, "HSET", keys.head(stream), "first", "4")
+    report = await verify_store(store)
+    assert (report.ok, report.trimmed, report.entities) == (True, 1, 0)
+
+
+@pytest.mark.requirement("I4", "VAL-1")
+async def test_command_opens_the_store_of_the_settings(tmp_path: Path, anyio_backend: str) -> None:
+    settings = Settings(data_dir=tmp_path / "state")
+    with pytest.raises(ConfigInvalid):
+        await run_verify(settings)
+    assert not settings.data_dir.exists(), "looking makes nothing"
+    engine = await EmbeddedEngine.start(EngineSettings(settings.data_dir))
+    async with engine:
+        async with await Store.open(
+            StoreSettings(engine.url, settings.data_dir / "blobs")
+        ) as store:
+            story = await tell_story(store)
+        with pytest.raises(DirectoryInUse):
+            await run_verify(settings)
+    report = await run_verify(settings, story.session.id)
+    assert (report.ok, report.sessions) == (True, 1)

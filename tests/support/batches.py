@@ -1,0 +1,80 @@
+"""Batches for tests of the store: small, valid, and different only where a test says so."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from passerelle.core.batch import (
+    ABSENT,
+    EntityKind,
+    EntityRef,
+    EntityWrite,
+    Incarnation,
+    SnapshotPieces,
+    Stamp,
+)
+from passerelle.core.events import EncodedEvent
+from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ports import StreamKind, StreamRef
+
+EPOCH = "0a1b2c3d"
+_numbers = itertools.count(1)
+
+
+def mint(prefix: str, shard: Shard) -> str:
+    """An id that no other test of this process has."""
+    return compose_id(prefix, shard, 1_700_000_000_000, next(_numbers))
+
+
+def event(name: str = "", *, facade: str | None = None) -> EncodedEvent:
+    """An event as the store takes it, with an A2A frame when it has a facade id."""
+    identifier = name or f"ev_{next(_numbers)}"
+    opening = f'"eventId":"{identifier}","payload":{{"a2a":'.encode()
+    frame = b'{"statusUpdate":{}}'
+    return EncodedEvent(
+        identifier,
+        "task.progress",
+        opening + frame + b"}}",
+        (len(opening), len(frame)) if facade else None,
+        facade,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One session with one task and one driver, in one shard."""
+
+    shard: Shard = field(default_factory=lambda: Shard(next(_numbers) % 64))
+    session: str = ""
+    task: str = ""
+    driver: Incarnation = field(default_factory=lambda: Incarnation(f"in_{next(_numbers)}", 1))
+
+    @property
+    def stream(self) -> StreamRef:
+        return StreamRef(StreamKind.SESSION, self.session)
+
+    @property
+    def task_ref(self) -> EntityRef:
+        return EntityRef(EntityKind.TASK, self.task)
+
+    def write(
+        self,
+        expected: Stamp = ABSENT,
+        snapshot: SnapshotPieces = (b"{}",),
+        fields: Mapping[str, bytes | None] | None = None,
+    ) -> EntityWrite:
+        """A new state of the task."""
+        return EntityWrite(self.task_ref, expected, snapshot, fields or {})
+
+
+def make_place(shard: Shard | None = None) -> Place:
+    """A place of its own for one test."""
+    home = shard or Shard(next(_numbers) % 64)
+    return Place(home, mint("se", home), mint("task", home))
+
+
+def operation() -> str:
+    """A fresh operation id."""
+    return f"op_{next(_numbers)}"

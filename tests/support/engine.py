@@ -1,0 +1,241 @@
+"""Real servers for tests: the packaged engine, redis-server from PATH, and a cluster of three.
+
+Plain processes over a unix socket (cluster nodes need TCP ports on loopback), tied to the test process,
+in a temporary directory. Fixtures start one server per test session and leg, on first use; the store
+fixture of a test empties it and checks that no key was left which nobody will ever remove.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+import redis
+
+from passerelle.store import keys
+from passerelle.store.engine_binary import EngineBinary, find_engine
+from passerelle.store.engine_process import EngineSettings, build_command
+from passerelle.store.parent_guard import die_with_parent
+from passerelle.store.store import Store, StoreSettings
+from tests.support.waiting import block_until
+
+SLOTS = 16_384
+REDIS_URL = os.environ.get("REDIS_URL")
+
+
+@dataclass(slots=True)
+class Server:
+    """A running server, or the nodes of a cluster; ``url`` is what a store is opened with."""
+
+    url: str
+    processes: list[subprocess.Popen[bytes]] = field(
+        default_factory=list["subprocess.Popen[bytes]"]
+    )
+    node_urls: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The URL of each node."""
+        return self.node_urls or (self.url,)
+
+
+@contextmanager
+def run_server(binary: EngineBinary, *options: str) -> Generator[Server]:
+    """One server with the embedded engine's settings, over a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="psr-t-") as name:
+        directory = Path(name)
+        path = directory / "engine.sock"
+        command = build_command(binary, EngineSettings(directory, extra_options=options), path)
+        process = start_process(command)
+        server = Server(f"unix://{path}", [process])
+        try:
+            block_until(lambda: answers(server.url), 20, "the server answers")
+            yield server
+        finally:
+            end_process(process)
+
+
+@contextmanager
+def run_cluster(binary: EngineBinary, size: int = 3) -> Generator[Server]:
+    """A cluster on loopback: slots, config epochs and meetings are given by client commands."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="psr-t-")))
+        ports = [(free_port(), free_port()) for _ in range(size)]
+        server = Server("", node_urls=tuple(f"redis://127.0.0.1:{port}" for port, _ in ports))
+        server.url = server.node_urls[0]
+        for port, bus_port in ports:
+            home = directory / str(port)
+            home.mkdir()
+            settings = EngineSettings(
+                home,
+                extra_options=(
+                    *("--port", str(port), "--cluster-port", str(bus_port)),
+                    *("--bind", "127.0.0.1", "--cluster-enabled", "yes"),
+                    *("--cluster-node-timeout", "2000"),
+                ),
+            )
+            process = start_process(build_command(binary, settings, home / "engine.sock"))
+            server.processes.append(process)
+            stack.callback(end_process, process)
+        join_nodes(server, ports)
+        yield server
+
+
+def join_nodes(server: Server, ports: list[tuple[int, int]]) -> None:
+    """Gives every node its slots and lets them meet."""
+    size = len(ports)
+    for place, url in enumerate(server.node_urls):
+        block_until(partial(answers, url), 20, f"{url} answers")
+        first, last = place * SLOTS // size, (place + 1) * SLOTS // size - 1
+        ask(url, "CLUSTER", "ADDSLOTSRANGE", first, last)
+        ask(url, "CLUSTER", "SET-CONFIG-EPOCH", place + 1)
+        port, bus_port = ports[0]
+        ask(url, "CLUSTER", "MEET", "127.0.0.1", port, bus_port)
+    for url in server.node_urls:
+        block_until(partial(_serves_all, url, size), 30, f"{url} sees the whole cluster")
+
+
+def start_process(command: list[str]) -> subprocess.Popen[bytes]:
+    """A server process that does not outlive the test process."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        restore_signals=False,
+        preexec_fn=die_with_parent(),  # noqa: PLW1509 - two system calls and nothing else
+    )
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """Ends a server; its data is thrown away with its directory."""
+    process.kill()
+    process.wait(10)
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers PING."""
+    try:
+        return ask(url, "PING") is True
+    except redis.RedisError:
+        return False
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return cast("tuple[str, int]", probe.getsockname())[1]
+
+
+def redis_on_path() -> EngineBinary | None:
+    """``redis-server`` from PATH."""
+    found = shutil.which("redis-server")
+    return find_engine(Path(found)) if found else None
+
+
+def legs() -> list[str]:
+    """What the contract suite runs on here; the summary line says when a leg is missing."""
+    other = ["redis"] if REDIS_URL or shutil.which("redis-server") else []
+    return ["valkey", *other, "cluster"]
+
+
+@contextmanager
+def run_leg(leg: str) -> Generator[Server]:
+    """Starts the server of a leg, or names the one that REDIS_URL gives: its data is thrown away."""
+    if leg == "cluster":
+        with run_cluster(find_engine(None)) as server:
+            yield server
+    elif leg == "redis" and REDIS_URL:
+        yield Server(REDIS_URL)
+    else:
+        binary = redis_on_path() if leg == "redis" else find_engine(None)
+        assert binary is not None
+        with run_server(binary) as server:
+            yield server
+
+
+@pytest.fixture(scope="session")
+def started_legs() -> Generator[dict[str, Server]]:
+    """Servers by leg, started by ``server`` when a test first asks."""
+    with ExitStack() as stack:
+
+        class _Starting(dict[str, Server]):
+            def __missing__(self, leg: str) -> Server:
+                self[leg] = stack.enter_context(run_leg(leg))
+                return self[leg]
+
+        yield _Starting()
+
+
+@pytest.fixture(params=legs())
+def server(request: pytest.FixtureRequest, started_legs: dict[str, Server]) -> Generator[Server]:
+    """An empty server of each leg in turn; what a test leaves there is checked for leaks and removed."""
+    chosen = started_legs[request.param]
+    empty(chosen)
+    yield chosen
+    leaks = find_leaks(chosen)
+    empty(chosen)
+    assert not leaks, f"keys that nobody will remove: {leaks}"
+
+
+@pytest.fixture
+def engine_server(started_legs: dict[str, Server]) -> Generator[Server]:
+    """An empty packaged engine, for tests whose subject is not the server."""
+    chosen = started_legs["valkey"]
+    empty(chosen)
+    yield chosen
+    empty(chosen)
+
+
+@pytest.fixture
+async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Store]:
+    """An open store over each leg in turn."""
+    async with await Store.open(StoreSettings(server.url, tmp_path / "blobs")) as opened:
+        yield opened
+
+
+def ask(url: str, *command: str | int) -> object:
+    """One command over a connection of its own, for what the product itself never does."""
+    client = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
+    execute = cast(
+        Callable[..., object],
+        client.execute_command,  # pyright: ignore[reportUnknownMemberType]
+    )
+    with client:
+        return execute(*command)
+
+
+def empty(server: Server) -> None:
+    """Removes every key."""
+    for url in server.nodes:
+        ask(url, "FLUSHDB")
+
+
+def find_leaks(server: Server) -> list[str]:
+    """Keys without an expiry that are not of a kind which lives for good."""
+    leaks: list[str] = []
+    for url in server.nodes:
+        names = [name.decode() for name in cast(list[bytes], ask(url, "KEYS", "*"))]
+        leaks += [
+            name
+            for name in names
+            if not keys.PERMANENT.fullmatch(name) and ask(url, "PTTL", name) == -1
+        ]
+    return leaks
+
+
+def _serves_all(url: str, size: int) -> bool:
+    info = cast(bytes, ask(url, "CLUSTER", "INFO")).decode()
+    return "cluster_state:ok" in info and f"cluster_size:{size}" in info

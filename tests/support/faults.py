@@ -1,0 +1,85 @@
+"""Faults at the seam to the store: a log and blobs that are away when a test says so, or act at a chosen moment."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.core.ports import Blobs, Entry, EventLog, Head, StreamRef
+
+Moment = Callable[[Batch], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class FaultyLog:
+    """An event log. ``refuses_writes``: nothing is written and the caller is told so.
+
+    ``before_append`` and ``after_append`` run around each append that goes through: a test holds a write there,
+    looks around, or lets somebody else come first. ``stored`` has every batch that was written.
+    """
+
+    log: EventLog
+    refuses_writes: bool = False
+    before_append: Moment | None = None
+    after_append: Moment | None = None
+    stored: list[Batch] = field(default_factory=list[Batch])
+    refused: int = 0
+
+    def shard_epoch(self, shard: Shard) -> int:
+        return self.log.shard_epoch(shard)
+
+    async def append(self, batch: Batch) -> AppendResult:
+        if self.before_append is not None:
+            await self.before_append(batch)
+        if self.refuses_writes:
+            self.refused += 1
+            raise StoreUnavailable("the test took it away", "no")
+        result = await self.log.append(batch)
+        self.stored.append(batch)
+        if self.after_append is not None:
+            await self.after_append(batch)
+        return result
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        return await self.log.load(refs)
+
+    async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
+        return await self.log.read_idempotency(shard, key)
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        return await self.log.read_head(stream)
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        return await self.log.read_page(stream, after, limit)
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        return await self.log.read_resume(stream, after, limit)
+
+    async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
+        return await self.log.read_session_tasks(session)
+
+    async def read_open(self, session: str) -> list[str]:
+        return await self.log.read_open(session)
+
+
+@dataclass(slots=True)
+class FaultyBlobs:
+    """A blob store that can be away; ``refused`` counts what it did not take."""
+
+    blobs: Blobs
+    away: bool = False
+    refused: int = 0
+
+    async def put(self, shard: Shard, content: bytes) -> str:
+        if self.away:
+            self.refused += 1
+            raise StoreUnavailable("the blobs are away", "no")
+        return await self.blobs.put(shard, content)
+
+    async def get(self, shard: Shard, sha256: str) -> bytes | None:
+        return await self.blobs.get(shard, sha256)

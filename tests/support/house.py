@@ -1,0 +1,348 @@
+"""The inside of a gateway over a real engine: service and drivers, scripted peers, and a look at what is stored.
+
+A test talks to the service as the edges do, and sees what a caller sees::
+
+    accepted, answer = await house.talk("chunks 3")
+    assert (await house.record(accepted)).status is Status.COMPLETED
+
+Whatever a test did, ``prove`` holds the stored streams against the snapshots afterwards (I3, I4, ENV-6, ENV-7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+import orjson
+
+from passerelle.channels.hub import Hub, HubSettings
+from passerelle.core.batch import EntityKind, EntityRef, Incarnation
+from passerelle.core.commands import (
+    ActionAnswered,
+    CancelAccepted,
+    CancelTask,
+    GetAction,
+    GetTask,
+    RespondAction,
+    SubmitTurn,
+    TurnAccepted,
+    Wait,
+)
+from passerelle.core.events import Event, decode_event
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import DueRow, Entry
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.service import Service
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.deadlines import Deadlines
+from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.run import OWNER
+from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.store import keys
+from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.connection import pack
+from passerelle.store.log import RedisEventLog
+from passerelle.store.store import Store, StoreSettings
+from tests.support.faults import FaultyBlobs, FaultyLog
+from tests.support.proof import prove_session, read_stream
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+ADA: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
+BOB: Final = Principal("bob", kind="person", scopes=frozenset(Scope))
+QUICK: Final = Patience(
+    poll_s=0.02,
+    poll_max_s=0.05,
+    parked_poll_s=0.02,
+    parked_poll_max_s=0.05,
+    store_s=0.02,
+    lease_s=0.01,
+    liveness_s=0.25,
+    doubt_s=0.4,
+)
+_WITHIN_S: Final = 10.0
+_DRIVER: Final = Incarnation("inst_house", 1)
+
+
+@dataclass(slots=True)
+class MovableClock:
+    """The time of this machine, moved forward by a test."""
+
+    ahead_ms: int = 0
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.ahead_ms
+
+
+@dataclass(slots=True)
+class House:
+    """One instance, and what it stands on. ``clock``, ``log`` and ``blobs`` do what a test says."""
+
+    store: Store
+    log: FaultyLog
+    blobs: FaultyBlobs
+    clock: MovableClock
+    registry: PeerRegistry
+    peers: dict[str, ScriptedPeer]
+    stack: AsyncExitStack
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    patience: Patience = QUICK
+    service: Service = field(init=False)
+    _sessions: dict[str, None] = field(default_factory=dict[str, None])
+    _sent: int = 0
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """A new service over what is stored, as after a restart of the process."""
+        hub = await self.stack.enter_async_context(
+            Hub(self.log, self.store.hints, HubSettings(lambda: 0.5))
+        )
+        self.service = make_service(
+            Surroundings(
+                store=self.store,
+                hub=hub,
+                clock=self.clock,
+                ids=SystemIds(),
+                find_peer=self.registry.find,
+                retry_policy=lambda _agent: self.policy,
+                drives=lambda _shard: _DRIVER,
+                may_send=lambda _shard: True,
+                find_tags=lambda _agent: frozenset(),
+                patience=self.patience,
+                tally=lambda _outcome: None,
+                news=lambda _shard, _feed: None,
+            )
+        )
+
+    async def restart(self) -> None:
+        """Stops driving whatever is driven, and starts a service that knows nothing of it."""
+        await self.service.dispatch.drain()
+        await self.start()
+
+    async def adopt(self, accepted: TurnAccepted) -> None:
+        """Takes up a run that nobody drives."""
+        await self.service.dispatch.adopt(task_of(accepted))
+
+    async def give_away(self, accepted: TurnAccepted, driver: Incarnation) -> None:
+        """Writes another driver into a task, as a take-over does; nobody tells the one that drives it."""
+        task = task_of(accepted)
+        held = await self.service.writes.load([task])
+        decision = self.service.writes.begin(accepted.session_id, held)
+        decision.set_field(task, OWNER, str(driver).encode())
+        outcome = await self.service.writes.commit(decision, held, Terms())
+        assert isinstance(outcome, Written), outcome
+
+    @property
+    def peer(self) -> ScriptedPeer:
+        """The peer of tests with one."""
+        return self.peers["echo"]
+
+    # ------------------------------------------------------------ what a caller does
+
+    def message(self, text: str) -> JsonObject:
+        """A message of a caller, its id like no other."""
+        self._sent += 1
+        return {
+            "messageId": f"m-{self._sent}",
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+        }
+
+    async def send(  # noqa: PLR0913  a command has these parts
+        self,
+        text: str,
+        *,
+        agent: str = "echo",
+        wait: Wait = "unary",
+        who: Principal = ADA,
+        task: str | None = None,
+        context_id: str | None = None,
+        session_id: str | None = None,
+        idem: str | None = None,
+        message: JsonObject | None = None,
+    ) -> TurnAccepted:
+        """Submits a turn."""
+        command = SubmitTurn(
+            agent,
+            message or self.message(text),
+            "a2a",
+            wait,
+            task=task,
+            context_id=context_id,
+            session_id=session_id,
+        )
+        accepted = cast("TurnAccepted", await self.service.execute(who, command, idem))
+        self._sessions[accepted.session_id] = None
+        return accepted
+
+    async def hear(self, accepted: TurnAccepted, *, at_once: bool = False) -> JsonObject:
+        """The answer of a turn."""
+        return await asyncio.wait_for(
+            self.service.answer(ADA, accepted, at_once=at_once), _WITHIN_S
+        )
+
+    async def talk(self, text: str, *, agent: str = "echo") -> tuple[TurnAccepted, JsonObject]:
+        """Submits a turn and waits for its answer."""
+        accepted = await self.send(text, agent=agent)
+        return accepted, await self.hear(accepted)
+
+    async def read(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
+        """The Task as GetTask gives it."""
+        return await self.service.read(who, GetTask(accepted.facade))
+
+    async def watch(self, target: TurnAccepted | str) -> list[JsonObject]:
+        """Every frame of a turn, or of a task from now on, to its end."""
+        return await asyncio.wait_for(self._watch(target), _WITHIN_S)
+
+    async def _watch(self, target: TurnAccepted | str) -> list[JsonObject]:
+        async with self.service.follow(ADA, target) as frames:
+            return [cast("JsonObject", orjson.loads(frame.data)) async for frame in frames]
+
+    async def question(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
+        """The one open question of a task."""
+        (action,) = (await self.record(accepted)).open_actions
+        return await self.service.read(who, GetAction(action))
+
+    async def respond(
+        self, view: JsonObject, decision_id: str = "dec_1", who: Principal = ADA, **said: object
+    ) -> ActionAnswered:
+        """Answers a question as it stands in ``view``."""
+        command = RespondAction(
+            action_id=str(view["actionId"]),
+            rev=cast("int", view["rev"]),
+            digest=str(view["digest"]),
+            decision_id=decision_id,
+            **said,  # type: ignore[arg-type]  # the caller names the fields
+        )
+        return cast("ActionAnswered", await self.service.execute(who, command, None))
+
+    async def cancel(self, accepted: TurnAccepted, reason: str | None = None) -> JsonObject:
+        """Wants a task stopped; the Task as it stands then."""
+        command = CancelTask(accepted.facade, reason=reason)
+        return cast("CancelAccepted", await self.service.execute(ADA, command, None)).task
+
+    # ------------------------------------------------------------ what is stored
+
+    async def record(self, accepted: TurnAccepted) -> TaskRecord:
+        """The stored record of a task."""
+        ref = task_of(accepted)
+        record = (await self.service.writes.load([ref]))[ref].record
+        assert isinstance(record, TaskRecord)
+        return record
+
+    async def until(self, accepted: TurnAccepted, status: Status) -> TaskRecord:
+        """The record once it has a status."""
+
+        async def look() -> TaskRecord | None:
+            record = await self.record(accepted)
+            return record if record.status is status else None
+
+        found = await wait_until(look, _WITHIN_S, f"the task is {status}")
+        assert found is not None
+        return found
+
+    async def entries(self, session_id: str) -> list[Entry]:
+        """The stored stream of a session."""
+        return await read_stream(self.store.log, session_id)
+
+    async def events(self, accepted: TurnAccepted) -> list[Event]:
+        """The stored events of a turn's session."""
+        entries = await self.entries(accepted.session_id)
+        return [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+
+    async def types(self, accepted: TurnAccepted) -> list[str]:
+        """Their classes."""
+        return [event.type for event in await self.events(accepted)]
+
+    async def come_due(self, kind: str, entity: str, *, after_ms: int) -> None:
+        """Lets so much time pass, and has a due row of ``entity`` handled."""
+        self.clock.ahead_ms += after_ms
+        deadlines = Deadlines(
+            self.service.writes,
+            self.service.actions,
+            self.service.dispatch,
+            self.service.inputs,
+            self._keep,
+        )
+        member = f"{kind}:{entity}"
+        row = DueRow(member, (await self.due(entity))[member])
+        handlers = {
+            "timeout": deadlines.on_timeout,
+            "expire": deadlines.on_expire,
+            "return": deadlines.on_return,
+            "cancel": deadlines.on_cancel,
+            "input": deadlines.on_input,
+        }
+        await handlers[kind](place(row.entity), row, self.clock.now_ms())
+
+    async def due(self, entity: str) -> dict[str, str]:
+        """The due rows in the shard of an entity, with the scores that claim them."""
+        shard = place(entity.partition(":")[0])
+        (flat,) = await self.store.nodes.read(
+            shard, pack("ZRANGE", keys.due(shard), 0, -1, "WITHSCORES")
+        )
+        parts = [part.decode() for part in cast("list[bytes]", flat)]
+        return dict(zip(parts[::2], parts[1::2], strict=True))
+
+    @staticmethod
+    async def _keep(_shard: Shard, _row: DueRow) -> bool:
+        return False
+
+    async def prove(self) -> None:
+        """Every session of the test holds what every session must hold."""
+        for session_id in self._sessions:
+            await prove_session(self.store.log, self.service.contents, session_id)
+
+
+def task_of(accepted: TurnAccepted) -> EntityRef:
+    """The task of a turn."""
+    return EntityRef(EntityKind.TASK, accepted.task_id)
+
+
+@asynccontextmanager
+async def open_house(
+    url: str,
+    directory: Path,
+    *names: str,
+    adjust: Callable[[PeerConfig], PeerConfig] = lambda config: config,
+) -> AsyncGenerator[House]:
+    """A house with a scripted peer for each name; everything is closed and proved at the end."""
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(await Store.open(StoreSettings(url, directory)))
+        opening = [
+            store.leases.extend(shard, _DRIVER, opens=True, wants_duty=False, lease_ms=120_000)
+            for shard in ALL_SHARDS
+        ]
+        await asyncio.gather(*opening)
+        log, blobs = FaultyLog(store.log), FaultyBlobs(store.blobs)
+        # The service takes its ports from the store: here they can be told to fail.
+        store.log, store.blobs = cast("RedisEventLog", log), cast("DirectoryBlobs", blobs)
+        peers = {
+            name: await stack.enter_async_context(ScriptedPeer(name)) for name in names or ("echo",)
+        }
+        configs = [adjust(PeerConfig(name, peer.url)) for name, peer in peers.items()]
+        registry = PeerRegistry(configs, SystemClock())
+        stack.push_async_callback(registry.close)
+        house = House(store, log, blobs, MovableClock(), registry, peers, stack)
+        await house.start()
+        stack.push_async_callback(_drain, house)
+        yield house
+        log.refuses_writes, log.before_append, log.after_append = False, None, None
+        blobs.away = False
+        await house.prove()
+
+
+async def _drain(house: House) -> None:
+    await house.service.dispatch.drain()

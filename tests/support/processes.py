@@ -1,0 +1,180 @@
+"""The whole product for end-to-end tests: ``passerelle serve`` as a process, and the store behind it as it stands.
+
+A gateway outlives the tests of a module. A peer is served by the test's own loop, and only while a test runs,
+so that no connection of the gateway to it is there before or after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import httpx
+import orjson
+import yaml
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.engine import ask
+from tests.support.waiting import wait_until
+
+# A whole answer, as a test reads it: members that are missing fail the test by themselves.
+Answer = dict[str, Any]
+
+AGENT: Final = "scripted"
+TERMINAL: Final = frozenset(
+    f"TASK_STATE_{state}" for state in ("COMPLETED", "FAILED", "CANCELED", "REJECTED")
+)
+
+
+@contextlib.asynccontextmanager
+async def run_gateway(
+    folder: Path, agents: Mapping[str, str], **settings: object
+) -> AsyncGenerator[GatewayProcess]:
+    """A ready gateway in front of agents (name and URL), over a data directory below ``folder``."""
+    listed = [{"name": name, "url": url} for name, url in agents.items()]
+    config = folder / "passerelle.yaml"
+    config.write_text(yaml.safe_dump({"agents": listed, **settings}), encoding="utf-8")
+    gateway = GatewayProcess(folder, config, environ={"PASSERELLE_LOG_FORMAT": "json"})
+    try:
+        await gateway.start()
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+class Caller:
+    """A caller of one agent behind the gateway, over A2A 1.0 JSON-RPC and ``/v1``."""
+
+    def __init__(self, http: httpx.AsyncClient, agent: str = AGENT) -> None:
+        self.http = http
+        self.agent = agent
+        self._sent = 0
+
+    async def ask(self, method: str, params: JsonObject) -> Answer:
+        """The whole JSON-RPC answer, error or not."""
+        answer = await self.http.post(f"/agents/{self.agent}", json=_compose(method, params))
+        return cast("Answer", answer.json())
+
+    async def call(self, method: str, params: JsonObject) -> Answer:
+        """The result of a call that works."""
+        answer = await self.ask(method, params)
+        assert "result" in answer, answer
+        return cast("Answer", answer["result"])
+
+    def write(self, text: str, **ids: str) -> JsonObject:
+        """The parameters of a SendMessage; ``taskId`` and ``contextId`` continue something."""
+        self._sent += 1
+        message: JsonObject = {
+            "messageId": f"m-{id(self)}-{self._sent}",
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+            **ids,
+        }
+        return {"message": message}
+
+    async def send(self, text: str, **ids: str) -> Answer:
+        """The Task that comes of a message, waited for."""
+        return cast("Answer", (await self.call("SendMessage", self.write(text, **ids)))["task"])
+
+    async def begin(self, text: str) -> Answer:
+        """The Task of a message as soon as there is one."""
+        params = self.write(text)
+        params["configuration"] = {"returnImmediately": True}
+        return cast("Answer", (await self.call("SendMessage", params))["task"])
+
+    async def stream(self, text: str) -> list[Answer]:
+        """The frames of a message, to the end of the stream."""
+        return [frame async for frame in self.follow(text)]
+
+    async def follow(self, text: str) -> AsyncGenerator[Answer]:
+        """The frames of a message as they come."""
+        body = _compose("SendStreamingMessage", self.write(text))
+        async with self.http.stream("POST", f"/agents/{self.agent}", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data:"):
+                    yield orjson.loads(line.removeprefix("data:"))["result"]
+
+    async def get_task(self, task_id: str) -> Answer:
+        """The task as its caller sees it."""
+        return await self.call("GetTask", {"id": task_id})
+
+    async def await_end(self, task_id: str, within_s: float = 15) -> Answer:
+        """The task once it has ended."""
+
+        async def look() -> Answer | None:
+            task = await self.get_task(task_id)
+            return task if task["status"]["state"] in TERMINAL else None
+
+        task = await wait_until(look, within_s, f"{task_id} ends")
+        assert task is not None
+        return task
+
+    async def read(self, path: str) -> Answer:
+        """A read of the control plane."""
+        answer = await self.http.get(path)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        return cast("Answer", answer.json())
+
+    async def read_record(self, task_id: str) -> Answer:
+        """The local record of a task."""
+        return await self.read(f"/v1/tasks/{task_id}")
+
+
+@contextlib.asynccontextmanager
+async def open_caller(gateway: GatewayProcess, agent: str = AGENT) -> AsyncGenerator[Caller]:
+    """A caller with the owner's token."""
+    headers = {**gateway.authorization, "A2A-Version": "1.0"}
+    async with httpx.AsyncClient(base_url=gateway.url, headers=headers, timeout=20) as http:
+        yield Caller(http, agent)
+
+
+def find_engine_url(gateway: GatewayProcess) -> str:
+    """The socket of the engine that belongs to a running gateway."""
+    return f"unix://{(gateway.data_dir / 'socket').read_text(encoding='utf-8')}"
+
+
+def find_engine_pid(gateway: GatewayProcess) -> int:
+    """The process of that engine."""
+    told = cast("Mapping[str, int]", ask(find_engine_url(gateway), "INFO", "server"))
+    return told["process_id"]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is more than an unreaped child."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split(") ")[1][0] != "Z"
+    except OSError:
+        return False
+
+
+def read_stored(gateway: GatewayProcess, session: str) -> list[Answer]:
+    """Every event of a session as it is stored, straight from the engine."""
+    return [orjson.loads(data) for data in read_entries(gateway, session)]
+
+
+def read_entries(gateway: GatewayProcess, session: str) -> list[bytes]:
+    """The stored bytes of every event of a session."""
+    url = find_engine_url(gateway)
+    (name,) = cast("list[bytes]", ask(url, "KEYS", f"{{*}}:e:{session}"))
+    rows = cast(
+        "list[tuple[bytes, dict[bytes, bytes]]]", ask(url, "XRANGE", name.decode(), "-", "+")
+    )
+    return [fields[b"d"] for _, fields in rows]
+
+
+def count_stored(gateway: GatewayProcess) -> tuple[int, int, int]:
+    """How many sessions, tasks and events the store has."""
+    url = find_engine_url(gateway)
+    names = cast("list[bytes]", ask(url, "KEYS", "{*}:e:se_*"))
+    tasks = cast("list[bytes]", ask(url, "KEYS", "{*}:t:task_*"))
+    events = sum(cast("int", ask(url, "XLEN", name.decode())) for name in names)
+    return len(names), len(tasks), events
+
+
+def _compose(method: str, params: JsonObject) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -1,0 +1,49 @@
+"""What must hold of every stored session, whatever a test did to it (I3, I4, ENV-6, ENV-7, ENV-12, ENV-13)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from passerelle.core import machine
+from passerelle.core.events import Event, VendorPayload, check_scope, decode_event
+from passerelle.core.ports import Entry, EventLog, StreamKind, StreamRef
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.contents import Contents
+
+SNAPSHOT_CAP: Final = 16 * 1024
+
+
+async def read_stream(log: EventLog, session_id: str) -> list[Entry]:
+    """Every entry of a session."""
+    stream = StreamRef(StreamKind.SESSION, session_id)
+    found: list[Entry] = []
+    while page := await log.read_page(stream, found[-1].sequence if found else 0):
+        found += page
+    return found
+
+
+async def prove_session(log: EventLog, contents: Contents, session_id: str) -> None:
+    """Sequences without gaps, the ids of each class, and the snapshots that a replay gives, with and without vendors.
+
+    The content that an ended task keeps is the one that its frames fold to.
+    """
+    entries = await read_stream(log, session_id)
+    assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
+    events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+    for event in events:
+        check_scope(event.type, event.fact.scope)
+    await _prove_snapshots(log, contents, events)
+
+
+async def _prove_snapshots(log: EventLog, contents: Contents, events: list[Event]) -> None:
+    replayed = machine.replay(events)
+    normalized = [e for e in events if not isinstance(e.fact.payload, VendorPayload)]
+    assert machine.replay(normalized) == replayed
+    for loaded in await log.load(list(replayed)):
+        record = replayed[loaded.ref]
+        assert loaded.snapshot == machine.write_snapshot(record), loaded.ref
+        assert len(loaded.snapshot) <= SNAPSHOT_CAP
+        if isinstance(record, TaskRecord) and record.status in ENDED and record.shown:
+            kept = await contents.read_task(record, loaded.fields)
+            assert kept == (await contents.fold_task(record)).task

@@ -1,0 +1,90 @@
+"""A channel spoken by hand: frames as a test writes them, and everything that comes back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any, Self, cast
+
+import orjson
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.core.json import JsonObject
+
+# A frame as a test reads it: members that are missing fail the test by themselves.
+ServerFrame = dict[str, Any]
+
+
+class RawChannel:
+    """One socket; ``frames`` are all that came, ``sent`` all that went."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.frames: list[ServerFrame] = []
+        self.sent: list[JsonObject] = []
+        self._socket = socket
+
+    async def send(self, *frames: JsonObject) -> Self:
+        """Sends frames in one message."""
+        self.sent += frames
+        await self._socket.send("\n".join(orjson.dumps(frame).decode() for frame in frames))
+        return self
+
+    async def send_text(self, text: str) -> None:
+        """Sends what may be no frame at all."""
+        await self._socket.send(text)
+
+    async def greet(self, token: str | None, device: str = "dev_raw") -> ServerFrame:
+        """Says hello and returns the welcome."""
+        hello: JsonObject = {
+            "t": "hello",
+            "v": 1,
+            "device": device,
+            "role": "ui",
+            "sdk": "test",
+            "caps": ["rpc"],
+            "resume": None,
+            "subs": [],
+        }
+        await self.send(hello if token is None else {**hello, "token": token})
+        return await self.expect("welcome")
+
+    async def expect(self, kind: str, **members: object) -> ServerFrame:
+        """The first frame of a type with these members, read until it is there."""
+        while True:
+            for frame in self.frames:
+                if frame["t"] == kind and members.items() <= frame.items():
+                    return frame
+            await self._read()
+
+    async def read_close(self) -> int:
+        """The code with which the server closes."""
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await self._read()
+        code = self._socket.close_code
+        assert code is not None
+        return code
+
+    def abort(self) -> None:
+        """Cuts the connection without a goodbye."""
+        self._socket.transport.abort()
+
+    async def _read(self) -> None:
+        message = await self._socket.recv()
+        assert isinstance(message, str)
+        self.frames += [cast("ServerFrame", orjson.loads(line)) for line in message.split("\n")]
+
+
+@contextlib.asynccontextmanager
+async def open_channel(url: str) -> AsyncGenerator[RawChannel]:
+    """An open socket before any hello; ``url`` is that of the gateway."""
+    async with connect(
+        f"{url.replace('http', 'ws', 1)}/v1/channel",
+        subprotocols=[Subprotocol(SUBPROTOCOL)],
+        compression=None,
+        proxy=None,
+    ) as socket:
+        yield RawChannel(socket)

@@ -1,0 +1,387 @@
+"""A real, small A2A 1.0 JSON-RPC agent on a loopback socket that does what a test says.
+
+The first word of a message chooses a behaviour (``tests.support.scripted_behaviours``)::
+
+    async with ScriptedPeer("report") as peer:
+        ...configure the gateway with peer.url...
+        send "chunks 3"                      # a task with three artifact chunks
+        assert peer.count("SendMessage") == 1
+
+A test may write the script itself, and decide when each frame leaves::
+
+    async def story(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.artifact("part one")
+        await turn.status("COMPLETED")
+
+
+    peer.next(story)  # for the next message only
+    peer.hold()  # from now on every frame waits
+    peer.release(2)  # ... and two of them go
+
+Scripts run apart from the requests, as in a real agent: a task goes on when its caller's connection dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Literal, Self, cast
+
+import orjson
+from aiohttp import web
+
+from passerelle.core.json import Json, JsonObject
+from tests.support.scripted_answers import answer_stream, answer_unary, send_error, send_result
+from tests.support.scripted_behaviours import BEHAVIOURS, echo, go_on
+from tests.support.scripted_queries import QueryError, list_tasks, show_task
+from tests.support.scripted_tasks import (
+    TERMINAL,
+    End,
+    Frame,
+    Gate,
+    RemoteTask,
+    Script,
+    Ticks,
+    Transcript,
+    Turn,
+)
+
+CancelOutcome = Literal["canceled", "completed", "refused", "ignored"]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One JSON-RPC request that the peer got; header names are lower case."""
+
+    method: str
+    params: JsonObject
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A whole HTTP response that takes the place of the peer's own."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class ScriptedPeer:
+    """The peer. Settings are attributes and hold from the next request on.
+
+    ``keeps_history``: whether tasks have one. ``lists``: whether ListTasks is answered. ``on_cancel``: how a
+    task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
+    ``card_headers`` beside it. ``requests``: all that were received, in order; ``card_reads``: the statuses
+    with which the card was served. ``tasks``: by id, living and finished.
+    """
+
+    def __init__(
+        self, name: str = "scripted", behaviours: Mapping[str, Script] = BEHAVIOURS
+    ) -> None:
+        self.name = name
+        self.keeps_history = True
+        self.lists = True
+        self.on_cancel: CancelOutcome = "canceled"
+        self.bearer: str | None = None
+        self.card: JsonObject = {}
+        self.card_headers: dict[str, str] = {}
+        self.requests: list[RecordedRequest] = []
+        self.card_reads: list[int] = []
+        self.tasks: dict[str, RemoteTask] = {}
+        self._behaviours = dict(behaviours)
+        self._next: deque[Script] = deque()
+        self._answers: deque[HttpAnswer] = deque()
+        self._fixed_ids: deque[str] = deque()
+        self._made = 0
+        self._ticks = Ticks()
+        self._gate = Gate()
+        self._turns: dict[asyncio.Task[None], Turn] = {}
+        self._connections: set[asyncio.Transport] = set()
+        self._runner: web.AppRunner | None = None
+        self._port = 0
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Listens; after a ``stop`` on the same port, with the same tasks."""
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_get("/.well-known/agent-card.json", self._serve_card)
+        app.router.add_post("/", self._serve_call)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        await site.start()
+        self._port = cast("tuple[str, int]", self._runner.addresses[0])[1]
+        if not self.card:
+            self.card = make_card(self.name, self.url + "/")
+
+    async def stop(self) -> None:
+        """Stops listening, cuts all connections and ends all scripts; tasks stay as they are."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        for site in list(runner.sites):
+            await site.stop()
+        self.cut()
+        turns = list(self._turns)
+        for turn in turns:
+            turn.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
+        await runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """Where its card is; also its origin. Known once it has been started."""
+        return f"http://127.0.0.1:{self._port}"
+
+    # ------------------------------------------------------------ what a test decides
+
+    def on(self, word: str, script: Script) -> None:
+        """Runs ``script`` for messages that begin with ``word``."""
+        self._behaviours[word] = script
+
+    def next(self, *scripts: Script) -> None:
+        """Runs these for the next messages, one each, whatever they say."""
+        self._next.extend(scripts)
+
+    def answer_next(self, *answers: HttpAnswer) -> None:
+        """Answers the next calls so, one each; they are recorded and reach no script."""
+        self._answers.extend(answers)
+
+    def use_task_ids(self, *ids: str) -> None:
+        """The next tasks get these ids, one each; the same id at two peers is legal."""
+        self._fixed_ids.extend(ids)
+
+    def hold(self) -> None:
+        """From now on each verb of a script waits for a ``release``."""
+        self._gate.close()
+
+    def release(self, steps: int = 1) -> None:
+        """Lets that many verbs of waiting scripts go on."""
+        self._gate.admit(steps)
+
+    def release_all(self) -> None:
+        """Ends ``hold``: nothing waits any more."""
+        self._gate.open()
+
+    def forget(self, task_id: str) -> None:
+        """The peer does not know the task any more."""
+        self.tasks[task_id].forgotten = True
+
+    def cut(self) -> None:
+        """Cuts every connection that is answering a call, with a TCP reset."""
+        for transport in list(self._connections):
+            transport.abort()
+
+    # ------------------------------------------------------------ what a test asks
+
+    def count(self, method: str) -> int:
+        """How many requests of a method came."""
+        return sum(request.method == method for request in self.requests)
+
+    @property
+    def messages(self) -> list[JsonObject]:
+        """The messages of all sends, streaming or not, in the order they came."""
+        return [
+            cast("JsonObject", request.params["message"])
+            for request in self.requests
+            if request.method in {"SendMessage", "SendStreamingMessage"}
+        ]
+
+    @property
+    def texts(self) -> list[str]:
+        """The first text of each message."""
+        parts = [cast("list[JsonObject]", message["parts"]) for message in self.messages]
+        return [str(part[0].get("text", "")) for part in parts]
+
+    @property
+    def open_connections(self) -> int:
+        """How many TCP connections callers keep open, idle ones too."""
+        server = self._runner.server if self._runner else None
+        return len(server.connections) if isinstance(server, web.Server) else 0
+
+    # ------------------------------------------------------------ HTTP
+
+    async def _serve_card(self, request: web.Request) -> web.Response:
+        body = orjson.dumps(self.card)
+        etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        headers = {"ETag": etag, **self.card_headers}
+        status = 304 if request.headers.get("If-None-Match") == etag else 200
+        self.card_reads.append(status)
+        if status == 304:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def _serve_call(self, request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        if transport is None:
+            return web.Response()
+        self._connections.add(transport)
+        try:
+            return await self._answer(request)
+        except ConnectionError:
+            # The caller went away, or this connection was cut: nobody is left to answer.
+            return web.Response()
+        finally:
+            self._connections.discard(transport)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        call = cast("JsonObject", orjson.loads(await request.read()))
+        method, params = str(call["method"]), cast("JsonObject", call.get("params", {}))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append(RecordedRequest(method, deepcopy(params), headers))
+        if self._answers:
+            answer = self._answers.popleft()
+            return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+        if self.bearer is not None and headers.get("authorization") != f"Bearer {self.bearer}":
+            return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})
+        try:
+            if headers.get("a2a-version") != "1.0":
+                raise QueryError(-32009, "only A2A 1.0 is spoken here")
+            return await self._dispatch(request, call["id"], method, params)
+        except QueryError as error:
+            return send_error(call["id"], error.code, error.message)
+
+    async def _dispatch(
+        self, request: web.Request, call_id: Json, method: str, params: JsonObject
+    ) -> web.StreamResponse:
+        match method:
+            case "SendMessage":
+                turn = self._begin(params)
+                settings = cast("JsonObject", params.get("configuration", {}))
+                at_once = settings.get("returnImmediately") is True
+                return await answer_unary(request, call_id, turn, at_once=at_once)
+            case "SendStreamingMessage":
+                turn = self._begin(params)
+                return await answer_stream(request, call_id, turn.transcript, turn.start, {End})
+            case "GetTask":
+                task = self._find(str(params["id"]))
+                return send_result(call_id, show_task(task, params.get("historyLength")))
+            case "ListTasks":
+                if not self.lists:
+                    raise QueryError(-32004, "tasks are not listed here")
+                known = [task for task in self.tasks.values() if not task.forgotten]
+                return send_result(call_id, list_tasks(known, params))
+            case "CancelTask":
+                return send_result(call_id, self._cancel(self._find(str(params["id"]))))
+            case "SubscribeToTask":
+                return await self._subscribe(request, call_id, self._find(str(params["id"])))
+            case _:
+                raise QueryError(-32601, f"there is no method {method}")
+
+    async def _subscribe(
+        self, request: web.Request, call_id: Json, task: RemoteTask
+    ) -> web.StreamResponse:
+        if task.state in TERMINAL:
+            raise QueryError(-32004, f"Task {task.id} has ended")
+        snapshot: JsonObject = {"task": deepcopy(task.record)}
+        start = len(task.transcript.items)
+        return await answer_stream(
+            request, call_id, task.transcript, start, set(), first=Frame(snapshot)
+        )
+
+    # ------------------------------------------------------------ tasks
+
+    def _find(self, task_id: str) -> RemoteTask:
+        task = self.tasks.get(task_id)
+        if task is None or task.forgotten:
+            raise QueryError(-32001, f"Task {task_id} not found")
+        return task
+
+    def _begin(self, params: JsonObject) -> Turn:
+        """Takes a message: starts its script beside the request."""
+        message = cast("JsonObject", params["message"])
+        task: RemoteTask | None = None
+        context_id = str(message.get("contextId") or f"{self.name}-context-{self._ticks.number()}")
+        if message.get("taskId"):
+            task = self._find(str(message["taskId"]))
+            if message.get("contextId", task.context_id) != task.context_id:
+                raise QueryError(-32602, f"Task {task.id} is in another context")
+            if task.state in TERMINAL:
+                raise QueryError(-32004, f"Task {task.id} has ended")
+            context_id = task.context_id
+            task.remember(message)
+        transcript = task.transcript if task else Transcript()
+        turn = Turn(
+            message,
+            context_id,
+            task,
+            transcript,
+            len(transcript.items),
+            self._gate.enter,
+            self._make,
+        )
+        running = asyncio.create_task(self._run(turn, self._choose(turn)))
+        self._turns[running] = turn
+        running.add_done_callback(self._turns.pop)
+        return turn
+
+    def _choose(self, turn: Turn) -> Script:
+        if self._next:
+            return self._next.popleft()
+        chosen = self._behaviours.get(turn.text.partition(" ")[0])
+        return chosen or (echo if turn.task is None else go_on)
+
+    async def _run(self, turn: Turn, script: Script) -> None:
+        await script(turn)
+        turn.transcript.write(End())
+
+    def _make(self, turn: Turn) -> RemoteTask:
+        self._made += 1
+        task_id = self._fixed_ids.popleft() if self._fixed_ids else f"{self.name}-task-{self._made}"
+        record: JsonObject = {
+            "id": task_id,
+            "contextId": turn.context_id,
+            "status": {"state": "TASK_STATE_SUBMITTED", "timestamp": self._ticks.stamp()},
+        }
+        task = RemoteTask(record, turn.transcript, self._ticks, self.keeps_history)
+        task.remember({**turn.message, "taskId": task_id, "contextId": turn.context_id})
+        self.tasks[task_id] = task
+        return task
+
+    def _cancel(self, task: RemoteTask) -> JsonObject:
+        if task.state in TERMINAL or self.on_cancel == "refused":
+            raise QueryError(-32002, f"Task {task.id} cannot be canceled")
+        if self.on_cancel in {"canceled", "completed"}:
+            for running, turn in self._turns.items():
+                if turn.task is task:
+                    running.cancel()
+            task.status(self.on_cancel.upper())
+        return deepcopy(task.record)
+
+
+def make_card(name: str, endpoint: str) -> JsonObject:
+    """A card of A2A 1.0 with one JSON-RPC interface."""
+    return {
+        "name": name,
+        "description": "Does what a test says.",
+        "version": "1.0.0",
+        "supportedInterfaces": [
+            {"url": endpoint, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        ],
+        "capabilities": {"streaming": True},
+        "defaultInputModes": ["text/plain"],
+        "defaultOutputModes": ["text/plain"],
+        "skills": [
+            {"id": name, "name": name, "description": "Follows a script.", "tags": ["test"]}
+        ],
+    }

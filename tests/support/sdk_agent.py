@@ -1,0 +1,129 @@
+"""A real agent made with the a2a-sdk, served in the test's loop: the second opinion on what A2A is.
+
+It takes the same first words as the scripted peer, the plain ones: ``message``, ``ask``, ``auth``, ``chunks``,
+``silent``; anything else is echoed as the artifact of a completed task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import uvicorn
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import (
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskState,
+    TaskStatus,
+)
+from starlette.applications import Starlette
+
+
+@dataclass
+class SdkExecutor(AgentExecutor):
+    """Does what the first word says; ``silence`` ends the wait of ``silent``."""
+
+    silence: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        word, _, rest = context.get_user_input().partition(" ")
+        if word == "message":
+            reply = Message(
+                message_id=f"{context.context_id}-reply",
+                role=Role.ROLE_AGENT,
+                context_id=context.context_id,
+                parts=[Part(text=rest or "hello")],
+            )
+            await event_queue.enqueue_event(reply)
+            return
+        task_id, context_id = context.task_id or "", context.context_id or ""
+        if context.current_task is None:
+            status = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+            history = [context.message] if context.message else []
+            made = Task(id=task_id, context_id=context_id, status=status, history=history)
+            await event_queue.enqueue_event(made)
+        await self._work(TaskUpdater(event_queue, task_id, context_id), word, rest, context)
+
+    async def _work(
+        self, updater: TaskUpdater, word: str, rest: str, context: RequestContext
+    ) -> None:
+        await updater.start_work()
+        match word:
+            case "ask":
+                await updater.requires_input(updater.new_agent_message([Part(text=rest)]))
+            case "auth":
+                await updater.requires_auth(updater.new_agent_message([Part(text=rest)]))
+            case "silent":
+                await self.silence.wait()
+                await updater.complete()
+            case "chunks":
+                total = int(rest)
+                for number in range(1, total + 1):
+                    await updater.add_artifact(
+                        [Part(text=f"chunk-{number} ")],
+                        artifact_id="artifact-1",
+                        append=number > 1,
+                        last_chunk=number == total,
+                    )
+                await updater.complete()
+            case _:
+                await updater.add_artifact(
+                    [Part(text=context.get_user_input())], artifact_id="artifact-1"
+                )
+                await updater.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+
+def build_card(url: str) -> AgentCard:
+    """One JSON-RPC 1.0 interface at ``url``."""
+    return AgentCard(
+        name="sdk",
+        description="An agent of the SDK.",
+        version="1.0.0",
+        supported_interfaces=[
+            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=["text/plain"],
+        default_output_modes=["text/plain"],
+        skills=[AgentSkill(id="echo", name="echo", description="Echoes.", tags=["test"])],
+    )
+
+
+@asynccontextmanager
+async def run_sdk_agent() -> AsyncGenerator[str, None]:
+    """Serves the agent on a free loopback port and gives its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        card = build_card(url + "/")
+        executor = SdkExecutor()
+        handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
+        routes = [*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/")]
+        config = uvicorn.Config(
+            Starlette(routes=routes), log_level="error", lifespan="off", timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            # The listener accepts already: a request waits in its backlog until the server is up.
+            yield url
+        finally:
+            executor.silence.set()
+            server.should_exit = True
+            await serving

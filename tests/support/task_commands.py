@@ -1,0 +1,163 @@
+"""Commands to a task, made at random or one of each, and a small stream that folds what they lead to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from passerelle.core import task as tasks
+from passerelle.core.errors import CallerError
+from passerelle.core.events import Event, Fact
+from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy, Scope, Worker
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
+from passerelle.core.status import Delivery, Status
+from passerelle.core.task_commands import (
+    AcceptTask,
+    ArchiveTask,
+    BlockTask,
+    CompleteTask,
+    ConfirmCancel,
+    CreateTask,
+    EndRun,
+    EndWait,
+    FailRun,
+    FailTask,
+    LinkTask,
+    LoseTask,
+    ObserveArtifact,
+    ObserveOutput,
+    ObserveStatus,
+    PauseTask,
+    PrepareTask,
+    QueueTask,
+    RecordDelivery,
+    RequestCancel,
+    ResumeTask,
+    RetryTask,
+    SendInput,
+    StartRun,
+    TaskCommand,
+    TimeOutTask,
+    UpdateTask,
+    WaitFor,
+)
+from passerelle.core.task_fold import evolve
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import format_ms
+
+SCOPE = Scope("se_1", "th_1", "turn_1", "task_1")
+FAILURE = Failure("peer_failed", ErrorCategory.PEER, "it broke")
+CREATED = say.TaskCreated(
+    objective="say hello",
+    title="say hello",
+    kind="echo",
+    family="delegation",
+    requested_by="owner",
+    owner="pr_1",
+    tenant="default",
+    context_id="ctx_1",
+)
+STARTED = say.TaskAttemptStarted(
+    ordinal=1,
+    worker=Worker("agent", "echo"),
+    native_protocol="a2a/1.0",
+    delivery_mechanism="unary",
+    message_id="m-1",
+    retry_policy=RetryPolicy(),
+    reason="first",
+    remote_context_id="rctx_1",
+)
+ARTIFACT = ArtifactChanged(
+    artifact_id="art_1", name_at_peer="a", version=1, sha256="0" * 64, size=3, parts=1
+)
+
+ONE_OF_EACH: tuple[TaskCommand, ...] = (
+    CreateTask(SCOPE, CREATED),
+    AcceptTask(),
+    QueueTask("peer:echo", "busy", 1),
+    PrepareTask("card"),
+    StartRun("run_1", STARTED),
+    SendInput(ModelRequested("echo", "SendMessage", "m-2")),
+    ObserveStatus(Status.RUNNING, RunStatus(native_status="W", text="at it"), "step_1"),
+    ObserveOutput("artifact a", "step_2", 1),
+    ObserveArtifact(ARTIFACT, "step_3"),
+    WaitFor(say.TaskWaiting("input", Status.WAITING_INPUT, action_ids=("act_1",))),
+    EndWait("answered"),
+    BlockTask(say.TaskBlocked("task_2", "dependency", "waits for task_2")),
+    PauseTask("owner"),
+    ResumeTask("go on"),
+    EndRun("TASK_STATE_COMPLETED"),
+    FailRun(Status.FAILED, FAILURE),
+    RecordDelivery("facade", Delivery.DELIVERED),
+    CompleteTask(say.TaskCompleted("TASK_STATE_COMPLETED", (), (), Delivery.DELIVERED)),
+    FailTask(FAILURE),
+    RetryTask(say.TaskRetrying("peer_failed", 2)),
+    LoseTask(format_ms(0), "out of reach"),
+    RequestCancel(say.TaskCancelRequested("owner", "user", "active_run")),
+    ConfirmCancel(say.TaskCancelled("owner", "user")),
+    TimeOutTask(say.TaskTimedOut("total", 1000)),
+    UpdateTask({"title": {"old": "say hello", "new": "hello"}}),
+    LinkTask(say.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
+    ArchiveTask("archive/1"),
+)
+
+STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])
+WAITS = st.sampled_from(
+    [
+        say.TaskWaiting("input", Status.WAITING_INPUT),
+        say.TaskWaiting("permission", Status.WAITING_PERMISSION),
+        say.TaskWaiting("resource", Status.WAITING_RESOURCE),
+    ]
+)
+COMMANDS: st.SearchStrategy[TaskCommand] = st.one_of(
+    st.sampled_from(ONE_OF_EACH[1:]),
+    st.builds(
+        ObserveStatus,
+        STATUSES,
+        st.builds(RunStatus, native_status=st.sampled_from(["A", "B"])),
+        st.just("step_9"),
+    ),
+    st.builds(WaitFor, WAITS),
+    st.builds(StartRun, st.sampled_from(["run_1", "run_2", "run_3"]), st.just(STARTED)),
+)
+
+
+@dataclass(slots=True)
+class Story:
+    """A task and the stream of its events, one command after the other."""
+
+    state: TaskRecord | None = None
+    events: list[Event] = field(default_factory=list[Event])
+
+    def tell(self, command: TaskCommand) -> list[Fact]:
+        """Decides, folds and keeps; refused commands raise and change nothing."""
+        facts = tasks.decide(self.state, command)
+        for fact in facts:
+            sequence = len(self.events) + 1
+            event = Event(f"ev_{sequence}", format_ms(sequence * 1000), "rt_1", fact, sequence)
+            self.events.append(event)
+            self.state = evolve(self.state, event)
+        return facts
+
+    def find_refusal(self, command: TaskCommand) -> CallerError | None:
+        """Tells it; why it was not taken, or None."""
+        try:
+            self.tell(command)
+        except CallerError as error:
+            return error
+        return None
+
+    def try_to(self, command: TaskCommand) -> bool:
+        """Whether the command was taken."""
+        return self.find_refusal(command) is None
+
+
+def make_story(*commands: TaskCommand) -> Story:
+    """A task that was created and told ``commands``."""
+    story = Story()
+    story.tell(CreateTask(SCOPE, CREATED))
+    for command in commands:
+        story.tell(command)
+    return story

@@ -1,0 +1,100 @@
+"""A proxy between a client and a server that breaks things on purpose.
+
+It stands on loopback before a TCP address or a unix socket and can let a call through and swallow the
+reply, hold everything back, or cut every connection: the ways in which the outcome of a write is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+CHUNK = 65_536
+
+
+@dataclass(slots=True, eq=False)
+class FaultProxy:
+    """``swallow`` > 0: that many chunks of the server are dropped, each cutting its connection.
+
+    While ``open`` is not set, nothing passes in either direction (half-open peers, long pauses); ``held``
+    counts the pipes that wait.
+    """
+
+    upstream: str
+    port: int = 0
+    swallow: int = 0
+    swallowed: int = 0
+    accepted: int = 0
+    held: int = 0
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    writers: set[asyncio.StreamWriter] = field(default_factory=set["asyncio.StreamWriter"])
+
+    @property
+    def url(self) -> str:
+        """What a store is opened with."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    def cut(self) -> None:
+        """Ends every connection at once, without a goodbye."""
+        for writer in list(self.writers):
+            cast("asyncio.Transport", writer.transport).abort()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One client: two pipes, which end together."""
+        self.accepted += 1
+        try:
+            far_reader, far_writer = await self._connect()
+        except OSError:
+            writer.close()
+            return
+        self.writers |= {writer, far_writer}
+        up = asyncio.create_task(self._pipe(reader, far_writer, replies=False))
+        down = asyncio.create_task(self._pipe(far_reader, writer, replies=True))
+        try:
+            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (up, down):
+                task.cancel()
+            await asyncio.gather(up, down, return_exceptions=True)
+            self.writers -= {writer, far_writer}
+            for end in (writer, far_writer):
+                end.close()
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if self.upstream.startswith("/"):
+            return await asyncio.open_unix_connection(self.upstream)
+        host, _, port = self.upstream.rpartition(":")
+        return await asyncio.open_connection(host, int(port))
+
+    async def _pipe(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
+    ) -> None:
+        while chunk := await reader.read(CHUNK):
+            self.held += 1
+            await self.open.wait()
+            self.held -= 1
+            if replies and self.swallow > 0:
+                self.swallow -= 1
+                self.swallowed += 1
+                return
+            writer.write(chunk)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def fault_proxy(upstream: str) -> AsyncGenerator[FaultProxy]:
+    """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket."""
+    proxy = FaultProxy(upstream)
+    proxy.open.set()
+    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]
+    try:
+        yield proxy
+    finally:
+        proxy.open.set()
+        listener.close()
+        proxy.cut()
+        await listener.wait_closed()

@@ -1,0 +1,27 @@
+"""Where cursors are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from passerelle.channels.client_cursors import FileCursors, MemoryCursors
+
+
+def test_a_file_gives_back_whole_cursors_to_the_next_process(tmp_path: Path) -> None:
+    path = tmp_path / "cursors.json"
+    first = FileCursors(path)
+    assert first.load("inbox") is None
+    first.save("inbox", "6a77b89f.1.d1b96cc6")
+    first.save("session:x", "6a77b89f.2.d1b96cc6")
+    first.save("inbox", "6a77b89f.3.d1b96cc6")
+    second = FileCursors(path)
+    assert second.load("inbox") == "6a77b89f.3.d1b96cc6"
+    assert second.load("session:x") == "6a77b89f.2.d1b96cc6"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["cursors.json"]
+
+
+def test_memory_forgets_with_the_process() -> None:
+    cursors = MemoryCursors()
+    cursors.save("inbox", "6a77b89f.1.d1b96cc6")
+    assert cursors.load("inbox") == "6a77b89f.1.d1b96cc6"
+    assert MemoryCursors().load("inbox") is None

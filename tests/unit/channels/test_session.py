@@ -1,0 +1,409 @@
+"""The connection machine: every pair of phase and input, and each rule by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from passerelle.channels import session
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.cursor import Cursor, GapReason
+from passerelle.channels.frames import (
+    Ack,
+    Answer,
+    AskSnapshot,
+    Call,
+    ClientBeat,
+    ClientFrame,
+    Drain,
+    Failure,
+    Gap,
+    Hello,
+    Live,
+    Refusal,
+    ServerBeat,
+    Snapshot,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Unsubscribed,
+    Welcome,
+)
+from passerelle.channels.inputs import (
+    AckJudged,
+    Admitted,
+    Answered,
+    Delivered,
+    DrainAsked,
+    Ended,
+    Input,
+    Left,
+    Received,
+    Ticked,
+    Told,
+    Undecodable,
+)
+from passerelle.channels.limits import Limits
+from passerelle.channels.outputs import (
+    Admit,
+    Close,
+    Execute,
+    Open,
+    Output,
+    Release,
+    Send,
+    StoreAcks,
+    TakeSnapshot,
+)
+from passerelle.channels.session import ACCEPTS, Phase, State
+
+EPOCH = "0000000a"
+NAME = "session:se_1"
+HELLO = Hello(1, "t", "phone", None, "ui", "", frozenset(), None, (Subscribe(NAME),))
+WELCOME = Welcome("cn", "ch", 1, "pr", (), 25, 35, {}, "r", "now", (), pending_more=False)
+
+
+def at(sequence: int, epoch: str = EPOCH) -> Cursor:
+    return Cursor(epoch, sequence, f"{sequence:08x}")
+
+
+def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[Output]]:
+    outputs: list[Output] = []
+    for one in inputs:
+        state, more = session.step(state, one, now_s)
+        outputs += more
+    return state, outputs
+
+
+def opened(limits: Limits | None = None, told: int | None = 20) -> State:
+    """An open connection that follows one stream and was told up to ``told``."""
+    state, _ = run(
+        session.start(limits or Limits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
+    )  # fmt: skip
+    state, _ = run(state, Received(Subscribe(NAME)))
+    if told is not None:
+        state, _ = run(state, Told(Subscribed(NAME, "resumed", at(told), dense=True, missed=0)))
+    return state
+
+
+def sent(outputs: list[Output]) -> list[object]:
+    return [output.frame for output in outputs if isinstance(output, Send)]
+
+
+def closes(outputs: list[Output]) -> list[CloseCode]:
+    return [output.code for output in outputs if isinstance(output, Close)]
+
+
+def test_every_input_is_listed_for_the_open_phase_or_for_the_one_before() -> None:
+    kinds = set(get_args(Input))
+    assert ACCEPTS[Phase.OPEN] | ACCEPTS[Phase.ADMITTING] == kinds
+    assert set(ACCEPTS) == set(Phase)
+
+
+INPUTS: list[Input] = [
+    Received(Subscribe(NAME)),
+    Undecodable(Refusal("malformed", "no", fatal=True)),
+    Admitted(WELCOME),
+    Told(Live(NAME, at(3), 0)),
+    Delivered(NAME, at(3)),
+    AckJudged(NAME, "stale_generation"),
+    Answered(Answer("1", {})),
+    Ticked(),
+    DrainAsked(0, 0),
+    Ended(CloseCode.RESTART),
+    Left(),
+]
+
+
+@pytest.mark.requirement("I6", "CHN-9")
+@pytest.mark.parametrize("given_input", INPUTS, ids=lambda one: type(one).__name__)
+def test_a_closed_connection_decides_nothing(given_input: Input) -> None:
+    closed, _ = run(opened(), Ended(CloseCode.RESTART))
+    assert closed.phase is Phase.CLOSED
+    assert session.step(closed, given_input, 1e9) == (closed, ())
+
+
+@pytest.mark.requirement("I6", "CHN-9")
+@pytest.mark.parametrize("end", [Left(), Ended(CloseCode.TOO_SLOW), Ticked()])
+def test_the_end_of_a_connection_asks_for_nothing_but_its_acks(end: Input) -> None:
+    state, _ = run(opened(), Received(Call("1", "submit_turn", "k", {})))
+    _, outputs = run(state, end, now_s=1e6)
+    assert {type(output) for output in outputs} <= {StoreAcks, Send, Close}
+
+
+@pytest.mark.requirement("CHN-11")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Subscribe(NAME),
+        Ack({NAME: at(1)}),
+        ClientBeat(1),
+        Call("1", "x", None, {}),
+        Unsubscribe(NAME),
+    ],
+)
+def test_before_hello_every_other_frame_ends_the_connection(frame: ClientFrame) -> None:
+    state, outputs = run(session.start(Limits(), 0), Received(frame))
+    assert state.phase is Phase.CLOSED
+    assert closes(outputs) == [CloseCode.MALFORMED]
+    assert {type(output) for output in outputs} == {Send, Close}
+
+
+def test_hello_is_looked_at_before_anything_is_opened() -> None:
+    state, outputs = run(session.start(Limits(), 0), Received(HELLO))
+    assert (state.phase, outputs) == (Phase.ADMITTING, [Admit(HELLO)])
+    state, outputs = run(state, Admitted(WELCOME))
+    assert outputs == [Send(WELCOME), Open(Subscribe(NAME))]
+    _, outputs = run(state, Received(HELLO))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [
+        "forbidden_frame"
+    ]
+
+
+def test_no_hello_in_time_closes() -> None:
+    state = session.start(Limits(), 0)
+    assert session.next_tick_s(state) == 10
+    assert session.step(state, Ticked(), 9.9) == (state, ())
+    _, outputs = run(state, Ticked(), now_s=10)
+    assert closes(outputs) == [CloseCode.NO_HELLO]
+
+
+@pytest.mark.requirement("CHN-10")
+def test_silence_closes_and_any_frame_is_a_sign_of_life() -> None:
+    state, _ = run(opened(), Received(ClientBeat(1)), now_s=30)
+    state, outputs = run(state, Ticked(), now_s=64.9)
+    assert outputs == []
+    _, outputs = run(state, Ticked(), now_s=65)
+    assert closes(outputs) == [CloseCode.HEARTBEAT_MISSED]
+
+
+@pytest.mark.requirement("CHN-5")
+def test_an_ack_is_stored_at_once_and_then_at_most_once_per_interval() -> None:
+    state, outputs = run(opened(), Received(Ack({NAME: at(10)})), now_s=5)
+    assert outputs == [StoreAcks({NAME: at(10)})]
+    state, outputs = run(
+        state, Received(Ack({NAME: at(12)})), Received(Ack({NAME: at(11)})), now_s=5.2
+    )
+    assert outputs == []
+    assert session.next_tick_s(state) == 6
+    state, outputs = run(state, Ticked(), now_s=6)
+    assert outputs == [StoreAcks({NAME: at(12)})]
+    assert run(state, Ticked(), now_s=8)[1] == []
+
+
+@pytest.mark.requirement("CHN-5")
+@pytest.mark.parametrize(
+    ("cursor", "code"),
+    [
+        (at(21), "ack_ahead"),
+        (Cursor(EPOCH, 20, "ffffffff"), "ack_ahead"),
+        (at(3, "0000000b"), "ack_epoch"),
+    ],
+)
+def test_an_ack_that_was_never_given_out_is_refused(cursor: Cursor, code: str) -> None:
+    _, outputs = run(opened(), Received(Ack({NAME: cursor})))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [code]
+    assert not [output for output in outputs if isinstance(output, StoreAcks)]
+
+
+def test_an_ack_of_a_stream_that_is_not_followed_is_refused() -> None:
+    _, outputs = run(opened(), Received(Ack({"inbox": at(1)})))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [
+        "not_subscribed"
+    ]
+
+
+def test_an_ack_between_a_new_subscription_and_its_answer_means_nothing() -> None:
+    state, _ = run(opened(), Received(Subscribe(NAME)))
+    assert run(state, Received(Ack({NAME: at(3)})))[1] == []
+
+
+@pytest.mark.requirement("CHN-5")
+@pytest.mark.parametrize(
+    "end",
+    [Left(), Ended(CloseCode.RESTART), DrainAsked(0, 0), Received(Unsubscribe(NAME)),
+     Told(Unsubscribed(NAME, "forbidden"))],
+)  # fmt: skip
+def test_acks_that_wait_are_stored_before_the_end(end: Input) -> None:
+    state, _ = run(opened(), Received(Ack({NAME: at(10)})), Received(Ack({NAME: at(15)})))
+    state, outputs = run(state, end)
+    assert outputs[0] == StoreAcks({NAME: at(15)}) if outputs else False
+    assert state.acks == {}
+
+
+@pytest.mark.requirement("CHN-9")
+def test_an_ack_of_an_older_generation_ends_the_connection() -> None:
+    _, outputs = run(opened(), AckJudged(NAME, "stale_generation"))
+    assert closes(outputs) == [CloseCode.SUPERSEDED]
+
+
+def test_a_heartbeat_is_answered_and_moves_what_is_caught_up() -> None:
+    beat = Received(ClientBeat(7, {NAME: at(20)}), {NAME: at(25)})
+    state, outputs = run(opened(), beat)
+    assert outputs == [StoreAcks({NAME: at(20)}), Send(ServerBeat(7, {NAME: at(25)}))]
+    assert state.told[NAME] == at(25)
+    _, outputs = run(state, beat)
+    assert sent(outputs) == [ServerBeat(7)]
+
+
+def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
+    state, _ = run(opened(), Delivered(NAME, at(22)), Delivered(NAME, at(21)))
+    assert state.told[NAME] == at(22)
+    state, outputs = run(state, Told(Snapshot(NAME, at(18), {})))
+    assert (state.told[NAME], len(outputs)) == (at(18), 1)
+    gap = Gap(NAME, GapReason.EPOCH, None, None, None, "inline")
+    state, _ = run(state, Told(gap), Told(Snapshot(NAME, at(2, "0000000b"), {})))
+    assert state.told[NAME] == at(2, "0000000b")
+
+
+def test_streams_are_opened_replaced_released_and_bounded() -> None:
+    state, outputs = run(opened(Limits(subscriptions=1)), Received(Subscribe(NAME, full=True)))
+    assert outputs == [Open(Subscribe(NAME, full=True))]
+    _, outputs = run(state, Received(Subscribe("inbox")))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == ["limit"]
+    state, outputs = run(state, Received(Unsubscribe(NAME)))
+    assert outputs == [Release(NAME)]
+    _, outputs = run(state, Received(Unsubscribe(NAME)), Received(AskSnapshot(NAME)))
+    assert [type(output) for output in outputs] == [Send, Send]
+
+
+def test_a_refused_stream_is_not_followed() -> None:
+    state, _ = run(opened(told=None), Told(Refusal("not_found", "no", "sub", NAME)))
+    assert NAME not in state.told
+
+
+def test_a_snapshot_is_taken_for_a_stream_that_is_followed() -> None:
+    assert run(opened(), Received(AskSnapshot(NAME, "4")))[1] == [
+        TakeSnapshot(AskSnapshot(NAME, "4"))
+    ]
+
+
+def test_reading_stops_at_the_bound_of_open_calls_and_goes_on_with_an_answer() -> None:
+    state = opened(Limits(calls=2))
+    for number in ("1", "2"):
+        state, outputs = run(state, Received(Call(number, "get_task", None, {})))
+        assert outputs == [Execute(Call(number, "get_task", None, {}))]
+    assert state.is_saturated
+    state, outputs = run(state, Answered(Failure("1", "not_found", "no")))
+    assert (state.is_saturated, len(outputs)) == (False, 1)
+
+
+def test_an_id_of_an_open_call_is_not_taken_twice() -> None:
+    state, _ = run(opened(), Received(Call("1", "x", None, {})))
+    _, outputs = run(state, Received(Call("1", "y", None, {})))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == ["duplicate_id"]
+
+
+def test_acks_and_heartbeats_are_not_counted_and_other_frames_are() -> None:
+    state = opened(Limits(frames_per_window=3))
+    beats = [Received(ClientBeat(n)) for n in range(50)]
+    state, outputs = run(state, *beats, now_s=20)
+    assert closes(outputs) == []
+    subscribes = [Received(Subscribe(NAME))] * 3
+    state, outputs = run(state, *subscribes, now_s=20)
+    assert closes(outputs) == []
+    assert closes(run(state, Received(Subscribe(NAME)), now_s=20)[1]) == [CloseCode.RATE_LIMIT]
+    assert closes(run(state, Received(Subscribe(NAME)), now_s=30)[1]) == []
+
+
+def test_many_refusals_close_and_say_why() -> None:
+    refusal = Undecodable(Refusal("forbidden_frame", "no", of="ev"))
+    state, outputs = run(opened(), *[refusal] * 7)
+    assert closes(outputs) == []
+    _, outputs = run(state, refusal)
+    assert closes(outputs) == [CloseCode.REPEATED_REFUSALS]
+    last = sent(outputs)[-1]
+    assert isinstance(last, Refusal)
+    assert last.fatal
+
+
+def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
+    state, outputs = run(opened(), DrainAsked(2_000, 5_000), now_s=10)
+    assert sent(outputs) == [Drain(2_000, 5_000)]
+    assert session.next_tick_s(state) == 17
+    assert closes(run(state, Ticked(), now_s=16.9)[1]) == []
+    assert closes(run(state, Ticked(), now_s=17)[1]) == [CloseCode.DRAIN]
+    assert closes(run(session.start(Limits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
+
+
+CURSORS = st.builds(at, st.integers(0, 30), st.sampled_from([EPOCH, "0000000b"]))
+STREAMS = st.sampled_from([NAME, "inbox", "task:x"])
+FRAMES: st.SearchStrategy[ClientFrame] = st.one_of(
+    st.just(HELLO),
+    st.builds(Subscribe, STREAMS),
+    st.builds(Unsubscribe, STREAMS),
+    st.builds(AskSnapshot, STREAMS),
+    st.builds(Ack, st.dictionaries(STREAMS, CURSORS, min_size=1)),
+    st.builds(ClientBeat, st.integers(0, 9), st.dictionaries(STREAMS, CURSORS)),
+    st.builds(Call, st.sampled_from("123"), st.just("get_task"), st.none(), st.just({})),
+)
+ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
+    st.builds(Received, FRAMES, st.dictionaries(STREAMS, CURSORS)),
+    st.builds(Undecodable, st.builds(Refusal, st.just("x"), st.just("y"), fatal=st.booleans())),
+    st.just(Admitted(WELCOME)),
+    st.builds(Told, st.builds(Live, STREAMS, CURSORS, st.just(0))),
+    st.builds(Told, st.builds(Snapshot, STREAMS, CURSORS, st.just({}))),
+    st.builds(Told, st.builds(Unsubscribed, STREAMS, st.just("gone"))),
+    st.builds(Delivered, STREAMS, CURSORS),
+    st.builds(AckJudged, STREAMS, st.sampled_from(["stored", "ack_epoch", "ack_ahead"])),
+    st.builds(Answered, st.builds(Answer, st.sampled_from("123"), st.just({}))),
+    st.just(Ticked()),
+    st.just(DrainAsked(2_000, 5_000)),
+    st.just(Ended(CloseCode.RESTART)),
+    st.just(Left()),
+)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(ANY_INPUT, st.floats(0, 5)), max_size=40))
+def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, float]]) -> None:
+    state, now_s, closed, admitted = session.start(Limits(), 0), 0.0, False, False
+    issued: dict[tuple[str, str], int] = {}
+    for one, later_s in inputs:
+        now_s += later_s
+        state, outputs = session.step(state, one, now_s)
+        assert not (closed and outputs), "something was done after the close"
+        for output in outputs:
+            if isinstance(output, Open | Execute | StoreAcks | TakeSnapshot | Release):
+                assert admitted, "something was done before the welcome"
+            if isinstance(output, StoreAcks):
+                for name, cursor in output.cursors.items():
+                    assert cursor.sequence <= issued[name, cursor.epoch], "never given out"
+            admitted = admitted or output == Send(WELCOME)
+        for name, told in state.told.items():
+            if told is not None:
+                issued[name, told.epoch] = max(issued.get((name, told.epoch), 0), told.sequence)
+        closed = closed or state.phase is Phase.CLOSED
+        assert len([output for output in outputs if isinstance(output, Close)]) <= 1
+
+
+@pytest.mark.requirement("CHN-5")
+@pytest.mark.parametrize("why", ["ack_epoch", "ack_ahead"])
+def test_what_the_store_refuses_is_told(why: Literal["ack_epoch", "ack_ahead"]) -> None:
+    state, outputs = run(opened(), AckJudged(NAME, why))
+    assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [why]
+    assert run(state, AckJudged(NAME, "stored"))[1] == []
+
+
+def test_a_delivery_of_a_stream_that_was_left_changes_nothing() -> None:
+    state, _ = run(opened(), Received(Unsubscribe(NAME)))
+    assert run(state, Delivered(NAME, at(30)))[0] == state
+
+
+def test_a_drain_while_the_credential_is_looked_at_only_sets_the_time() -> None:
+    state, _ = run(session.start(Limits(), 0), Received(HELLO))
+    state, outputs = run(state, DrainAsked(1_000, 0), now_s=1)
+    assert (outputs, session.next_tick_s(state)) == ([], 2)
+    assert closes(run(state, Ticked(), now_s=2)[1]) == [CloseCode.DRAIN]
+
+
+def test_a_failure_to_decode_before_hello_ends_the_connection() -> None:
+    state, outputs = run(
+        session.start(Limits(), 0), Undecodable(Failure("1", "invalid_input", "no"))
+    )
+    assert state.phase is Phase.GREETING
+    assert len(sent(outputs)) == 1

@@ -1,0 +1,47 @@
+"""Views: what is shown to whom, read without decoding a payload."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.channels.views import (
+    FullView,
+    PlainView,
+    TaskView,
+    View,
+    is_dense,
+    read_header,
+    read_task,
+    shows,
+)
+from passerelle.core.ports import Entry
+from tests.unit.channels.history import envelope
+
+
+def make(kind: str, task: str | None) -> Entry:
+    return Entry(1, "ev_1", kind, "00000000", envelope(1, "ev_1", kind, task))
+
+
+@pytest.mark.parametrize(
+    ("view", "shown"),
+    [
+        (FullView(), [True, True, True, True]),
+        (PlainView(), [True, True, False, True]),
+        (TaskView("task_x"), [True, False, False, False]),
+    ],
+)
+def test_a_view_shows_its_events_and_no_others(view: View, shown: list[bool]) -> None:
+    entries = [
+        make("task.progress", "task_x"),
+        make("task.progress", "task_y"),
+        make("reasoning.delta", "task_x"),
+        make("session.created", None),
+    ]
+    assert [shows(view, entry) for entry in entries] == shown
+    assert is_dense(view) is isinstance(view, FullView)
+
+
+def test_a_payload_is_not_looked_into() -> None:
+    data = b'{"sequence":1,"toolCallId":"\\",\\"payload\\":\\"","taskId":"task_x","payload":{"taskId":"task_y" broken'
+    assert read_task(data) == "task_x"
+    assert read_header(b'{"sequence":1}') == {"sequence": 1}

@@ -1,0 +1,727 @@
+"""The approval machine, row by row: what is allowed, what follows, and how each refusal is told."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import ClassVar, get_args
+
+import pytest
+
+from passerelle.core.approval import (
+    TABLE,
+    decide,
+    evolve,
+    find_not_after,
+    find_replay,
+    folds_action,
+    render_table,
+)
+from passerelle.core.approval_commands import (
+    ActionCommand,
+    Answer,
+    BeginReturn,
+    CancelAction,
+    Expire,
+    FailReturn,
+    FinishReturn,
+    OpenAction,
+    RetryReturn,
+    SupersedeAction,
+)
+from passerelle.core.approval_guards import MAX_LIFETIME_MS
+from passerelle.core.approval_record import ActionRecord, ActionState, ReturnState
+from passerelle.core.errors import (
+    ActionClosed,
+    CallerError,
+    Forbidden,
+    InvalidContent,
+    InvalidInput,
+    NotFound,
+    StaleAnswer,
+    UnknownOption,
+    UnsupportedOperation,
+)
+from passerelle.core.events import Fact, OpaquePayload, VendorPayload, encode_event
+from passerelle.core.facts import Scope
+from passerelle.core.payloads.approval import (
+    ActionRequired,
+    ActionResolved,
+    ChannelPermissionForwarded,
+    ChannelPermissionReturned,
+    PermissionRequested,
+    PermissionResolved,
+)
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.principal import Principal
+from passerelle.core.principal import Scope as Right
+from tests.support.approvals import (
+    CANCEL,
+    HOUR_MS,
+    NOW_MS,
+    OTHER_DEVICE,
+    OWNER,
+    REPLY,
+    SCOPE,
+    Stream,
+    make_answer,
+    make_id,
+    make_input,
+    make_request,
+)
+
+COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] = {
+    OpenAction: lambda record: OpenAction(record.request, SCOPE),
+    Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
+    Expire: lambda _record: Expire(),
+    CancelAction: lambda _record: CancelAction("task_cancelled"),
+    SupersedeAction: lambda _record: SupersedeAction(make_id("act", 2)),
+    BeginReturn: lambda _record: BeginReturn(),
+    FinishReturn: lambda _record: FinishReturn("TASK_STATE_WORKING"),
+    FailReturn: lambda _record: FailReturn("stale"),
+    RetryReturn: lambda _record: RetryReturn(),
+}
+RETURNING = (BeginReturn, FinishReturn, FailReturn, RetryReturn)
+
+
+def reach(state: str, returned: str = "none") -> Stream:
+    """A stream whose record stands in ``state`` and ``returned``."""
+    stream = Stream()
+    waits = make_request().remote if returned != "none" else None
+    if state == "answered":
+        stream.open(make_input(remote=waits))
+        stream.tell(make_answer(stream.now, "answer", content={"text": "42"}))
+    elif state == "cancelled" and returned != "none":
+        stream.open(make_input(remote=waits))
+        stream.tell(make_answer(stream.now, "cancel"))
+    else:
+        stream.open(make_request(remote=waits))
+        stream.now_ms += HOUR_MS
+        closing: dict[str, ActionCommand] = {
+            "allowed": make_answer(stream.now, "allow"),
+            "rejected": make_answer(stream.now, "reject"),
+            "expired": Expire(),
+            "cancelled": CancelAction("task_cancelled"),
+            "superseded": SupersedeAction(make_id("act", 2)),
+        }
+        if state in closing:
+            stream.tell(closing[state])
+    path: dict[str, list[ActionCommand]] = {
+        "returning": [BeginReturn()],
+        "returned": [BeginReturn(), FinishReturn("TASK_STATE_WORKING")],
+        "undeliverable": [BeginReturn(), FailReturn("stale")],
+    }
+    for command in path.get(returned, []):
+        stream.tell(command)
+    assert (stream.now.state, stream.now.return_state) == (state, returned)
+    return stream
+
+
+STATES = ("pending", "allowed", "rejected", "answered", "expired", "cancelled", "superseded")
+RETURNED = ("owed", "returning", "returned", "undeliverable")
+PLACES = [(state, "none") for state in STATES] + [
+    (state, returned)
+    for state in ("allowed", "rejected", "answered", "expired", "cancelled")
+    for returned in RETURNED
+]
+
+
+def test_the_table_speaks_of_every_command_and_of_no_unknown_state() -> None:
+    assert set(TABLE) == set(get_args(ActionCommand)) == set(COMMANDS)
+    # get_args of a nested literal union: the states are spelled out here, so that none slips in unseen.
+    known = {None, *STATES, *get_args(ReturnState)}
+    for rows in TABLE.values():
+        assert set(rows) <= known
+        assert {target for targets in rows.values() for target in targets} <= known
+    assert ActionState is not None
+
+
+@pytest.mark.requirement("CMD-14", "I7")
+@pytest.mark.parametrize("kind", list(COMMANDS))
+@pytest.mark.parametrize(("state", "returned"), PLACES)
+def test_every_pair_is_a_row_of_the_table_or_a_typed_refusal(
+    state: str, returned: str, kind: type[ActionCommand]
+) -> None:
+    stream = reach(state, returned)
+    before = stream.now
+    stand = before.return_state if kind in RETURNING else before.state
+    targets = TABLE[kind].get(stand)
+    command = COMMANDS[kind](before)
+    stream.now_ms = NOW_MS + HOUR_MS
+    if targets is None:
+        with pytest.raises(CallerError) as refusal:
+            stream.tell(command)
+        assert stream.now is before
+        late = kind not in (*RETURNING, OpenAction) and state != "pending"
+        assert isinstance(refusal.value, ActionClosed) is late
+        return
+    stream.tell(command)
+    after = stream.now
+    assert (after.return_state if kind in RETURNING else after.state) in targets
+    assert after.rev == before.rev + (kind not in RETURNING)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in COMMANDS if kind is not OpenAction])
+def test_a_question_that_does_not_exist_takes_nothing_but_its_opening(
+    kind: type[ActionCommand],
+) -> None:
+    example = Stream().open()
+    with pytest.raises(NotFound):
+        decide(None, COMMANDS[kind](example), NOW_MS)
+    assert (set(TABLE[kind]) & {None}) == set()
+
+
+def test_a_question_is_opened_once() -> None:
+    stream = Stream()
+    record = stream.open()
+    assert (record.state, record.rev, record.first_seq, record.return_state) == (
+        "pending",
+        1,
+        1,
+        "none",
+    )
+    with pytest.raises(InvalidInput, match="actionId"):
+        stream.tell(OpenAction(record.request, SCOPE))
+
+
+@pytest.mark.requirement("EVC-10", "EXT-1")
+def test_a_permission_is_announced_beside_the_action_and_plain_input_is_not() -> None:
+    permission = [type(fact.payload) for fact in decide(None, OpenAction(make_request(), SCOPE), 0)]
+    assert permission == [ActionRequired, PermissionRequested]
+    plain = [type(fact.payload) for fact in decide(None, OpenAction(make_input(), SCOPE), 0)]
+    assert plain == [ActionRequired]
+
+
+@pytest.mark.requirement("CMD-14", "I7", "EXT-1", "CHN-6")
+def test_one_answer_gives_every_fact_of_the_closing_exactly_once() -> None:
+    stream = Stream()
+    stream.open()
+    facts = stream.tell(make_answer(stream.now, "allow", comment="go"))
+    kinds = [type(fact.payload) for fact in facts]
+    assert kinds == [PermissionResolved, ActionResolved, ChannelPermissionReturned]
+    assert {fact.scope.action_id for fact in facts} == {stream.now.request.action_id}
+    permission, resolved, said = (fact.payload for fact in facts)
+    assert isinstance(permission, PermissionResolved)
+    assert (permission.state, permission.cause, permission.source) == ("allowed", "human", "answer")
+    assert isinstance(resolved, ActionResolved)
+    assert resolved.returns
+    decision = resolved.decision
+    assert (decision.decided_by, decision.device, decision.device_name) == ("ada", "dev-1", "phone")
+    assert (decision.rev, decision.digest, decision.comment) == (1, "sha256:0f", "go")
+    assert isinstance(said, ChannelPermissionReturned)
+    assert (said.direction, said.source, said.accepted) == ("answer", "answer", True)
+    assert (said.outcome, said.channel_id) == ("owed", "dev-1")
+    assert (stream.now.state, stream.now.rev, stream.now.return_state) == ("allowed", 2, "owed")
+
+
+def test_an_answer_in_words_resolves_no_permission() -> None:
+    stream = Stream()
+    stream.open(make_input())
+    facts = stream.tell(make_answer(stream.now, "answer", content={"text": "42"}))
+    assert [type(fact.payload) for fact in facts] == [ActionResolved, ChannelPermissionReturned]
+    assert stream.now.state == "answered"
+
+
+def test_an_answer_in_words_needs_no_option_name() -> None:
+    stream = Stream()
+    stream.open(make_input())
+    stream.tell(make_answer(stream.now, None, content={"text": "42"}))
+    assert stream.now.decision is not None
+    assert stream.now.decision.option_id == "answer"
+
+
+def test_nobody_is_owed_an_answer_when_no_peer_waits() -> None:
+    stream = Stream()
+    stream.open(make_request(remote=None))
+    stream.tell(make_answer(stream.now))
+    assert stream.now.return_state == "none"
+    unanswerable = Stream()
+    remote = make_request().remote
+    assert remote is not None
+    unanswerable.open(make_request(remote=replace(remote, answerable=False)))
+    unanswerable.tell(make_answer(unanswerable.now))
+    assert unanswerable.now.return_state == "none"
+
+
+@pytest.mark.requirement("CMD-14", "CHN-8", "I7")
+@pytest.mark.parametrize("option", ["allow", "reject"])
+def test_second_answer_learns_who_won(option: str) -> None:
+    stream = Stream()
+    record = stream.open()
+    stream.tell(make_answer(record, "allow"))
+    late = make_answer(record, option, who=OTHER_DEVICE, decision_id=make_id("dec", 2))
+    with pytest.raises(ActionClosed) as refusal:
+        stream.tell(late)
+    assert refusal.value.stable_code == "already_resolved"
+    assert refusal.value.winner == {
+        "outcome": "allowed",
+        "optionId": "allow",
+        "decidedBy": "ada",
+        "deviceName": "phone",
+        "decidedAt": "2027-01-15T08:00:00.000Z",
+    }
+
+
+@pytest.mark.requirement("CMD-14")
+def test_the_repeat_of_the_winning_answer_is_told_the_same_and_changes_nothing() -> None:
+    stream = Stream()
+    record = stream.open()
+    winning = make_answer(record, "allow")
+    assert find_replay(stream.record, winning) is None
+    stream.tell(winning)
+    closed = stream.now
+    assert stream.tell(winning) == []
+    assert stream.now is closed
+    assert find_replay(stream.record, winning) is closed.decision
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"option_id": "reject"},
+        {"decision_id": make_id("dec", 2)},
+        {"content": {"text": "other"}},
+    ],
+)
+def test_an_answer_that_differs_from_the_winner_is_no_repeat(changes: dict[str, object]) -> None:
+    stream = Stream()
+    record = stream.open()
+    stream.tell(make_answer(record, "allow"))
+    with pytest.raises(ActionClosed):
+        stream.tell(make_answer(record, "allow", **changes))
+
+
+def test_another_principal_repeats_nothing() -> None:
+    stream = Stream()
+    record = stream.open()
+    stream.tell(make_answer(record, "allow"))
+    stranger = make_answer(record, "allow", who=replace(OWNER, id="bob"))
+    assert find_replay(stream.record, stranger) is None
+
+
+def test_who_comes_after_a_person_that_cancelled_is_told_that_it_was_decided() -> None:
+    stream = reach("cancelled", "owed")
+    late = make_answer(stream.now, "answer", content={"text": "42"}, decision_id=make_id("dec", 2))
+    with pytest.raises(ActionClosed) as refusal:
+        stream.tell(late)
+    assert refusal.value.stable_code == "already_resolved"
+    assert refusal.value.winner["outcome"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (CancelAction("peer_moved_on"), "cancelled"),
+        (SupersedeAction(make_id("act", 2)), "superseded"),
+        (Expire(), "expired"),
+    ],
+)
+def test_a_late_answer_is_told_what_closed_the_question(command: ActionCommand, code: str) -> None:
+    stream = Stream()
+    record = stream.open()
+    stream.now_ms += HOUR_MS
+    stream.tell(command)
+    with pytest.raises(ActionClosed) as refusal:
+        stream.tell(make_answer(record))
+    assert refusal.value.stable_code == code
+    assert refusal.value.winner["decidedBy"] == "gateway"
+    assert refusal.value.winner.get("supersededBy") == (
+        make_id("act", 2) if code == "superseded" else None
+    )
+
+
+@pytest.mark.requirement("I6")
+def test_no_command_stands_for_a_lost_connection() -> None:
+    assert {kind.__name__ for kind in get_args(ActionCommand)} == {
+        "OpenAction",
+        "Answer",
+        "Expire",
+        "CancelAction",
+        "SupersedeAction",
+        "BeginReturn",
+        "FinishReturn",
+        "FailReturn",
+        "RetryReturn",
+    }
+
+
+@pytest.mark.requirement("CHN-6")
+def test_a_timeout_never_allows_and_is_recorded_as_a_timeout() -> None:
+    stream = Stream()
+    stream.open()
+    with pytest.raises(UnsupportedOperation):
+        stream.tell(Expire())
+    stream.now_ms += HOUR_MS
+    facts = stream.tell(Expire())
+    decision = stream.now.decision
+    assert decision is not None
+    assert (decision.outcome, decision.cause, decision.decided_by) == (
+        "expired",
+        "timeout",
+        "gateway",
+    )
+    said = facts[-1].payload
+    assert isinstance(said, ChannelPermissionReturned)
+    assert (said.direction, said.source) == ("answer", "timeout")
+    assert stream.now.return_state == "owed"
+
+
+@pytest.mark.parametrize(
+    ("request_", "option", "cancels"),
+    [
+        (make_request(), None, False),
+        (make_input(), None, True),
+        (make_request(on_timeout="cancel_task"), None, True),
+        (make_input(), "cancel", True),
+        (make_request(), "reject", False),
+    ],
+)
+def test_what_goes_back_is_a_cancel_only_where_it_was_chosen_or_owed_by_a_timeout(
+    request_: object, option: str | None, cancels: object
+) -> None:
+    stream = Stream()
+    stream.open(request_)  # type: ignore[arg-type]  # parametrize has no types
+    stream.now_ms += HOUR_MS
+    stream.tell(Expire() if option is None else make_answer(stream.now, option))
+    assert stream.now.cancels_task is cancels
+
+
+def test_the_end_of_the_asking_owes_nothing_and_cancels_nothing() -> None:
+    for command in (CancelAction("task_cancelled"), SupersedeAction(make_id("act", 2))):
+        stream = Stream()
+        stream.open()
+        assert not stream.now.cancels_task
+        facts = stream.tell(command)
+        assert ChannelPermissionReturned not in {type(fact.payload) for fact in facts}
+        assert (stream.now.return_state, stream.now.cancels_task) == ("none", False)
+
+
+def test_a_decision_without_a_decider_has_the_same_id_at_every_try() -> None:
+    record = Stream().open()
+    first, second = (
+        decide(record, CancelAction("asker_lost"), now) for now in (NOW_MS, NOW_MS + 5)
+    )
+    ids = {
+        fact.payload.decision.decision_id
+        for fact in (*first, *second)
+        if isinstance(fact.payload, ActionResolved)
+    }
+    assert len(ids) == 1
+
+
+class TestAudience:
+    @pytest.mark.parametrize(
+        "stranger",
+        [replace(OWNER, id="bob"), replace(OWNER, tenant="elsewhere")],
+    )
+    def test_another_owners_question_looks_like_none(self, stranger: Principal) -> None:
+        record = Stream().open()
+        with pytest.raises(NotFound):
+            decide(record, make_answer(record, who=stranger), NOW_MS)
+
+    @pytest.mark.requirement("CMD-14", "CHN-8")
+    @pytest.mark.parametrize(
+        "credential",
+        [
+            replace(OWNER, kind="agent"),
+            replace(OWNER, kind="gateway"),
+            replace(OWNER, scopes=frozenset({Right.CALL, Right.READ_APPROVALS})),
+        ],
+    )
+    def test_an_asking_credential_never_decides(self, credential: Principal) -> None:
+        record = Stream().open()
+        with pytest.raises(Forbidden):
+            decide(record, make_answer(record, who=credential), NOW_MS)
+
+    def test_who_may_not_decide_does_not_learn_the_winner_either(self) -> None:
+        stream = Stream()
+        record = stream.open()
+        stream.tell(make_answer(record))
+        with pytest.raises(Forbidden):
+            stream.tell(make_answer(record, who=replace(OWNER, kind="agent")))
+
+    def test_any_device_of_the_owner_may_answer(self) -> None:
+        record = Stream().open()
+        assert decide(record, make_answer(record, who=OTHER_DEVICE), NOW_MS)
+
+    def test_a_service_that_decides_is_recorded_as_policy_not_as_a_person(self) -> None:
+        stream = Stream()
+        record = stream.open()
+        stream.tell(make_answer(record, who=replace(OWNER, kind="service")))
+        decision = stream.now.decision
+        assert decision is not None
+        assert (decision.cause, decision.decided_kind) == ("host_policy", "service")
+
+
+class TestWriting:
+    """Words to the task, by whoever owns it."""
+
+    TURN = make_id("turn", 7)
+    SAID: ClassVar[dict[str, object]] = {
+        "content": {"text": "yes"},
+        "turn_id": TURN,
+        "decision_id": TURN,
+    }
+    AGENT = replace(OWNER, kind="agent", scopes=frozenset({Right.CALL}))
+
+    @pytest.mark.requirement("ST-6", "EVC-10")
+    def test_a_message_of_the_owner_answers_a_question_in_words(self) -> None:
+        stream = Stream()
+        record = stream.open(make_input())
+        answer = make_answer(record, None, who=self.AGENT, **self.SAID)
+        stream.tell(answer)
+        decision = stream.now.decision
+        assert decision is not None
+        assert (decision.content, decision.decision_id) == ({"text": "yes"}, self.TURN)
+        assert (decision.outcome, decision.decided_kind) == ("answered", "agent")
+        assert stream.tell(answer) == []
+
+    @pytest.mark.requirement("CHN-7", "VAL-4")
+    @pytest.mark.parametrize("option", [None, "allow"])
+    @pytest.mark.parametrize(("who", "refusal"), [(AGENT, Forbidden), (OWNER, InvalidInput)])
+    def test_a_message_approves_nothing(
+        self, who: Principal, refusal: type[CallerError], option: str | None
+    ) -> None:
+        record = Stream().open()
+        with pytest.raises(refusal):
+            decide(record, make_answer(record, option, who=who, **self.SAID), NOW_MS)
+
+    @pytest.mark.requirement("CHN-7")
+    def test_a_message_without_words_chooses_no_option(self) -> None:
+        silent = {**self.SAID, "content": None}
+        for record, option in ((Stream().open(), "allow"), (Stream().open(make_input()), "cancel")):
+            with pytest.raises(InvalidInput, match="optionId"):
+                decide(record, make_answer(record, option, **silent), NOW_MS)
+
+    def test_a_message_of_somebody_else_finds_no_question(self) -> None:
+        record = Stream().open(make_input())
+        bob = replace(self.AGENT, id="bob")
+        with pytest.raises(NotFound):
+            decide(record, make_answer(record, None, who=bob, **self.SAID), NOW_MS)
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"turn_id": None}, {"decision_id": make_id("dec")}, {"turn_id": make_id("turn")}],
+    )
+    def test_no_other_answer_can_pose_as_a_turn(self, changes: dict[str, object]) -> None:
+        record = Stream().open(make_input())
+        with pytest.raises(InvalidInput, match="decisionId"):
+            decide(record, make_answer(record, None, **{**self.SAID, **changes}), NOW_MS)
+
+
+class TestBinding:
+    @pytest.mark.parametrize("rev", [0, 2, 100, True])
+    def test_another_revision_is_stale(self, rev: int) -> None:
+        record = Stream().open()
+        with pytest.raises((StaleAnswer, InvalidInput), match="rev"):
+            decide(record, make_answer(record, rev=rev), NOW_MS)
+
+    def test_another_digest_is_no_answer_to_this(self) -> None:
+        record = Stream().open()
+        with pytest.raises(StaleAnswer) as refusal:
+            decide(record, make_answer(record, digest="sha256:other"), NOW_MS)
+        assert refusal.value.stable_code == "digest_mismatch"
+
+    @pytest.mark.parametrize("option", ["", "yes", "ALLOW", None])
+    def test_only_what_was_offered_is_an_option(self, option: str | None) -> None:
+        record = Stream().open()
+        with pytest.raises(UnknownOption, match="optionId"):
+            decide(record, make_answer(record, option), NOW_MS)
+
+    @pytest.mark.parametrize("content", [None, {}, {"text": ""}, {"text": " \n"}, {"text": None}])
+    def test_an_empty_answer_answers_nothing(self, content: dict[str, object] | None) -> None:
+        record = Stream().open(make_input())
+        with pytest.raises(InvalidContent, match="content"):
+            decide(record, make_answer(record, "answer", content=content), NOW_MS)
+
+    def test_an_answer_that_would_not_fit_into_a_fact_is_refused(self) -> None:
+        record = Stream().open(make_input())
+        with pytest.raises(InvalidContent, match="8192"):
+            decide(record, make_answer(record, "answer", content={"text": "x" * 8192}), NOW_MS)
+
+    def test_an_answer_with_digits_that_get_lost_is_refused(self) -> None:
+        record = Stream().open(make_input())
+        with pytest.raises(InvalidContent, match="content"):
+            decide(record, make_answer(record, "answer", content={"text": 2**53}), NOW_MS)
+
+    def test_a_permission_takes_no_content(self) -> None:
+        record = Stream().open()
+        with pytest.raises(InvalidContent, match="content"):
+            decide(record, make_answer(record, content={"confirmed": "false"}), NOW_MS)
+
+    def test_content_must_fit_the_schema(self) -> None:
+        schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
+        record = Stream().open(make_input(response_schema=schema))
+        with pytest.raises(InvalidContent, match=r"content\.sure"):
+            decide(record, make_answer(record, "answer", content={"sure": "false"}), NOW_MS)
+        assert decide(record, make_answer(record, "answer", content={"sure": False}), NOW_MS)
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"decision_id": ""}, "decisionId"),
+            ({"decision_id": "d" * 129}, "decisionId"),
+            ({"comment": "c" * 2001}, "comment"),
+        ],
+    )
+    def test_words_beside_an_option_have_limits(
+        self, changes: dict[str, object], field: str
+    ) -> None:
+        record = Stream().open()
+        with pytest.raises(InvalidInput, match=field):
+            decide(record, make_answer(record, **changes), NOW_MS)
+
+    def test_the_store_judges_lateness_not_this_clock(self) -> None:
+        record = Stream().open()
+        answer = make_answer(record)
+        assert find_not_after(record, answer) == NOW_MS + HOUR_MS
+        assert find_not_after(record, Expire()) is None
+        assert find_not_after(None, answer) is None
+        assert decide(record, answer, NOW_MS + 2 * HOUR_MS)
+
+
+class TestOpening:
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [
+            ({"action_id": "call_7"}, "actionId"),
+            ({"title": ""}, "title"),
+            ({"title": "t" * 121}, "title"),
+            ({"title": "two\nlines"}, "title"),
+            ({"owner": ""}, "owner"),
+            ({"digest": ""}, "digest"),
+            ({"expires_ms": NOW_MS}, "expiresMs"),
+            ({"expires_ms": NOW_MS + MAX_LIFETIME_MS + 1}, "expiresMs"),
+            ({"on_timeout": "keep_waiting"}, "onTimeout"),
+            ({"options": ()}, "options"),
+            ({"options": (CANCEL, CANCEL)}, "options"),
+            ({"options": (REPLY,)}, "options"),
+            ({"response_schema": {"type": "array"}}, "responseSchema"),
+        ],
+    )
+    def test_a_question_that_could_not_be_answered_or_never_ends_is_refused(
+        self, changes: dict[str, object], field: str
+    ) -> None:
+        with pytest.raises(InvalidInput, match=field):
+            decide(None, OpenAction(make_request(**changes), SCOPE), NOW_MS)
+
+    def test_words_do_not_allow(self) -> None:
+        request = make_input(options=make_request().options)
+        with pytest.raises(InvalidInput, match="options"):
+            decide(None, OpenAction(request, SCOPE), NOW_MS)
+
+    def test_a_question_belongs_to_a_turn(self) -> None:
+        with pytest.raises(InvalidInput, match="turn_id"):
+            decide(None, OpenAction(make_request(), replace(SCOPE, turn_id=None)), NOW_MS)
+
+
+class TestReturn:
+    def test_each_attempt_is_counted_and_the_end_is_recorded(self) -> None:
+        stream = reach("allowed", "owed")
+        rev = stream.now.rev
+        stream.now_ms += 10
+        stream.tell(BeginReturn())
+        stream.tell(BeginReturn())
+        assert (stream.now.return_state, stream.now.return_attempts) == ("returning", 2)
+        assert stream.now.last_seq == len(stream.events)
+        [told] = stream.tell(FinishReturn("TASK_STATE_WORKING"))
+        assert isinstance(told.payload, ChannelPermissionReturned)
+        assert (told.payload.direction, told.payload.attempts) == ("delivery", 2)
+        assert told.payload.native_status == "TASK_STATE_WORKING"
+        assert (stream.now.return_state, stream.now.rev) == ("returned", rev)
+
+    def test_an_undeliverable_answer_says_why_and_can_be_tried_again(self) -> None:
+        stream = reach("rejected", "undeliverable")
+        assert stream.now.return_error == "stale"
+        stream.tell(RetryReturn())
+        again = stream.now
+        assert (again.return_state, again.return_error, again.return_attempts) == ("owed", None, 1)
+
+
+class TestFold:
+    def test_what_the_machine_does_not_know_changes_nothing(self) -> None:
+        stream = Stream()
+        record = stream.open()
+        scope = replace(SCOPE, action_id=record.request.action_id)
+        stale = ChannelPermissionReturned("delivery", "answer", accepted=True, outcome="stale")
+        early = ChannelPermissionReturned("delivery", "answer", accepted=True, outcome="returned")
+        said = ChannelPermissionReturned("answer", "answer", accepted=False, outcome="not_needed")
+        forwarded = ChannelPermissionForwarded(
+            "ws", "sent", 1, "payments", "session", channel_scoped=False
+        )
+        for payload in (
+            OpaquePayload("action.resolved", {}),
+            VendorPayload("x.vote", {}),
+            RunStatus(text="working"),
+            forwarded,
+            said,
+            stale,
+            early,
+            ActionRequired(make_request()),
+        ):
+            stream.push(Fact(scope, payload))
+        assert stream.now is record
+
+    def test_facts_of_another_action_do_not_count(self) -> None:
+        stream, other = Stream(), Stream()
+        record = stream.open()
+        other.open(make_request(2))
+        for fact in other.tell(make_answer(other.now)):
+            stream.push(fact)
+        assert stream.now is record
+
+    def test_nothing_is_folded_before_the_opening(self) -> None:
+        stream = reach("allowed")
+        for event in stream.events[1:]:
+            assert evolve(None, event) is None
+
+    def test_an_event_that_is_contained_already_is_not_folded_again(self) -> None:
+        stream = reach("allowed", "owed")
+        for _ in range(3):
+            stream.tell(BeginReturn())
+        record = stream.now
+        for event in stream.events:
+            assert evolve(record, event) is record
+
+    def test_without_numbers_every_event_is_folded(self) -> None:
+        record: ActionRecord | None = None
+        for event in reach("allowed", "returned").events:
+            record = evolve(record, event.at(0))
+        assert record is not None
+        assert (record.state, record.return_state) == ("allowed", "returned")
+
+    def test_without_numbers_a_second_closing_still_changes_nothing(self) -> None:
+        stream = reach("allowed")
+        record = replace(stream.now, last_seq=0)
+        resolved = next(e for e in stream.events if isinstance(e.fact.payload, ActionResolved))
+        assert evolve(record, resolved.at(0)) == record
+
+    @pytest.mark.requirement("ENV-6")
+    def test_only_events_that_change_the_record_are_said_to_be_about_it(self) -> None:
+        stream = reach("allowed", "returned")
+        for event in stream.events:
+            encode_event(event)
+        names = [event.type for event in stream.events if folds_action(event)]
+        assert names == [
+            "action.required",
+            "action.resolved",
+            "channel.permission_returned",
+            "channel.permission_returned",
+        ]
+
+
+def test_the_drawn_table_has_every_row() -> None:
+    text = render_table()
+    assert "[*] --> pending : OpenAction" in text
+    for command, rows in TABLE.items():
+        for source, targets in rows.items():
+            assert (
+                f"| {command.__name__} | {source or 'none yet'} | {', '.join(sorted(targets))} |"
+                in text
+            )
+
+
+def test_a_record_keeps_the_ids_that_it_was_asked_under() -> None:
+    record = Stream().open()
+    assert record.describe_winner() == {}
+    assert record.closed_as is None
+    assert record.scope == replace(SCOPE, action_id=record.request.action_id)
+    assert isinstance(record.scope, Scope)

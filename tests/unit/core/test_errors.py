@@ -1,0 +1,136 @@
+"""The tree of errors: two branches, stable codes, and a drawing that is true."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from passerelle.core import errors
+from passerelle.core.errors import (
+    ActionClosed,
+    CallerError,
+    ClosedState,
+    Conflict,
+    InvalidInput,
+    PasserelleError,
+    PeerRefused,
+    RemoteError,
+    StaleAnswer,
+    StoreUnavailable,
+)
+
+CLOSED: tuple[ClosedState, ...] = ("already_resolved", "expired", "cancelled", "superseded")
+
+
+def family(kind: type[PasserelleError]) -> Iterator[type[PasserelleError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from family(child)
+
+
+ALL = tuple(
+    kind for kind in dict.fromkeys(family(PasserelleError)) if kind.__module__ == errors.__name__
+)
+REFINED = (ActionClosed, StaleAnswer)
+"""Their code depends on the case."""
+
+
+def drawn() -> dict[str, str]:
+    """Class to parent, as the module docstring draws it."""
+    parents: dict[str, str] = {}
+    path: list[tuple[int, str]] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"^(?P<branch>[ │├└─]*)(?P<name>PasserelleError$|(?<=─ )[A-Z]\w+)", line)
+        if not found:
+            continue
+        depth = len(found["branch"])
+        while path and path[-1][0] >= depth:
+            path.pop()
+        if path:
+            parents[found["name"]] = path[-1][1]
+        path.append((depth, found["name"]))
+    return parents
+
+
+def test_the_drawn_tree_is_the_tree() -> None:
+    assert drawn() == {kind.__name__: (kind.__base__ or object).__name__ for kind in ALL}
+
+
+def test_every_error_is_on_exactly_one_branch() -> None:
+    for kind in ALL:
+        assert issubclass(kind, CallerError) is not issubclass(kind, RemoteError)
+
+
+def test_no_two_classes_share_a_code() -> None:
+    own = [kind.code for kind in ALL if kind not in REFINED]
+    cases = [ActionClosed(state, {}).stable_code for state in CLOSED]
+    cases += [StaleAnswer("stale_revision", "rev").stable_code]
+    cases += [StaleAnswer("digest_mismatch", "digest").stable_code]
+    shared = [
+        code for code, times in Counter([*own, *cases, PasserelleError.code]).items() if times > 1
+    ]
+    assert shared == []
+    assert all(re.fullmatch(r"[a-z][a-z_]+", code) for code in [*own, *cases])
+
+
+def test_codes_never_change_because_callers_match_on_them() -> None:
+    assert {kind.__name__: kind.code for kind in ALL if kind not in REFINED} == {
+        "CallerError": "bad_request",
+        "InvalidInput": "invalid_input",
+        "MalformedBody": "malformed_body",
+        "BadCursor": "bad_cursor",
+        "InvalidContent": "invalid_content",
+        "UnknownOption": "unknown_option",
+        "TooLarge": "too_large",
+        "UnknownMethod": "unknown_method",
+        "VersionNotSupported": "version_not_supported",
+        "ContentTypeNotSupported": "content_type_not_supported",
+        "Unauthenticated": "unauthenticated",
+        "Forbidden": "forbidden",
+        "NotFound": "not_found",
+        "UnsupportedOperation": "unsupported_operation",
+        "NotCancelable": "not_cancelable",
+        "Conflict": "conflict",
+        "IdempotencyConflict": "idempotency_conflict",
+        "ConfigInvalid": "config_invalid",
+        "DirectoryInUse": "directory_in_use",
+        "RemoteError": "unavailable",
+        "StoreUnavailable": "store_unavailable",
+        "EngineFailed": "engine_failed",
+        "PeerUnavailable": "peer_unavailable",
+        "PeerRefused": "peer_refused",
+        "InvalidAgentResponse": "invalid_agent_response",
+        "Draining": "draining",
+    }
+
+
+def test_a_caller_error_does_not_ask_for_the_same_again_and_a_remote_one_may() -> None:
+    assert {kind for kind in ALL if issubclass(kind, CallerError) and kind.retryable} == {Conflict}
+    hopeless = {
+        kind.__name__ for kind in ALL if issubclass(kind, RemoteError) and not kind.retryable
+    }
+    assert hopeless == {"PeerRefused", "InvalidAgentResponse"}
+
+
+def test_details_are_fields_and_leave_out_what_is_unknown() -> None:
+    refused = InvalidInput("message.parts[0]", "empty")
+    assert refused.details == {"field": "message.parts[0]", "reason": "empty"}
+    assert str(refused) == refused.message == "message.parts[0]: empty"
+    assert PasserelleError("x", known=0, unknown=None).details == {"known": 0}
+
+
+@pytest.mark.requirement("I7")
+def test_a_closed_action_names_its_winner() -> None:
+    late = ActionClosed("already_resolved", {"decidedBy": "alice"})
+    assert late.winner == {"decidedBy": "alice"}
+    assert late.stable_code == "already_resolved"
+
+
+def test_an_unknown_write_is_told_apart_from_none() -> None:
+    assert StoreUnavailable("timeout", "unknown").wrote == "unknown"
+    assert StoreUnavailable("full", "no", 5).retry_after_s == 5
+
+
+def test_a_peers_own_code_is_kept() -> None:
+    assert PeerRefused("no", -32004).details == {"native_code": -32004}

@@ -1,0 +1,162 @@
+"""The thread machine: one context for ever, its turns in order, and what each peer is told (ID-3, A2A-4)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.errors import CallerError, InvalidInput, NotFound
+from passerelle.core.events import Event, Fact, decode_event, encode_event
+from passerelle.core.facts import ErrorCategory, Failure, Scope
+from passerelle.core.payloads.conversation import (
+    ThreadStarted,
+    ThreadUpdated,
+    TurnCompleted,
+    TurnSubmitted,
+)
+from passerelle.core.thread import (
+    TABLE,
+    EndTurn,
+    FailTurn,
+    OpenThread,
+    SubmitMessage,
+    ThreadCommand,
+    ThreadRecord,
+    ThreadStatus,
+    decide,
+    evolve,
+)
+from passerelle.core.times import format_ms
+from tests.support.task_commands import STARTED
+
+OPEN = OpenThread("se_1", "th_1", ThreadStarted("ctx_1", "pr_1", "default", "ada"))
+FAILURE = Failure("peer_failed", ErrorCategory.PEER, "it broke")
+DONE = TurnCompleted("task", "completed")
+
+
+def submit(turn: str, session: str = "se_1") -> SubmitMessage:
+    return SubmitMessage(session, turn, "task_1", TurnSubmitted(f"m-{turn}", "echo", "a2a", "hi"))
+
+
+class Stream:
+    """A thread and its events."""
+
+    def __init__(self, *commands: ThreadCommand) -> None:
+        self.state: ThreadRecord | None = None
+        self.events: list[Event] = []
+        for command in commands:
+            self.tell(command)
+
+    def tell(self, command: ThreadCommand) -> list[Fact]:
+        facts = decide(self.state, command)
+        for fact in facts:
+            self.push(fact)
+        return facts
+
+    def push(self, fact: Fact) -> None:
+        place = len(self.events) + 1
+        event = Event(f"ev_{place}", format_ms(place), "rt_1", fact, place)
+        self.events.append(event)
+        self.state = evolve(self.state, event)
+
+    @property
+    def now(self) -> ThreadRecord:
+        assert self.state is not None
+        return self.state
+
+
+TURNS = st.sampled_from(["turn_1", "turn_2", "turn_3"])
+COMMANDS: st.SearchStrategy[ThreadCommand] = st.one_of(
+    st.just(OPEN),
+    TURNS.map(submit),
+    TURNS.map(lambda turn: EndTurn(turn, "task_1", DONE)),
+    TURNS.map(lambda turn: FailTurn(turn, "task_1", FAILURE)),
+    TURNS.map(lambda turn: submit(turn, "se_2")),
+)
+
+
+@pytest.mark.requirement("ID-3", "ID-4")
+def test_turns_sit_on_their_thread_in_order() -> None:
+    stream = Stream(OPEN, submit("turn_1"), submit("turn_2"))
+    both = stream.now
+    stream.tell(EndTurn("turn_1", "task_1", DONE))
+    one = stream.now
+    stream.tell(FailTurn("turn_2", "task_1", FAILURE))
+    none = stream.now
+    assert [len(state.active_turns) for state in (both, one, none)] == [2, 1, 0]
+    assert [state.status for state in (both, one, none)] == ["running", "running", "idle"]
+    assert (both.turns, none.turns) == (2, 2)
+    assert (one.last_outcome, none.last_outcome) == ("completed", "peer_failed")
+    submitted = [e.fact.scope for e in stream.events if e.type == "turn.submitted"]
+    assert [scope.turn_id for scope in submitted] == ["turn_1", "turn_2"]
+    assert {(scope.session_id, scope.thread_id) for scope in submitted} == {("se_1", "th_1")}
+
+
+@pytest.mark.requirement("ID-3")
+def test_context_cannot_be_attached_to_another_session() -> None:
+    stream = Stream(OPEN)
+    before = stream.now
+    with pytest.raises(InvalidInput, match="sessionId"):
+        stream.tell(submit("turn_1", "se_2"))
+    with pytest.raises(InvalidInput, match="contextId"):
+        stream.tell(OpenThread("se_2", "th_1", OPEN.started))
+    assert stream.now == before
+
+
+def test_turn_that_has_its_answer_is_ended_once() -> None:
+    stream = Stream(OPEN, submit("turn_1"), EndTurn("turn_1", "task_1", DONE))
+    assert stream.tell(EndTurn("turn_1", "task_1", DONE)) == []
+    assert stream.tell(FailTurn("turn_1", "task_1", FAILURE)) == []
+    assert stream.now.last_outcome == "completed"
+
+
+def test_thread_that_does_not_exist_takes_nothing() -> None:
+    for command in (submit("turn_1"), EndTurn("turn_1", "task_1", DONE)):
+        with pytest.raises(NotFound):
+            decide(None, command)
+
+
+@pytest.mark.requirement("A2A-4")
+def test_each_peer_has_the_context_that_it_was_told_last() -> None:
+    stream = Stream(OPEN, submit("turn_1"))
+    scope = Scope("se_1", "th_1", "turn_1", "task_1", "run_1")
+    stream.push(Fact(scope, STARTED))
+    stream.push(Fact(scope, ThreadUpdated(peer="other", remote_context_id="theirs")))
+    assert stream.now.remotes == {"echo": "rctx_1", "other": "theirs"}
+    stream.push(Fact(scope, ThreadUpdated(peer="echo", remote_context_id="its own")))
+    assert stream.now.remotes == {"echo": "its own", "other": "theirs"}
+
+
+def test_events_of_another_thread_and_old_ones_change_nothing() -> None:
+    stream = Stream(OPEN, submit("turn_1"))
+    before = stream.now
+    stream.push(Fact(Scope("se_1", "th_2", "turn_9", "task_9"), DONE))
+    assert stream.now == before
+    for event in stream.events:
+        assert evolve(before, event) == before
+
+
+@given(commands=st.lists(COMMANDS, max_size=25))
+def test_random_life_follows_the_table_and_replays_to_the_same_bytes(
+    commands: list[ThreadCommand],
+) -> None:
+    stream = Stream(OPEN)
+    for command in commands:
+        before = stream.now
+        try:
+            stream.tell(command)
+        except CallerError:
+            assert stream.now == before
+            continue
+        assert stream.now.status in TABLE[type(command)][before.status]
+        assert (stream.now.status is ThreadStatus.RUNNING) == bool(stream.now.active_turns)
+        assert (stream.now.context_id, stream.now.session_id) == ("ctx_1", "se_1")
+    replayed: ThreadRecord | None = None
+    for event in stream.events:
+        stored = b'{"sequence":%d,' % event.sequence + encode_event(event).body
+        replayed = evolve(replayed, decode_event(stored))
+    assert replayed is not None
+    assert to_bytes(replayed) == to_bytes(stream.now)
+    assert from_bytes(ThreadRecord, to_bytes(replayed)) == stream.now

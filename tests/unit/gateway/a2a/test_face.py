@@ -1,0 +1,109 @@
+"""The face over a service that fails: what the caller is told, and what is counted."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+import pytest
+
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.json import JsonObject
+from passerelle.core.peer import Peer
+from passerelle.core.principal import Principal
+from passerelle.gateway.a2a.face import FaceParts, make_face
+from passerelle.gateway.auth import OpenAuthenticator
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.following import StreamFrame
+from passerelle.gateway.metrics import Metrics
+from tests.support.scripted_service import ScriptedService
+
+pytestmark = pytest.mark.anyio
+SUBSCRIBE: Final = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": "t"}}
+GET: Final = {**SUBSCRIBE, "method": "GetTask"}
+
+
+class Agents:
+    """One agent that nobody asks for its card."""
+
+    names = ("echo",)
+
+    def find(self, name: str) -> Peer:
+        raise KeyError(name)
+
+    def card_url(self, name: str) -> str:
+        raise KeyError(name)
+
+
+class Failing(ScriptedService):
+    """Gives one frame to followers, then fails while it is closed."""
+
+    async def answer(
+        self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
+    ) -> JsonObject:
+        return self.view
+
+    @asynccontextmanager
+    async def follow(
+        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
+    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+        yield self._give()
+        raise self.error or KeyError("inside")
+
+    async def _give(self) -> AsyncIterator[StreamFrame]:
+        yield StreamFrame(b"{}", "c.1")
+
+
+@dataclass
+class Site:
+    """A face and its caller."""
+
+    service: Failing
+    metrics: Metrics
+    http: httpx.AsyncClient
+
+
+@pytest.fixture
+async def site(anyio_backend: str) -> AsyncGenerator[Site]:
+    service, metrics = Failing(), Metrics()
+    face = make_face(
+        FaceParts(service, OpenAuthenticator(), Agents(), metrics, SystemClock(), SystemIds())
+    )
+    transport = httpx.ASGITransport(face)
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://here", headers={"A2A-Version": "1.0"}
+    ) as http:
+        yield Site(service, metrics, http)
+
+
+async def test_fault_of_ours_is_an_internal_error_without_its_inside(site: Site) -> None:
+    site.service.error = ZeroDivisionError("inside")
+    rpc = await site.http.post("/agents/echo", json=GET)
+    assert (rpc.status_code, rpc.json()["error"]["code"]) == (200, -32603)
+    rest = await site.http.get("/agents/echo/tasks/t")
+    assert (rest.status_code, rest.json()["error"]["status"]) == (500, "INTERNAL")
+    card = await site.http.get("/agents/echo/.well-known/agent-card.json")
+    assert card.status_code == 500
+    assert "inside" not in rpc.text + rest.text + card.text
+    assert 'passerelle_runtime_errors_total{where="a2a"} 3.0' in site.metrics.render().decode()
+
+
+async def test_store_that_is_away_is_503_with_a_time_to_come_back(site: Site) -> None:
+    site.service.error = StoreUnavailable("no answer", "no", retry_after_s=3)
+    for response in (
+        await site.http.post("/agents/echo", json=GET),
+        await site.http.get("/agents/echo/tasks/t"),
+    ):
+        assert (response.status_code, response.headers["retry-after"]) == (503, "3")
+
+
+@pytest.mark.parametrize("error", [KeyError("inside"), StoreUnavailable("away", "no")])
+async def test_failure_after_a_whole_stream_changes_nothing_of_it(
+    site: Site, error: Exception
+) -> None:
+    site.service.error = error
+    response = await site.http.post("/agents/echo", json=SUBSCRIBE)
+    assert response.status_code == 200
+    assert response.text.endswith('data: {"jsonrpc":"2.0","id":1,"result":{}}\n\n')

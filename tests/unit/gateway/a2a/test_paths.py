@@ -1,0 +1,103 @@
+"""The routing table of the face."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.gateway.a2a.face import Face
+from passerelle.gateway.a2a.paths import CARD, NOWHERE, Resource, find_spot, split_path
+
+TABLE = {
+    ("POST", ""): Resource.ENDPOINT,
+    ("POST", "/"): Resource.ENDPOINT,
+    ("POST", "/message:send"): Method.SEND_MESSAGE,
+    ("POST", "/message:stream"): Method.SEND_STREAMING_MESSAGE,
+    ("GET", "/tasks"): Method.LIST_TASKS,
+    ("GET", "/tasks/t"): Method.GET_TASK,
+    ("POST", "/tasks/t:cancel"): Method.CANCEL_TASK,
+    ("GET", "/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
+    ("POST", "/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
+    ("GET", "/extendedAgentCard"): Resource.EXTENDED_CARD,
+    ("GET", CARD): Resource.CARD,
+    ("HEAD", CARD): Resource.CARD,
+    **{
+        (verb, f"/tasks/t/pushNotificationConfigs{rest}"): Resource.PUSH_CONFIGS
+        for verb in ("GET", "POST", "DELETE")
+        for rest in ("", "/c")
+    },
+}
+
+
+def test_every_row_of_the_table_is_served_and_nothing_else_is() -> None:
+    verbs = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+    paths = {path for _, path in TABLE}
+    for path in paths:
+        for verb in verbs:
+            assert find_spot(path).verbs.get(verb) is TABLE.get((verb, path)), (verb, path)
+
+
+def test_every_operation_has_a_path() -> None:
+    assert set(Method) <= set(TABLE.values())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//",
+        "/tasks/",
+        "/tasks/a/b",
+        "/tasks//x",
+        "/message",
+        "/v1/tasks",
+        "/message:send/",
+        "/Tasks",
+    ],
+)
+def test_other_paths_are_nowhere(path: str) -> None:
+    assert find_spot(path) is NOWHERE
+
+
+@given(st.from_regex(r"[A-Za-z0-9_~.-]+", fullmatch=True))
+def test_id_of_a_task_is_what_stands_between_the_slash_and_the_verb(task_id: str) -> None:
+    for suffix in ("", ":cancel", ":subscribe"):
+        assert find_spot(f"/tasks/{task_id}{suffix}").task_id == task_id
+
+
+def test_colon_that_is_no_verb_belongs_to_the_id() -> None:
+    assert find_spot("/tasks/a:b").task_id == "a:b"
+    assert find_spot("/tasks/a:b:cancel").task_id == "a:b"
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("/agents/echo", ("echo", "")),
+        ("/agents/echo/", ("echo", "/")),
+        ("/agents/echo/tasks/t:cancel", ("echo", "/tasks/t:cancel")),
+        ("/agents/", ("", "")),
+        ("/agents", None),
+        ("/", None),
+        ("/v1/tasks", None),
+    ],
+)
+def test_path_names_an_agent(path: str, split: tuple[str, str] | None) -> None:
+    assert split_path(path) == split
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "ours"),
+    [
+        ("http", "/agents/echo", True),
+        ("http", "/agents", True),
+        ("http", "/", True),
+        ("http", CARD, True),
+        ("http", "/v1/tasks", False),
+        ("http", "/healthz", False),
+        ("http", "/agentsx", False),
+        ("websocket", "/agents/echo", False),
+        ("lifespan", "", False),
+    ],
+)
+def test_face_takes_the_requests_for_agents(kind: str, path: str, *, ours: bool) -> None:
+    assert Face.matches({"type": kind, "path": path}) is ours

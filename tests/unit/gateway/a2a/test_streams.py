@@ -1,0 +1,191 @@
+"""What a stream writes, byte for byte: events, comments, and its last event."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message
+
+from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
+from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
+from passerelle.gateway.a2a.streams import COMMENT, EventStream
+from passerelle.gateway.control.following import StreamFrame
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+FRAMES = [StreamFrame(b'{"task":{}}', "c.1"), StreamFrame(b'{"statusUpdate":{}}', "c.2")]
+
+
+@dataclass
+class Wire:
+    """Keeps what was sent."""
+
+    messages: list[Message] = field(default_factory=list[Message])
+
+    async def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.messages[-1].get("more_body") is False
+
+
+async def read(*items: StreamFrame | PasserelleError) -> AsyncIterator[StreamFrame]:
+    for item in items:
+        if isinstance(item, PasserelleError):
+            raise item
+        yield item
+
+
+def open_stream(wire: Wire, binding: Binding, keep_alive_s: float = 10) -> EventStream:
+    return EventStream(wire.send, binding, "echo", 1000, keep_alive_s)
+
+
+async def test_json_rpc_events_are_written_around_the_stored_bytes() -> None:
+    wire = Wire()
+    assert await open_stream(wire, RpcBinding("a")).copy(read(*FRAMES)) is None
+    assert wire.body == (
+        b'retry: 1000\nid: c.1\ndata: {"jsonrpc":"2.0","id":"a","result":{"task":{}}}\n\n'
+        b'id: c.2\ndata: {"jsonrpc":"2.0","id":"a","result":{"statusUpdate":{}}}\n\n'
+    )
+    start = wire.messages[0]
+    assert (start["status"], dict(start["headers"])[b"content-type"]) == (200, b"text/event-stream")
+    assert wire.is_ended
+
+
+async def test_http_json_events_are_the_stored_bytes() -> None:
+    wire = Wire()
+    await open_stream(wire, HttpBinding()).copy(read(FRAMES[0]))
+    assert wire.body == b'retry: 1000\nid: c.1\ndata: {"task":{}}\n\n'
+
+
+@pytest.mark.parametrize("binding", [RpcBinding(1), HttpBinding()])
+async def test_nothing_is_sent_before_the_first_event(binding: Binding) -> None:
+    wire = Wire()
+    with pytest.raises(StoreUnavailable):
+        await open_stream(wire, binding).copy(read(StoreUnavailable("gone", "no")))
+    assert wire.messages == []
+
+
+async def test_error_after_an_event_is_the_last_event_of_a_json_rpc_stream() -> None:
+    wire = Wire()
+    error = StoreUnavailable("gone", "no")
+    assert await open_stream(wire, RpcBinding(5)).copy(read(FRAMES[0], error)) is error
+    last = wire.body.split(b"\n\n")[-2]
+    body = orjson.loads(last.removeprefix(b"data: "))
+    assert (body["id"], body["error"]["code"]) == (5, -32603)
+    assert wire.is_ended
+
+
+async def test_error_after_an_event_is_an_error_event_of_a_http_json_stream() -> None:
+    wire = Wire()
+    await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], StoreUnavailable("gone", "no")))
+    name, data = wire.body.split(b"\n\n")[-2].split(b"\n")
+    assert name == b"event: error"
+    assert orjson.loads(data.removeprefix(b"data: "))["error"]["code"] == 503
+    assert wire.is_ended
+
+
+async def test_last_event_does_not_say_where_the_peer_is() -> None:
+    wire = Wire()
+    error = PeerUnavailable("10.1.2.3 refused", url="http://10.1.2.3")
+    await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], error))
+    assert b"10.1.2.3" not in wire.body
+
+
+async def test_fault_of_ours_is_told_without_its_inside() -> None:
+    async def fail() -> AsyncIterator[StreamFrame]:
+        yield FRAMES[0]
+        raise ZeroDivisionError("secret inside")
+
+    wire = Wire()
+    assert await open_stream(wire, RpcBinding(1)).copy(fail()) is not None
+    assert b"secret" not in wire.body
+    assert b"-32603" in wire.body
+
+
+async def test_silence_is_filled_with_comments_that_make_no_event() -> None:
+    wire, first, second = Wire(), asyncio.Event(), asyncio.Event()
+
+    async def pause() -> AsyncIterator[StreamFrame]:
+        await first.wait()
+        yield FRAMES[0]
+        await second.wait()
+        yield FRAMES[1]
+
+    copying = asyncio.create_task(open_stream(wire, RpcBinding(1), 0.01).copy(pause()))
+    await wait_until(
+        lambda: wire.body.startswith(COMMENT * 2), 5, "comments before the first event"
+    )
+    first.set()
+    await wait_until(lambda: b"}\n\n" + COMMENT in wire.body, 5, "a comment after the first event")
+    second.set()
+    await copying
+    # Some clients make an event of every blank line once they have seen an id.
+    blocks = wire.body.split(b"\n\n")
+    assert blocks.pop() == b""
+    assert len(blocks) == len(FRAMES)
+    assert all(block.count(b"\ndata: ") == 1 for block in blocks)
+
+
+async def test_reader_of_the_frames_ends_with_the_stream() -> None:
+    gone = asyncio.Event()
+
+    async def wait() -> AsyncIterator[StreamFrame]:
+        yield FRAMES[0]
+        try:
+            await asyncio.Event().wait()
+        finally:
+            gone.set()
+
+    wire = Wire()
+    copying = asyncio.create_task(open_stream(wire, RpcBinding(1)).copy(wait()))
+    await wait_until(lambda: wire.messages, 5, "the first event")
+    copying.cancel()
+    await asyncio.gather(copying, return_exceptions=True)
+    assert gone.is_set()
+
+
+async def test_slow_client_holds_up_its_own_reading_and_bounds_it() -> None:
+    taken, free = 0, asyncio.Event()
+
+    async def count() -> AsyncIterator[StreamFrame]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield StreamFrame(b"{}", f"c.{number}")
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            await free.wait()
+
+    stream = EventStream(send, HttpBinding(), "echo", 1000)
+    copying = asyncio.create_task(stream.copy(count()))
+    await wait_until(lambda: taken >= 10, 5, "it has read ahead")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert taken < 30
+    free.set()
+    assert await copying is None
+    assert taken == 1000
+
+
+@given(st.one_of(st.none(), st.text(max_size=50), st.integers(-(2**63), 2**63 - 1)))
+def test_id_of_any_kind_is_echoed_in_one_line_of_json(rpc_id: str | int | None) -> None:
+    try:
+        data = RpcBinding(rpc_id).wrap_event(b"{}")
+    except TypeError:
+        # A lone surrogate is no JSON text, and no parser lets one in.
+        assert isinstance(rpc_id, str)
+        return
+    assert b"\n" not in data
+    assert b"\r" not in data
+    assert orjson.loads(data) == {"jsonrpc": "2.0", "id": rpc_id, "result": {}}

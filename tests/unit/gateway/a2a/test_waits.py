@@ -1,0 +1,83 @@
+"""Waiting callers: who leaves, who is let go, and whom a shutdown waits for."""
+
+import asyncio
+
+import pytest
+from starlette.types import Message
+
+from passerelle.core.errors import Draining
+from passerelle.gateway.a2a.incoming import CallerLeftError
+from passerelle.gateway.a2a.waits import Waits
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+class Caller:
+    """One that stays until it leaves."""
+
+    def __init__(self) -> None:
+        self.left = asyncio.Event()
+
+    async def receive(self) -> Message:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+async def wait_long(waits: Waits, caller: Caller, woken: list[str]) -> None:
+    async with waits.enter():
+        try:
+            async with waits.hold(caller.receive):
+                await asyncio.Event().wait()
+        finally:
+            woken.append("woken")
+
+
+async def test_caller_that_leaves_ends_its_own_wait_alone() -> None:
+    waits, leaver, stayer = Waits(), Caller(), Caller()
+    woken: list[str] = []
+    leaving = asyncio.create_task(wait_long(waits, leaver, woken))
+    staying = asyncio.create_task(wait_long(waits, stayer, []))
+    leaver.left.set()
+    with pytest.raises(CallerLeftError):
+        await leaving
+    assert woken == ["woken"]
+    assert not staying.done()
+    staying.cancel()
+    await asyncio.gather(staying, return_exceptions=True)
+
+
+async def test_drain_ends_every_wait_and_returns_when_all_have_answered() -> None:
+    waits, answered = Waits(), asyncio.Event()
+
+    async def answer_late() -> None:
+        async with waits.enter():
+            await answered.wait()
+
+    waiting = asyncio.create_task(wait_long(waits, Caller(), []))
+    late = asyncio.create_task(answer_late())
+    await asyncio.sleep(0)
+    draining = asyncio.create_task(waits.drain())
+    with pytest.raises(Draining):
+        await waiting
+    assert not draining.done()
+    answered.set()
+    await wait_until(draining.done, 5, "nobody is waited for any more")
+    await late
+
+
+async def test_nobody_begins_to_wait_during_a_drain() -> None:
+    waits = Waits()
+    await waits.drain()
+    with pytest.raises(Draining):
+        await wait_long(waits, Caller(), [])
+
+
+async def test_what_the_body_raises_is_left_alone() -> None:
+    waits = Waits()
+    for error in (TimeoutError, KeyError):
+        with pytest.raises(error):
+            async with waits.hold(Caller().receive):
+                raise error
+    async with waits.hold(Caller().receive):
+        pass

@@ -1,0 +1,74 @@
+"""The OpenAPI document and the routes are one table."""
+
+from typing import Any
+
+import pytest
+from httpx import ASGITransport, AsyncClient
+
+from passerelle.core.json import Json
+from passerelle.gateway.auth import OpenAuthenticator
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.http.openapi import make_openapi_route, render_openapi
+from passerelle.gateway.http.site import make_site
+from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.version import VERSION
+from tests.support.scripted_service import ScriptedService
+
+DOCUMENT: dict[str, Any] = render_openapi()
+
+
+def test_every_route_is_described_and_nothing_else() -> None:
+    routes = make_v1_routes(ScriptedService(), OpenAuthenticator(), SystemIds())
+    served = {
+        (route.path, method.lower())
+        for route in routes
+        for method in (route.methods or ())
+        if method != "HEAD"
+    }
+    described = {(path, method) for path, item in DOCUMENT["paths"].items() for method in item}
+    assert described == served
+
+
+def test_every_reference_leads_somewhere() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    references = list(find_references(DOCUMENT))
+    assert references
+    assert not [name for name in references if name.rpartition("/")[2] not in schemas]
+
+
+def find_references(value: Json) -> list[str]:
+    match value:
+        case {"$ref": str() as name}:
+            return [name]
+        case dict():
+            return [name for item in value.values() for name in find_references(item)]
+        case list():
+            return [name for item in value for name in find_references(item)]
+        case _:
+            return []
+
+
+def test_member_of_the_path_is_not_asked_for_in_the_body() -> None:
+    decision = DOCUMENT["paths"]["/v1/approvals/{actionId}/decision"]["post"]
+    body = decision["requestBody"]["content"]["application/json"]["schema"]
+    assert "actionId" not in body["properties"]
+    assert body["required"] == ["rev", "digest", "decisionId"]
+    parameters = {
+        row["name"]: row["required"] for row in decision["parameters"] if "required" in row
+    }
+    assert parameters == {"actionId": True, "Idempotency-Key": True}
+
+
+def test_query_is_described() -> None:
+    listing = DOCUMENT["paths"]["/v1/approvals"]["get"]["parameters"]
+    assert [row["name"] for row in listing if row["in"] == "query"] == ["limit"]
+
+
+@pytest.mark.anyio
+async def test_document_is_served_to_everybody() -> None:
+    site = make_site([make_openapi_route()], Settings())
+    async with AsyncClient(transport=ASGITransport(site), base_url="http://127.0.0.1") as http:
+        response = await http.get("/v1/openapi.json")
+    assert response.json() == DOCUMENT
+    assert response.json()["info"]["version"] == VERSION

@@ -1,0 +1,26 @@
+"""The clock and the ids of this machine are what the ports promise."""
+
+import time
+
+from passerelle.core.ids import Shard, place
+from passerelle.gateway.clock import SystemClock, SystemIds
+
+
+def _ask() -> int:
+    return time.time_ns() // 1_000_000  # noqa: TID251  what the clock is held against
+
+
+def test_clock_gives_milliseconds_of_now() -> None:
+    before, now_ms, after = _ask(), SystemClock().now_ms(), _ask()
+    assert before <= now_ms <= after
+
+
+def test_ids_are_of_their_shard_and_differ() -> None:
+    ids = [SystemIds().mint("task", Shard(47)) for _ in range(100)]
+    assert {place(identifier) for identifier in ids} == {Shard(47)}
+    assert len(set(ids)) == 100
+    assert sorted(identifier[:17] for identifier in ids) == [identifier[:17] for identifier in ids]
+
+
+def test_draw_stays_below_its_bound() -> None:
+    assert all(0 <= SystemIds().draw(3) < 8 for _ in range(100))

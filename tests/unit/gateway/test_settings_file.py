@@ -1,0 +1,61 @@
+"""The configuration file: lines of keys, and files that are refused before anything reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.settings_file import SIZE_LIMIT_BYTES, parse_settings, read_settings_file
+
+
+def test_each_key_and_item_knows_its_line() -> None:
+    file = parse_settings("port: 1\nagents:\n  - name: a\n  - name: b\n", "f")
+    assert file.tree == {"port": 1, "agents": [{"name": "a"}, {"name": "b"}]}
+    assert file.locate(("agents", 1, "name")) == "f:4"
+    assert file.locate(("agents", 1, "missing")) == "f:4"
+    assert file.locate(("nothing",)) == "f"
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n"])
+def test_empty_file_sets_nothing(text: str) -> None:
+    assert parse_settings(text, "f").tree == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "reason"),
+    [
+        ("port: 1\nport: 2\n", "f:2", "port is given twice"),
+        ("- a\n", "f:1", "must be a mapping"),
+        ("port: [1\n", "f:2", "is not YAML"),
+        ("port: !!python/object:os.system x\n", "f:1", "is not YAML"),
+        ("a: 1\n---\nb: 2\n", "f:2", "is not YAML"),
+        ("a: &a [*a]\n", "f", "is not YAML"),
+        ("a: \x00\n", "f", "is not YAML"),
+    ],
+)
+def test_text_that_is_no_configuration_is_refused_with_its_line(
+    text: str, where: str, reason: str
+) -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        parse_settings(text, "f")
+    assert caught.value.details["where"] == where
+    assert reason in str(caught.value.details["reason"])
+
+
+def test_aliases_that_multiply_are_bounded() -> None:
+    levels = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 10)}]" for n in range(1, 9)]
+    with pytest.raises(ConfigInvalid, match="has more than"):
+        parse_settings("\n".join(["l0: &l0 [x]", *levels]), "f")
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"absent\.yaml: cannot be read: No such file"):
+        read_settings_file(tmp_path / "absent.yaml")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"port: \xff")
+    with pytest.raises(ConfigInvalid, match="is not UTF-8 at byte 6"):
+        read_settings_file(binary)
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (SIZE_LIMIT_BYTES + 1))
+    with pytest.raises(ConfigInvalid, match="is larger than"):
+        read_settings_file(large)

@@ -1,0 +1,241 @@
+"""Settings: which source wins, and what is said about a value that cannot be used."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.durations import Duration
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_source import Sources, load_settings, read_settings
+
+HASH = "0" * 64
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "passerelle.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def load(
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str | int | Path | None] | None = None,
+) -> Settings:
+    return load_settings(Sources(environ or {}, folder, None, flags))[0]
+
+
+def faults(folder: Path, text: str, environ: Mapping[str, str] | None = None) -> list[str]:
+    path = write(folder, text)
+    return [
+        str(fault).removeprefix(f"{path}:")
+        for fault in read_settings(Sources(environ or {}, folder)).faults
+    ]
+
+
+def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
+    write(tmp_path, "host: 127.0.0.2\nport: 1\nlog_level: debug\n")
+    environ = {"PASSERELLE_PORT": "2", "PASSERELLE_HOST": "127.0.0.3"}
+    settings = load(tmp_path, environ, {"port": 3, "redis_url": None})
+    assert (settings.log_level, settings.host, settings.port) == ("debug", "127.0.0.3", 3)
+
+
+def test_no_source_at_all_is_a_valid_start(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.agents == ()
+    assert (settings.host, settings.port, settings.auth) == ("127.0.0.1", 8080, "keys")
+
+
+def test_data_directory_follows_the_state_folder_of_the_user(tmp_path: Path) -> None:
+    assert load(tmp_path, {"XDG_STATE_HOME": "/state"}).data_dir == Path("/state/passerelle")
+    assert (
+        load(tmp_path, {"XDG_STATE_HOME": "state"}).data_dir
+        == Path("~/.local/state/passerelle").expanduser()
+    )
+    chosen = load(tmp_path, {"XDG_STATE_HOME": "/state", "PASSERELLE_DATA_DIR": "/data"})
+    assert chosen.data_dir == Path("/data")
+
+
+def test_named_file_beats_the_one_of_the_folder(tmp_path: Path) -> None:
+    write(tmp_path, "port: 1\n")
+    other = tmp_path / "other.yaml"
+    other.write_text("port: 2\n", encoding="utf-8")
+    assert load_settings(Sources({}, tmp_path, other))[0].port == 2
+    assert load(tmp_path, {"PASSERELLE_CONFIG": str(other)}).port == 2
+
+
+def test_whole_file_reads_into_values(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        f"""
+agents:
+  - name: echo
+    url: http://127.0.0.1:9001/
+    auth: {{bearer_env: ECHO_TOKEN}}
+    timeout: {{total: 30m, idle: 2m}}
+    tags: [standard]
+clients:
+  - {{name: orchestrator, key_hash: "{HASH}", may_call: [echo], scopes: [a2a:call, tasks:read]}}
+channels: {{heartbeat: 5s}}
+""",
+    )
+    settings = load(tmp_path, {"ECHO_TOKEN": "t0p"})
+    agent = settings.agents[0]
+    assert agent.url == "http://127.0.0.1:9001"
+    assert agent.timeout.total == Duration(1_800_000)
+    assert agent.auth is not None
+    bearer = agent.auth.read_bearer({"ECHO_TOKEN": "t0p"})
+    assert bearer is not None
+    assert bearer.get_secret_value() == "t0p"
+    assert settings.channels.limits().idle_s == 15.0
+
+
+def test_nested_variable_reaches_into_a_section_and_lists_are_yaml(tmp_path: Path) -> None:
+    write(tmp_path, "channels: {subscriptions: 7, replay_events: 8}\n")
+    environ = {
+        "PASSERELLE_CHANNELS__SUBSCRIPTIONS": "9",
+        "PASSERELLE_AGENTS": '[{"name": "echo", "url": "http://127.0.0.1:9001"}]',
+    }
+    settings = load(tmp_path, environ)
+    assert (settings.channels.subscriptions, settings.channels.replay_events) == (9, 8)
+    assert settings.agents[0].name == "echo"
+
+
+def test_unknown_key_names_file_line_key_and_nearest_name(tmp_path: Path) -> None:
+    text = (
+        "port: 1\nagents:\n  - name: echo\n    url: http://127.0.0.1:9001\n    tagz: [a]\nprot: 2\n"
+    )
+    assert faults(tmp_path, text) == [
+        "5: agents.0.tagz: is no setting; did you mean tags?",
+        "6: prot: is no setting; did you mean port?",
+    ]
+
+
+def test_every_fault_says_where_its_value_came_from(tmp_path: Path) -> None:
+    write(tmp_path, "durability: sometimes\n")
+    environ = {"PASSERELLE_CHANNELS__SUBSCRIPTIONS": "many"}
+    reading = read_settings(Sources(environ, tmp_path, None, {"port": 70_000}))
+    assert sorted(fault.where.rpartition("/")[2] for fault in reading.faults) == [
+        "--port",
+        "PASSERELLE_CHANNELS__SUBSCRIPTIONS",
+        "passerelle.yaml:1",
+    ]
+
+
+def test_variable_that_is_no_setting_is_a_notice(tmp_path: Path) -> None:
+    settings, notices = load_settings(Sources({"PASSERELLE_PROT": "1"}, tmp_path))
+    assert settings.port == 8080
+    assert notices == ("PASSERELLE_PROT is no setting; did you mean PASSERELLE_PORT?",)
+
+
+def test_empty_variable_is_one_that_is_not_given(tmp_path: Path) -> None:
+    assert load(tmp_path, {"PASSERELLE_REDIS_URL": ""}).redis_url is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("host: 0.0.0.0\nauth: open\n", "2: auth: open is for loopback addresses only"),
+        ("redis_url: http://x\n", "1: redis_url: begins with redis://"),
+        (
+            "agents:\n- {name: a, url: http://h}\n- {name: a, url: http://h}\n",
+            "3: agents.1.name: 'a' is there twice",
+        ),
+        (
+            "agents:\n- {name: a, url: http://h, auth: {bearer_env: NOPE}}\n",
+            "2: agents.0.auth.bearer_env: the environment variable NOPE is not set",
+        ),
+        (
+            "agents:\n- {name: a, url: http://h, timeout: {total: 1s}}\n",
+            "2: agents.0.timeout.idle: is longer than timeout.total",
+        ),
+        (
+            f'clients:\n- {{name: c, key_hash: "{HASH}", may_call: [nobody]}}\n',
+            "2: clients.0.may_call.0: there is no agent 'nobody'",
+        ),
+        (
+            f'clients:\n- {{name: owner, key_hash: "{HASH}", may_call: []}}\n',
+            "2: clients.0.name: owner is the holder of the owner token",
+        ),
+        (
+            f'clients:\n- name: c\n  key_hash: "{HASH}"\n  may_call: []\n  kind: agent\n  scopes: [approvals:decide]\n',
+            "6: clients.0.scopes: an agent never holds approvals:decide",
+        ),
+        (f'clients:\n- {{name: c, key_hash: "{HASH}"}}\n', "2: clients.0.may_call: is required"),
+        (
+            "agents:\n- {name: a, url: 'http://u:p@h'}\n",
+            "2: agents.0.url: holds no credentials",
+        ),
+        (
+            "agents:\n- {name: a, url: http://h, timeout: {total: 30}}\n",
+            "2: agents.0.timeout.total: is a duration",
+        ),
+    ],
+)
+def test_setting_that_cannot_hold_is_named_with_its_line(
+    tmp_path: Path, text: str, fault: str
+) -> None:
+    found = faults(tmp_path, text)
+    assert found
+    assert found[0].startswith(fault)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "::1"])
+def test_open_is_allowed_on_loopback(tmp_path: Path, host: str) -> None:
+    assert load(tmp_path, flags={"auth": "open", "host": host}).auth == "open"
+
+
+@pytest.mark.parametrize(
+    "host", ["10.0.0.1", "::", "192.168.1.1", "example.com", "localhost.example.com"]
+)
+def test_open_is_refused_everywhere_else(tmp_path: Path, host: str) -> None:
+    with pytest.raises(ConfigInvalid, match="open is for loopback addresses only"):
+        load(tmp_path, flags={"auth": "open", "host": host})
+
+
+def test_first_fault_is_raised_with_the_number_of_the_others(tmp_path: Path) -> None:
+    path = write(tmp_path, "prot: 1\nhots: x\n")
+    with pytest.raises(ConfigInvalid) as caught:
+        load(tmp_path)
+    assert caught.value.details["where"] == f"{path}:1"
+    assert "and 1 more" in caught.value.message
+
+
+def test_secret_stands_in_no_text_of_settings_and_in_no_fault(tmp_path: Path) -> None:
+    url = "redis://user:hunter2@127.0.0.1"
+    settings = load(tmp_path, flags={"redis_url": url})
+    shown = f"{settings} {settings!r} {settings.model_dump()} {settings.model_dump_json()}"
+    assert "hunter2" not in shown
+    assert settings.redis_url is not None
+    assert settings.redis_url.get_secret_value() == url
+    assert "hunter2" not in str(faults(tmp_path, "redis_url: {user: hunter2}\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("agents:\n  echo: {url: 'http://h'}\n", "1: agents: should be a list"),
+        (
+            "agents:\n  - {name: Echo, url: 'http://h'}\n",
+            "2: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
+        ),
+        (
+            "clients:\n  - {name: x, key_hash: abc, may_call: []}\n",
+            "2: clients.0.key_hash: should be sha256: and 64 hex digits, as passerelle key prints them",
+        ),
+        (
+            "agents:\n  - {name: e, url: 'http://h', auth: {bearer_env: 'A B'}}\n",
+            "2: agents.0.auth.bearer_env: should be the name of an environment variable",
+        ),
+        (
+            "agents:\n  - {name: e, url: 'http://h', card_path: card}\n",
+            "2: agents.0.card_path: String should match pattern '^/[^\\s?#]*$'",
+        ),
+    ],
+)
+def test_fault_speaks_of_lists_and_names_and_not_of_types_and_patterns(
+    tmp_path: Path, text: str, fault: str
+) -> None:
+    assert faults(tmp_path, text) == [fault]

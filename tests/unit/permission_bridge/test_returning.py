@@ -1,0 +1,155 @@
+"""The way back: look first, send once, never again blindly."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.core.approval_commands import BeginReturn, FailReturn, RetryReturn
+from passerelle.core.peer import Answered, Malformed, PeerOutcome, Refused, Unknown, Unreached
+from passerelle.permission_bridge.returning import (
+    Attempts,
+    Ended,
+    Gone,
+    LookAgain,
+    Returned,
+    RunningOn,
+    Send,
+    Sight,
+    Step,
+    StillWaiting,
+    Undeliverable,
+    Unreachable,
+    WaitUntil,
+    back_off,
+    choose_step,
+    judge_sending,
+    read_attempts,
+)
+from tests.support.approvals import NOW_MS, Stream, make_answer
+
+TIMEOUT_MS = 30_000
+WAITING = StillWaiting(same=True, native_status="TASK_STATE_INPUT_REQUIRED")
+NONE = Attempts()
+JUST_NOW = Attempts(1, NOW_MS - 1000)
+LONG_AGO = Attempts(1, NOW_MS - TIMEOUT_MS - 5001)
+
+
+@pytest.mark.parametrize(
+    ("sight", "attempts", "step"),
+    [
+        (WAITING, NONE, Send()),
+        (WAITING, LONG_AGO, Send()),
+        (WAITING, JUST_NOW, WaitUntil(NOW_MS - 1000 + TIMEOUT_MS + 5001)),
+        (WAITING, Attempts(1, NOW_MS - TIMEOUT_MS - 5000), WaitUntil(NOW_MS + 1)),
+        (WAITING, Attempts(1, NOW_MS + 60_000), WaitUntil(NOW_MS + TIMEOUT_MS + 5001)),
+        (WAITING, Attempts(1, NOW_MS - 1, refused=True), Undeliverable("peer_refused")),
+        (StillWaiting(same=True, native_status="w", has_message=True), JUST_NOW, Returned("w")),
+        (StillWaiting(same=False, native_status="w"), NONE, Undeliverable("stale")),
+        (StillWaiting(same=False, native_status="w"), JUST_NOW, Undeliverable("stale")),
+        (StillWaiting(same=False, native_status="w", has_message=True), JUST_NOW, Returned("w")),
+        (RunningOn("r"), JUST_NOW, Returned("r")),
+        (RunningOn("r"), NONE, Undeliverable("peer_moved_on")),
+        (RunningOn("r", has_message=False), JUST_NOW, Undeliverable("peer_moved_on")),
+        (RunningOn("r", has_message=True), JUST_NOW, Returned("r")),
+        (Ended("e"), NONE, Undeliverable("peer_terminal")),
+        (Ended("e"), JUST_NOW, Undeliverable("peer_terminal")),
+        (Ended("e", has_message=True), JUST_NOW, Returned("e")),
+        (Gone(), NONE, Undeliverable("task_not_found")),
+        (Unreachable(), NONE, WaitUntil(NOW_MS + 10_000)),
+        (Unreachable(), Attempts(3, NOW_MS), WaitUntil(NOW_MS + 40_000)),
+    ],
+)
+def test_what_the_peer_says_decides_the_step(sight: Sight, attempts: Attempts, step: Step) -> None:
+    assert choose_step(sight, attempts, NOW_MS, TIMEOUT_MS) == step
+
+
+_SEEN = st.sampled_from([None, True, False])
+_SIGHTS = st.one_of(
+    st.builds(StillWaiting, same=st.booleans(), native_status=st.just("w"), has_message=_SEEN),
+    st.builds(RunningOn, st.just("r"), _SEEN),
+    st.builds(Ended, st.just("e"), _SEEN),
+    st.just(Gone()),
+    st.just(Unreachable()),
+)
+
+
+@given(
+    _SIGHTS,
+    st.builds(Attempts, st.integers(0, 20), st.integers(NOW_MS - 10**6, NOW_MS), st.booleans()),
+)
+def test_an_answer_is_sent_only_to_a_task_that_waits_for_it_and_cannot_have_it(
+    sight: Sight, attempts: Attempts
+) -> None:
+    step = choose_step(sight, attempts, NOW_MS, TIMEOUT_MS)
+    if isinstance(step, Send):
+        assert isinstance(sight, StillWaiting)
+        assert sight.same
+        assert not sight.has_message
+        assert attempts.count == 0 or NOW_MS - attempts.last_ms > TIMEOUT_MS + 5000
+    if isinstance(step, WaitUntil):
+        assert step.at_ms > NOW_MS
+
+
+@given(_SIGHTS)
+def test_nothing_is_returned_that_the_peer_has_said_it_never_saw(sight: Sight) -> None:
+    if not isinstance(sight, Gone | Unreachable) and sight.has_message is False:
+        step = choose_step(sight, LONG_AGO, NOW_MS, TIMEOUT_MS)
+        assert not isinstance(step, Returned)
+
+
+def test_back_off_doubles_up_to_five_minutes() -> None:
+    assert [back_off(attempts) for attempts in range(9)] == [
+        10_000,
+        10_000,
+        20_000,
+        40_000,
+        80_000,
+        160_000,
+        300_000,
+        300_000,
+        300_000,
+    ]
+    assert back_off(10_000) == 300_000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expected"),
+    [
+        (Answered({}), Returned("TASK_STATE_WORKING")),
+        (Refused(-32004, "no"), LookAgain(NOW_MS, refused=True)),
+        (Refused(-32602, "no"), LookAgain(NOW_MS, refused=True)),
+        (Refused(-32001, "no"), LookAgain(NOW_MS, refused=True)),
+        (Refused(-32603, "oops"), LookAgain(NOW_MS + 20_000)),
+        (Unreached("down"), LookAgain(NOW_MS + 20_000)),
+        (Unknown("cut"), LookAgain(NOW_MS + 20_000)),
+        (Malformed("what", b""), LookAgain(NOW_MS + 20_000)),
+    ],
+)
+def test_only_an_answer_of_the_peer_is_a_delivery(
+    outcome: PeerOutcome, expected: Returned | LookAgain
+) -> None:
+    assert judge_sending(outcome, "TASK_STATE_WORKING", 2, NOW_MS) == expected
+
+
+def test_a_bare_message_delivers_without_a_status() -> None:
+    assert judge_sending(Answered({}), None, 1, NOW_MS) == Returned("unknown")
+
+
+def test_the_record_says_how_often_and_when_it_was_tried() -> None:
+    stream = Stream()
+    stream.open()
+    stream.tell(make_answer(stream.now))
+    assert read_attempts(stream.now).count == 0
+    stream.now_ms += 1000
+    stream.tell(BeginReturn())
+    assert read_attempts(stream.now) == Attempts(1, NOW_MS + 1000)
+    assert read_attempts(stream.now, refused=True).refused
+
+
+def test_a_retry_that_somebody_asked_for_is_no_blind_one_either() -> None:
+    stream = Stream()
+    stream.open()
+    for command in (make_answer(stream.now), BeginReturn(), FailReturn("stale"), RetryReturn()):
+        stream.tell(command)
+    attempts = read_attempts(stream.now)
+    assert isinstance(choose_step(WAITING, attempts, stream.now_ms, TIMEOUT_MS), WaitUntil)

@@ -1,0 +1,43 @@
+"""The data directory: closed to others where it is ours, left alone where it is not."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.store.data_directory import make_data_directory
+
+
+def read_mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def make_open(path: Path, *names: str) -> Path:
+    path.mkdir()
+    path.chmod(0o755)
+    for name in names:
+        (path / name).mkdir()
+    return path
+
+
+@pytest.mark.parametrize("names", [(), ("lost+found",), ("owner-token",), ("blobs", "notes")])
+def test_directory_that_is_empty_or_ours_is_closed_to_others(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    path = make_open(tmp_path / "data", *names)
+    assert make_data_directory(path) == path.resolve()
+    assert read_mode(path) == 0o700
+
+
+def test_folder_that_others_use_is_refused_and_keeps_its_mode(tmp_path: Path) -> None:
+    path = make_open(tmp_path / "home", "letters")
+    with pytest.raises(ConfigInvalid, match="holds other files and is open to others"):
+        make_data_directory(path)
+    assert read_mode(path) == 0o755
+
+
+def test_closed_folder_with_other_files_is_taken(tmp_path: Path) -> None:
+    path = make_open(tmp_path / "closed", "letters")
+    path.chmod(0o700)
+    assert make_data_directory(path) == path.resolve()

@@ -1,0 +1,81 @@
+"""Keys: one slot per shard, no two of them alike, and each of a kind that is known."""
+
+from __future__ import annotations
+
+import binascii
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import ALL_SHARDS, Shard, compose_id
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.nodes import slot_of
+
+shards = st.sampled_from(ALL_SHARDS)
+
+
+def permanent_keys(shard: Shard, number: int) -> list[str]:
+    session = compose_id("se", shard, 1, number)
+    person = compose_id("pr", shard, 1, number)
+    streams = [StreamRef(StreamKind.SESSION, session), StreamRef(StreamKind.INBOX, person)]
+    entities = [
+        EntityRef(kind, compose_id(prefix, shard, 1, number))
+        for kind, prefix in zip(EntityKind, ("se", "th", "task", "act"), strict=True)
+    ]
+    return [
+        *(keys.entity(ref) for ref in entities),
+        *(keys.entries(stream) for stream in streams),
+        *(keys.stream_targets(stream) for stream in streams),
+        keys.head(streams[1]),
+        keys.session_open(shard, session),
+        keys.session_tasks(shard, session),
+        keys.inbox_open(shard, person),
+        keys.owner_index(shard, person),
+        keys.due(shard),
+        keys.own(shard, f"in_{number}"),
+        keys.feed(shard),
+        keys.meta(shard),
+        keys.marks(shard),
+    ]
+
+
+def expiring_keys(shard: Shard, number: int) -> list[str]:
+    session = StreamRef(StreamKind.SESSION, compose_id("se", shard, 1, number))
+    return [
+        keys.stream_acks(session),
+        keys.idempotency(shard, f"{number}"),
+        keys.duty(shard),
+        keys.limits(shard, f"{number}"),
+        keys.channel(shard, compose_id("ch", shard, 1, number)),
+        keys.probe(shard),
+    ]
+
+
+@given(shards, st.integers(0, 2**80 - 1))
+def test_all_keys_of_a_shard_share_its_tag_and_are_different(shard: Shard, number: int) -> None:
+    found = [*permanent_keys(shard, number), *expiring_keys(shard, number)]
+    assert len(set(found)) == len(found)
+    assert all(key.startswith(f"{{{shard.tag}}}:") for key in found)
+
+
+@given(shards, st.integers(0, 2**80 - 1))
+def test_leak_check_knows_what_lives_for_good_and_nothing_else(shard: Shard, number: int) -> None:
+    assert all(keys.PERMANENT.fullmatch(key) for key in permanent_keys(shard, number))
+    assert not any(keys.PERMANENT.fullmatch(key) for key in expiring_keys(shard, number))
+
+
+def test_session_is_the_head_of_its_stream() -> None:
+    session = compose_id("se", Shard(3), 1, 1)
+    assert keys.entity(EntityRef(EntityKind.SESSION, session)) == keys.head(
+        StreamRef(StreamKind.SESSION, session)
+    )
+
+
+def test_sixty_four_tags_have_sixty_four_slots_that_spread_over_nodes() -> None:
+    slots = [slot_of(shard) for shard in ALL_SHARDS]
+    assert len(set(slots)) == 64
+    assert slots[0] == binascii.crc_hqx(b"00", 0) % 16_384
+    thirds = [sum(1 for slot in slots if slot * 3 // 16_384 == part) for part in range(3)]
+    assert sorted(thirds) == [20, 21, 23]

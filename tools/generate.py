@@ -1,0 +1,59 @@
+"""``python -m tools.generate``: writes the files that are drawn from code; ``--check`` only compares.
+
+To add one, add a row to ``GENERATED``: the path from the top of the repository and a function without
+arguments that returns the whole text. The function is pure over the code, so the same tree gives the same
+bytes on every machine.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from passerelle.gateway.settings_schema import render_schema
+from tools.event_docs import render_events
+from tools.event_schema import render_event_schema
+from tools.machine_docs import render_state_machine
+from tools.settings_docs import render_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GENERATED: Mapping[str, Callable[[], str]] = {
+    "docs/events.md": render_events,
+    "docs/operate/settings.md": render_settings,
+    "docs/protocol/events.schema.json": render_event_schema,
+    "docs/state-machine.md": render_state_machine,
+    "gateway/settings.schema.json": render_schema,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 when files were written, or with ``--check`` when none has drifted."""
+    parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare and write nothing")
+    only_compare: bool = parser.parse_args(arguments).check
+    drifted = find_drift(ROOT, GENERATED)
+    for path, text in drifted.items():
+        if only_compare:
+            print(f"generate: {path} is not what the code says; run make generate", file=sys.stderr)
+        else:
+            (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+            (ROOT / path).write_text(text, encoding="utf-8")
+    print(
+        f"generate: {len(GENERATED)} files, {len(drifted)} {'drifted' if only_compare else 'written'}"
+    )
+    return 1 if drifted and only_compare else 0
+
+
+def find_drift(root: Path, generated: Mapping[str, Callable[[], str]]) -> dict[str, str]:
+    """Path and wanted text of every file that is absent or differs."""
+    wanted = {path: draw() for path, draw in generated.items()}
+    return {path: text for path, text in wanted.items() if _read(root / path) != text}
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
