@@ -32,12 +32,6 @@ def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
     return None
 
 
-def accept_message(task: JsonObject, message: JsonObject) -> JsonObject:
-    """The task after a message of its caller was accepted: it and the status message become history."""
-    history = _move_status_message(task, None)
-    return {**task, "history": as_list(add_to_history(history, message))}
-
-
 def find_artifact(task: JsonObject, artifact_id: str) -> JsonObject | None:
     """The artifact of that id; its identity is the id inside the task."""
     return next(

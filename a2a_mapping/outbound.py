@@ -11,14 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from passerelle.a2a_mapping.members import object_at, texts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.a2a_mapping.rpc import Method
     from passerelle.core.json import Json, JsonObject
 
 _KEPT_HERE: Final = frozenset({"historyLength", "taskPushNotificationConfig"})
@@ -73,13 +70,3 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     if references:
         sent["referenceTaskIds"] = references
     return sent
-
-
-def address_task(remote_task_id: str, tenant: str | None = None) -> JsonObject:
-    """Params of GetTask, CancelTask and SubscribeToTask for the peer."""
-    return {"id": remote_task_id, "tenant": tenant} if tenant else {"id": remote_task_id}
-
-
-def encode_call(rpc_id: str, method: Method, params: JsonObject) -> bytes:
-    """The bytes of a JSON-RPC request."""
-    return orjson.dumps({"jsonrpc": "2.0", "id": rpc_id, "method": method.value, "params": params})

@@ -105,16 +105,6 @@ def read_task_reply(value: Json) -> TaskReply | Malformed:
     return TaskReply(value)
 
 
-def read_task_list(value: Json) -> list[TaskReply] | Malformed:
-    """The tasks of a ListTasks page."""
-    tasks = value.get("tasks", []) if isinstance(value, dict) else None
-    if not isinstance(tasks, list):
-        return Malformed("tasks is not a list")
-    read = [read_task_reply(task) for task in tasks]
-    replies = [reply for reply in read if isinstance(reply, TaskReply)]
-    return replies if len(replies) == len(read) else Malformed("an item of tasks is not a task")
-
-
 def read_native_ids(reply: TaskReply | StatusReply | ArtifactReply) -> tuple[str, str]:
     """The peer's own task id and context id (``""`` when it gave none; A2A-3, A2A-4)."""
     if isinstance(reply, TaskReply):

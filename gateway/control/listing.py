@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import leave_out_artifacts
+from passerelle.a2a_mapping.frames import render_page
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.batch import EntityKind, EntityRef
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import ListTasks
     from passerelle.core.decision import Held
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.json import JsonObject
     from passerelle.core.ports import EventLog, Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.contents import Contents
@@ -66,14 +67,8 @@ class Listing:
             if wanted and task is not None:
                 found.append(task)
                 last = row
-        tasks: list[Json] = list(found)
         token = write_token(last) if more and last else ""
-        return {
-            "tasks": tasks,
-            "nextPageToken": token,
-            "pageSize": query.page_size,
-            "totalSize": total,
-        }
+        return render_page(found, query.page_size, total, token)
 
     async def _rows(self, principal: Principal, query: ListTasks) -> list[tuple[str, int]]:
         if query.context_id is not None:

@@ -36,7 +36,6 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import RetryPolicy, Scope, Worker
-from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
 from passerelle.core.record import record
@@ -374,8 +373,3 @@ def digest_request(command: SubmitTurn) -> str:
     """Tells one request from another under the same idempotency key."""
     named = [command.agent, command.message, command.task, command.context_id, command.session_id]
     return hashlib.sha256(orjson.dumps(named, option=orjson.OPT_SORT_KEYS)).hexdigest()
-
-
-def expose_first(task: EntityRef) -> str:
-    """The facade id of a new task."""
-    return expose(TaskId(task.id), 1)

@@ -17,7 +17,6 @@ from passerelle.core.batch import (
     Fenced,
     Late,
     StaleEpoch,
-    Stamp,
     Unclaimed,
 )
 from passerelle.core.decision import Decision, Held
@@ -233,8 +232,3 @@ class Writes:
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session
         )
-
-
-def is_absent(held: Held) -> bool:
-    """Whether the entity does not exist."""
-    return held.stamp == Stamp(0, "")

@@ -15,7 +15,6 @@ import orjson
 from passerelle.core.batch import (
     Conflict,
     DueChange,
-    EntityKind,
     EntityRef,
     Fence,
     Fenced,
@@ -280,11 +279,6 @@ def place_content(step: Step, packed: bytes) -> bytes:
     if len(packed) <= CAP:
         return packed
     return IN_BLOB + (step.spill.keep(packed).blob or "").encode()
-
-
-def list_refs(task: EntityRef, thread: EntityRef, actions: tuple[str, ...]) -> list[EntityRef]:
-    """What a driver holds: the task, its thread, and the questions that are open."""
-    return [task, thread, *(EntityRef(EntityKind.ACTION, action) for action in actions)]
 
 
 def read_driver(fields: Mapping[str, bytes]) -> Incarnation | None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.content import (
-    accept_message,
     find_warning,
     fold,
     leave_out_artifacts,
@@ -162,18 +161,6 @@ def test_a_task_frame_replaces_but_loses_no_artifact_and_no_history() -> None:
         {"artifactId": "b", "parts": [_text("new")]},
     ]
     assert task["history"] == [say("m")]
-
-
-@pytest.mark.requirement("A2A-9", "LT-5")
-def test_an_accepted_follow_up_stands_after_the_question() -> None:
-    asked = reply("q", "which?")
-    waiting = _fold(_status("TASK_STATE_INPUT_REQUIRED", asked))
-    task = accept_message(waiting, say("m2", "that one"))
-    assert task["history"] == [asked, say("m2", "that one")]
-    assert fold(task, _status("TASK_STATE_WORKING")) == {
-        **task,
-        "status": {"state": "TASK_STATE_WORKING"},
-    }
 
 
 def test_artifacts_can_be_left_out() -> None:

@@ -28,7 +28,6 @@ from passerelle.a2a_mapping.peer_errors import (
     SENTENCES,
     NativeError,
     make_refusal,
-    read_native_error,
 )
 from passerelle.core import errors
 from passerelle.core.json import JsonObject
@@ -183,24 +182,6 @@ def test_our_own_errors_have_our_domain() -> None:
     body = cast("JsonObject", render_status(errors.Forbidden("no")).body["error"])
     details = cast("list[JsonObject]", body["details"])
     assert details[0]["domain"] == "passerelle"
-
-
-def test_a_peer_error_is_read_from_both_envelopes() -> None:
-    rpc: JsonObject = {"code": -32001, "message": "gone"}
-    status: JsonObject = {
-        "code": 404,
-        "status": "NOT_FOUND",
-        "message": "gone",
-        "details": [{"@type": ERROR_INFO, "reason": "TASK_NOT_FOUND"}],
-    }
-    assert read_native_error(rpc) == read_native_error(status) == NativeError(-32001, "gone")
-
-
-@pytest.mark.parametrize(
-    "value", [None, "x", [], {}, {"code": "x"}, {"code": True}, {"code": 500, "message": "x"}]
-)
-def test_garbage_is_no_peer_error(value: object) -> None:
-    assert read_native_error(cast("JsonObject", value)) is None
 
 
 @pytest.mark.requirement("A2A-12")

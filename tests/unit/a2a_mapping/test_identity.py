@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +11,6 @@ from passerelle.a2a_mapping.identity import PLACES, make_relabel, relabel, relab
 from passerelle.a2a_mapping.outbound import (
     RemoteAddress,
     address_send,
-    address_task,
-    encode_call,
 )
 from passerelle.a2a_mapping.replies import (
     ArtifactReply,
@@ -21,7 +18,6 @@ from passerelle.a2a_mapping.replies import (
     StatusReply,
     TaskReply,
 )
-from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import list_texts
 
@@ -241,14 +237,3 @@ def test_the_configuration_goes_on_without_what_is_served_here() -> None:
     }
     sent = address_send(params, RemoteAddress())
     assert sent["configuration"] == {"acceptedOutputModes": ["text/plain"]}
-
-
-def test_a_call_is_a_json_rpc_request() -> None:
-    body = orjson.loads(encode_call("1", Method.GET_TASK, address_task("RT", "tenant")))
-    assert body == {
-        "jsonrpc": "2.0",
-        "id": "1",
-        "method": "GetTask",
-        "params": {"id": "RT", "tenant": "tenant"},
-    }
-    assert address_task("RT") == {"id": "RT"}

@@ -14,7 +14,6 @@ from passerelle.a2a_mapping.replies import (
     TaskReply,
     read_native_ids,
     read_reply,
-    read_task_list,
     read_task_reply,
 )
 from passerelle.core.json import Json, JsonObject
@@ -89,14 +88,6 @@ def test_what_is_not_a2a_says_which_field(value: Json, names: str) -> None:
     assert names in reply.reason
 
 
-def test_a_page_holds_tasks_only() -> None:
-    assert read_task_list({"tasks": [TASK], "nextPageToken": ""}) == [TaskReply(TASK)]
-    assert read_task_list({}) == []
-    bad: list[Json] = [None, [], {"tasks": {}}, {"tasks": [TASK, {}]}]
-    for value in bad:
-        assert isinstance(read_task_list(value), Malformed)
-
-
 _json: st.SearchStrategy[Json] = st.recursive(
     st.none() | st.booleans() | st.text(max_size=3),
     lambda below: (
@@ -115,4 +106,3 @@ _json: st.SearchStrategy[Json] = st.recursive(
 def test_any_json_is_a_reply_or_malformed(value: Json) -> None:
     read_reply(value)
     read_task_reply(value)
-    read_task_list(value)
