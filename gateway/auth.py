@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from passerelle.core.errors import ConfigInvalid, Unauthenticated
+from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports import Ids
 from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.private_file import load_or_mint
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import EVERY_AGENT, AuthMode, ClientSettings
 
@@ -110,38 +110,12 @@ def hash_key(token: Secret) -> str:
 def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
     """Reads the owner token of a data directory, and makes it when there is none.
 
-    The file comes into being whole and with mode 0600, so a crash or a second process leaves no half token.
-
     Raises:
         ConfigInvalid: the file cannot be read, made or trusted.
     """
     path = data_dir / OWNER_FILE
-    try:
-        minted = not path.exists() and _write_once(path, mint_token(ids))
-        if path.stat().st_mode & 0o077:
-            raise ConfigInvalid(str(path), "others can read it: delete it, and a new one is made")
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(str(path), f"cannot be used: {error}") from None
-    if not token:
-        raise ConfigInvalid(str(path), "is empty: delete it, and a new one is made")
-    return OwnerToken(Secret(token), path, minted)
-
-
-def _write_once(path: Path, token: Secret) -> bool:
-    """Whether this process made the file; a link refuses where a rename would replace."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, f"{token.get_secret_value()}\n".encode())
-        os.fsync(descriptor)
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        os.close(descriptor)
-        draft.unlink()
-    return True
+    kept = load_or_mint(path, lambda: mint_token(ids).get_secret_value())
+    return OwnerToken(Secret(kept.text), path, kept.minted)
 
 
 def _enter(client: ClientSettings) -> Principal:

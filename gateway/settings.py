@@ -168,6 +168,14 @@ class Settings(Section):
         description="Folder of the embedded engine and of the owner token, mode 0700; "
         "by default $XDG_STATE_HOME/passerelle.",
     )
+    secret_key: Secret | None = Field(
+        default=None,
+        description="32 bytes in base64 or hex that seal stored secrets; several, separated by commas: "
+        "the first one seals, all of them open. Wanted with redis_url; else made in data_dir.",
+    )
+    secret_key_file: Path | None = Field(
+        default=None, description="A file that holds `secret_key`, one key a line."
+    )
     engine_path: Path | None = Field(
         default=None, description="The valkey-server or redis-server to embed; absent: found."
     )

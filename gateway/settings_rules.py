@@ -32,6 +32,8 @@ def find_contradictions(
         ("redis://", "rediss://", "unix://")
     ):
         yield ("redis_url",), "begins with redis://, rediss:// or unix://"
+    if settings.secret_key and settings.secret_key_file:
+        yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
     yield from _find_repeats("agents", (agent.name for agent in settings.agents))
     yield from _find_repeats("clients", (client.name for client in settings.clients))
     for index, agent in enumerate(settings.agents):

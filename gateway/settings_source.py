@@ -109,6 +109,7 @@ def read_settings(sources: Sources) -> Reading:
         update={
             "data_dir": settings.data_dir.expanduser(),
             "engine_path": settings.engine_path and settings.engine_path.expanduser(),
+            "secret_key_file": settings.secret_key_file and settings.secret_key_file.expanduser(),
         }
     )
     return Reading(resolved, faults, notices, config)

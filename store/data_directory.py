@@ -22,7 +22,9 @@ LOCK_RETRY_S: Final = 3.0
 _RETRY_EVERY_S: Final = 0.05
 _MODE: Final = 0o700
 _FOR_OTHERS: Final = 0o077
-_OURS: Final = frozenset({"lock", "store.json", "blobs", "owner-token", "appendonlydir"})
+_OURS: Final = frozenset(
+    {"lock", "store.json", "blobs", "owner-token", "secret-key", "appendonlydir"}
+)
 _OF_NOBODY: Final = frozenset({"lost+found"})
 
 

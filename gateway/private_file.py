@@ -1,0 +1,60 @@
+"""Small secrets of an instance in its data directory: made once, whole, and readable by nobody else."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateText:
+    """The text of a file; ``minted`` only for the call that made it."""
+
+    text: str
+    minted: bool
+
+    def __repr__(self) -> str:
+        return f"PrivateText('***', minted={self.minted})"
+
+
+def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
+    """Reads a private file, and makes it when there is none.
+
+    It comes into being whole and with mode 0600, so a crash or a second process leaves no half secret.
+
+    Raises:
+        ConfigInvalid: the file cannot be read, made or trusted.
+    """
+    try:
+        minted = not path.exists() and _write_once(path, mint())
+        if path.stat().st_mode & 0o077:
+            raise ConfigInvalid(str(path), "others can read it: delete it, and a new one is made")
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(str(path), f"cannot be used: {error}") from None
+    if not text:
+        raise ConfigInvalid(str(path), "is empty: delete it, and a new one is made")
+    return PrivateText(text, minted)
+
+
+def _write_once(path: Path, text: str) -> bool:
+    """Whether this process made the file; a link refuses where a rename would replace."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+        os.fsync(descriptor)
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.close(descriptor)
+        draft.unlink()
+    return True
