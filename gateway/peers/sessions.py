@@ -1,13 +1,18 @@
-"""Connections to peers: one keep-alive pool for each origin, shared by all peers that live there."""
+"""Connections to the outside: one keep-alive pool for each origin, shared by all that is called there."""
 
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
 from passerelle.core.errors import Draining
+
+if TYPE_CHECKING:
+    from aiohttp.abc import AbstractResolver
+
+    from passerelle.gateway.screening import Screen
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
 _IDLE_S: Final = 4.0
@@ -23,10 +28,22 @@ class PeerSessions:
 
     The number of connections is not limited here: a queue inside the pool would be a wait whose start
     nobody sees, and long streams would starve sends.
+
+    With a ``screen`` each address is judged before its socket is made, however it was come by: a connection to
+    a refused one fails with ``screening.REFUSED_ERRNO``, and nothing is sent. Without, every address is
+    trusted: that is for URLs that the operator wrote.
     """
 
-    def __init__(self, *, idle_s: float = _IDLE_S) -> None:
+    def __init__(
+        self,
+        *,
+        idle_s: float = _IDLE_S,
+        screen: Screen | None = None,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
         self._idle_s = idle_s
+        self._screen = screen
+        self._resolver = resolver
         self._open: dict[str, ClientSession] = {}
         self._closed = False
 
@@ -45,7 +62,10 @@ class PeerSessions:
 
     def _start(self) -> ClientSession:
         connector = TCPConnector(
-            limit=0, keepalive_timeout=self._idle_s, socket_factory=_make_socket
+            limit=0,
+            keepalive_timeout=self._idle_s,
+            resolver=self._resolver,
+            socket_factory=self._make_socket,
         )
         return ClientSession(
             connector=connector,
@@ -55,6 +75,11 @@ class PeerSessions:
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
         )
+
+    def _make_socket(self, address: AddressInfo) -> socket.socket:
+        if self._screen is not None:
+            self._screen.check(address[4][0])
+        return _make_socket(address)
 
     async def close(self) -> None:
         """Closes every connection, also those in use."""

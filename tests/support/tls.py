@@ -1,0 +1,84 @@
+"""Certificates for one test: an authority of its own, and what it signs."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+_BEGIN = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A certificate and its key as PEM files."""
+
+    cert: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates that are valid for a long time; ``root`` is what trusts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        cert = (
+            self._start(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.root = folder / "root.pem"
+        self.root.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+
+    def _start(self, name: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_BEGIN)
+            .not_valid_after(_BEGIN + timedelta(days=36_500))
+        )
+
+    def issue(self, host: str) -> Credential:
+        """A credential for a server or client of that name."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        cert = (
+            self._start(name, key)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        made = Credential(self._folder / f"{host}.pem", self._folder / f"{host}.key")
+        made.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+        made.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return made
+
+    def serve(self, host: str, *, ask_client: bool = False) -> ssl.SSLContext:
+        """What a server of that name listens with; with ``ask_client`` only clients of this authority get in."""
+        own = self.issue(host)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own.cert, own.key)
+        if ask_client:
+            context.load_verify_locations(self.root)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def trust(self) -> ssl.SSLContext:
+        """What a client that trusts this authority connects with."""
+        return ssl.create_default_context(cafile=str(self.root))
