@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -16,6 +16,7 @@ from passerelle.core.times import format_ms
 if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices
+    from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
 
 
@@ -31,16 +32,18 @@ class Admission:
 
 
 async def admit(
-    services: ChannelServices, limits: Limits, hello: Hello, token: str | None
+    services: ChannelServices, limits: Limits, hello: Hello, shown: Credentials
 ) -> Admission:
     """In this order: credential, right, channel record, open actions.
 
     Raises:
-        Unauthenticated: neither ``hello`` nor the handshake (``token``) had a credential that holds.
+        Unauthenticated: neither ``hello`` nor the handshake (``shown``) had a credential that holds.
         Forbidden: the credential may not open channels.
         StoreUnavailable: the record could not be written.
     """
-    principal = services.authenticator.authenticate(hello.token or token, hello.device)
+    principal = await services.authenticator.authenticate(
+        replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
+    )
     if Scope.CONNECT not in principal.scopes:
         raise Forbidden("the credential may not open channels", scope=Scope.CONNECT)
     device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices, Grant
     from passerelle.channels.transport import Socket
+    from passerelle.core.credentials import Credentials
 
 _DECIDES: Final = "respond_action"
 _FLUSH_S: Final = 5.0
@@ -81,7 +82,7 @@ class Connection:
         socket: Socket,
         services: ChannelServices,
         limits: Limits,
-        token: str | None,
+        credentials: Credentials,
         on_admitted: Callable[[Connection], None],
     ) -> None:
         self.services = services
@@ -89,7 +90,7 @@ class Connection:
         self.outbox = Outbox(limits.buffered_bytes)
         self._admission: Admission | None = None
         self._socket = socket
-        self._token = token
+        self._credentials = credentials
         self._on_admitted = on_admitted
         self._loop = asyncio.get_running_loop()
         self._state = session.start(limits, self._loop.time())
@@ -234,7 +235,7 @@ class Connection:
 
     async def _admit(self, hello: Hello) -> None:
         try:
-            admission = await admit(self.services, self.limits, hello, self._token)
+            admission = await admit(self.services, self.limits, hello, self._credentials)
         except PasserelleError as error:
             self.feed(Ended(*end_connection(error, "hello")))
             return

@@ -7,6 +7,7 @@ Mounted by the gateway at ``GET /v1/channel``. The server underneath must bound 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
     from passerelle.channels.services import ChannelServices
+    from passerelle.core.credentials import Credentials
 
-_BEARER: Final = "bearer "
 _BEARER_ITEM: Final = "bearer."
 _RETRY_AFTER_S: Final = 2
 _CLOSING_S: Final = 2.0
@@ -64,7 +65,7 @@ class ChannelEndpoint:
             AsgiSocket(websocket),
             self._services,
             self._limits,
-            _read_token(websocket),
+            self._read_credentials(websocket),
             self._take_over,
         )
         self._connections.add(connection)
@@ -106,6 +107,10 @@ class ChannelEndpoint:
             return True
         return urlsplit(origin).netloc == websocket.headers.get("host")
 
+    def _read_credentials(self, websocket: WebSocket) -> Credentials:
+        read = self._services.read_credentials(websocket.scope)
+        return read if read.bearer else replace(read, bearer=_read_offered(websocket))
+
     def _take_over(self, connection: Connection) -> None:
         older = self._by_channel.get(connection.channel)
         self._by_channel[connection.channel] = connection
@@ -120,11 +125,8 @@ class ChannelEndpoint:
             self._empty.set()
 
 
-def _read_token(websocket: WebSocket) -> str | None:
-    """The bearer of the handshake; never out of the URL, which ends up in logs."""
-    header = websocket.headers.get("authorization", "")
-    if header.lower().startswith(_BEARER):
-        return header[len(_BEARER) :].strip()
+def _read_offered(websocket: WebSocket) -> str | None:
+    """The bearer among the subprotocols: a browser can set no header. Never out of the URL, which ends up in logs."""
     offered: list[str] = websocket.scope.get("subprotocols", [])
     for item in offered:
         if item.startswith(_BEARER_ITEM):

@@ -10,11 +10,14 @@ from passerelle.core.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from starlette.types import Scope
+
     from passerelle.channels.cursor import GapReason
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
     from passerelle.channels.views import View
     from passerelle.core.commands import Authenticator
+    from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Acks, Channels, Clock, Ids, StreamRef
     from passerelle.core.principal import Principal
@@ -105,6 +108,8 @@ class ChannelServices:
     snapshots: Snapshots
     calls: Calls
     authenticator: Authenticator
+    read_credentials: Callable[[Scope], Credentials]
+    """What the handshake shows, from its ASGI scope."""
     clock: Clock
     ids: Ids
     on_gap: Callable[[GapReason], None] = lambda _why: None

@@ -14,6 +14,7 @@ from passerelle.core.payloads.approval import Decision
 from passerelle.core.record import record
 
 if TYPE_CHECKING:
+    from passerelle.core.credentials import Credentials
     from passerelle.core.ids import FacadeTaskId
     from passerelle.core.principal import Principal
 
@@ -146,13 +147,13 @@ Result: TypeAlias = TurnAccepted | CancelAccepted | ActionAnswered
 
 
 class Authenticator(Protocol):
-    """Makes a principal out of a credential; owner token and API keys first, further kinds behind the same call."""
+    """Makes a principal out of credentials; every kind of credential stands behind this one call."""
 
-    def authenticate(self, token: str | None, device: str | None = None) -> Principal:
-        """The principal of a bearer token.
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        """Who shows these. Waits for something only where a key has to be fetched first.
 
         Raises:
-            Unauthenticated: there is none, or it does not hold.
+            Unauthenticated: there are none, or they do not hold.
         """
         ...
 

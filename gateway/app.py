@@ -18,7 +18,8 @@ import structlog
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.errors import EngineFailed
 from passerelle.core.ids import Shard
-from passerelle.gateway.auth import load_owner_token, make_authenticator
+from passerelle.gateway.auth.keys import make_authenticator
+from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience

@@ -164,7 +164,7 @@ def verify(
 @app.command(epilog="Example: passerelle key orchestrator")
 def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> None:
     """Make an API key; the key is shown once, the configuration keeps its hash."""
-    from passerelle.gateway.auth import hash_key, mint_token
+    from passerelle.gateway.auth.keys import hash_key, mint_token
     from passerelle.gateway.clock import SystemIds
     from passerelle.gateway.settings import NAME_PATTERN, NAME_RULE
 
@@ -193,7 +193,7 @@ def _load(sources: Sources) -> Settings:
 
 def _introduce_owner(settings: Settings) -> None:
     """Makes the owner token on the first start, and says it that once."""
-    from passerelle.gateway.auth import load_owner_token
+    from passerelle.gateway.auth.owner import load_owner_token
     from passerelle.gateway.clock import SystemIds
     from passerelle.store.data_directory import make_data_directory
 

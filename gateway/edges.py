@@ -14,6 +14,7 @@ from starlette.routing import WebSocketRoute
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.http.health import Readiness, make_health_routes
@@ -97,6 +98,7 @@ def _make_endpoint(
         snapshots=ServiceSnapshots(service),
         calls=ServiceCalls(service),
         authenticator=authenticator,
+        read_credentials=READER.read_scope,
         clock=SystemClock(),
         ids=SystemIds(),
         on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),

@@ -32,7 +32,7 @@ from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.waits import Waits
-from passerelle.gateway.auth import read_bearer
+from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -87,6 +87,7 @@ class FaceParts:
     metrics: Metrics
     clock: Clock
     ids: Ids
+    reader: CredentialReader = READER
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
@@ -129,7 +130,8 @@ class Face:
             target = spot.verbs.get(incoming.verb)
             binding = _choose_binding(incoming, target)
             if agent is None or agent not in self._parts.agents.names:
-                await self._miss(incoming, agent, binding, target).write(send)
+                reply = await self._miss(incoming, agent, binding, target)
+                await reply.write(send)
             else:
                 await self._count(Visit(incoming, receive, send, agent, binding), spot, target)
 
@@ -167,7 +169,7 @@ class Face:
         if target is Resource.CARD:
             await self._serve_card(visit)
             return
-        principal = self._identify(incoming)
+        principal = await self._identify(incoming)
         if not _sees(principal, visit.agent):
             visit.outcome = "not_found"
             await self._refuse_agent(visit.agent, principal).write(visit.send)
@@ -190,13 +192,13 @@ class Face:
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
-    def _miss(
+    async def _miss(
         self, incoming: Incoming, agent: str | None, binding: Binding, target: Target | None
     ) -> Reply:
         """No agent stands here; whoever may call none learns no name."""
         outcome = "not_found"
         try:
-            reply = self._refuse_agent(agent, self._identify(incoming))
+            reply = self._refuse_agent(agent, await self._identify(incoming))
         except Unauthenticated as error:
             if agent is None or target is Resource.CARD:
                 reply = self._refuse_agent(agent, None)
@@ -211,9 +213,10 @@ class Face:
         here = f"there is no agent {name[:80]!r}" if name else "there is no agent at this address"
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
-    def _identify(self, incoming: Incoming) -> Principal:
-        token = read_bearer(incoming.headers.get("authorization"))
-        return self._parts.authenticator.authenticate(token)
+    async def _identify(self, incoming: Incoming) -> Principal:
+        parts = self._parts
+        credentials = parts.reader.read(incoming.headers, read_address(incoming.scope))
+        return await parts.authenticator.authenticate(credentials)
 
 
 def _sees(principal: Principal, agent: str) -> bool:

@@ -27,7 +27,7 @@ from passerelle.core.errors import (
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import Ids
-from passerelle.gateway.auth import read_bearer
+from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.rpc import CALLS, Call, Caller, call
 
@@ -76,12 +76,17 @@ OPERATIONS: Final[Sequence[Operation]] = (
 )
 
 
-def make_v1_routes(service: CommandService, auth: Authenticator, ids: Ids) -> list[Route]:
+def make_v1_routes(
+    service: CommandService,
+    auth: Authenticator,
+    ids: Ids,
+    reader: CredentialReader = READER,
+) -> list[Route]:
     """A Starlette route for every operation."""
     return [
         Route(
             operation.path,
-            _Endpoint(operation, service, auth, ids).answer,
+            _Endpoint(operation, service, auth, reader, ids).answer,
             methods=[operation.method],
             name=operation.call.name,
         )
@@ -94,23 +99,24 @@ class _Endpoint:
     operation: Operation
     service: CommandService
     auth: Authenticator
+    reader: CredentialReader
     ids: Ids
 
     async def answer(self, request: Request) -> Response:
         try:
-            caller = self._identify(request)
+            caller = await self._identify(request)
             params = await self._read_params(request)
             result = await call(self.service, caller, self.operation.call.name, params)
         except PasserelleError as error:
             return render_problem(_name_header(error))
         return _render(self.operation, result)
 
-    def _identify(self, request: Request) -> Caller:
+    async def _identify(self, request: Request) -> Caller:
         device = request.headers.get(DEVICE_HEADER)
         if device is not None and not 0 < len(device) <= DEVICE_LIMIT:
             raise InvalidInput(DEVICE_HEADER, f"is 1 to {DEVICE_LIMIT} characters")
-        token = read_bearer(request.headers.get("Authorization"))
-        principal = self.auth.authenticate(token, device)
+        credentials = self.reader.read(request.headers, read_address(request.scope), device)
+        principal = await self.auth.authenticate(credentials)
         key = request.headers.get(KEY_HEADER)
         if key is None and self.operation.call.changes and not self.operation.call.keyed:
             # Without a key of the caller's every request is a new one.

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from passerelle.gateway.auth import hash_key
+from passerelle.gateway.auth.keys import hash_key
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.version import VERSION
 

@@ -19,7 +19,7 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Scope
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
-from passerelle.gateway.auth import KeyAuthenticator, hash_key
+from passerelle.gateway.auth.keys import KeyAuthenticator, hash_key
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.delegation.driver import Patience

@@ -27,12 +27,14 @@ from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import ChannelServices, Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import Appended, Batch, IdempotencyRow
+from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard, compose_id
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.auth.credentials import READER
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
 from tests.support.waiting import wait_until
@@ -63,10 +65,10 @@ class RandomIds:
 class KnownTokens:
     """Authenticates the tokens above."""
 
-    def authenticate(self, token: str | None, device: str | None = None) -> Principal:
-        if token not in TOKENS:
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        if credentials.bearer not in TOKENS:
             raise Unauthenticated("the bearer token is not known")
-        return TOKENS[token]
+        return TOKENS[credentials.bearer]
 
 
 @dataclass
@@ -258,6 +260,7 @@ async def serve(
             snapshots=control,
             calls=control,
             authenticator=KnownTokens(),
+            read_credentials=READER.read_scope,
             clock=WallClock(),
             ids=RandomIds(),
         )

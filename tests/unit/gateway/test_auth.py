@@ -5,21 +5,24 @@ from pathlib import Path
 
 import pytest
 
+from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.principal import Scope
-from passerelle.gateway.auth import (
+from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
+from passerelle.gateway.auth.keys import (
     OWNER,
     KeyAuthenticator,
     OpenAuthenticator,
     hash_key,
-    load_owner_token,
     make_authenticator,
     mint_token,
-    read_bearer,
 )
+from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import ClientSettings
+
+pytestmark = pytest.mark.anyio
 
 OWNER_TOKEN = Secret("the-owner-token")
 PLAIN = ClientSettings(name="plain", key_hash=hash_key(Secret("k-plain")), may_call=("echo",))
@@ -37,22 +40,24 @@ def keys() -> KeyAuthenticator:
     return KeyAuthenticator(OWNER_TOKEN, (PLAIN, PERSON))
 
 
-def test_owner_token_is_the_owner_with_every_right(keys: KeyAuthenticator) -> None:
-    owner = keys.authenticate("the-owner-token")
+async def test_owner_token_is_the_owner_with_every_right(keys: KeyAuthenticator) -> None:
+    owner = await keys.authenticate(Credentials("the-owner-token"))
     assert (owner.id, owner.kind, owner.scopes) == ("owner", "person", frozenset(Scope))
     assert owner.may_call("anything")
 
 
-def test_client_without_scopes_may_call_its_agents_and_read_tasks(keys: KeyAuthenticator) -> None:
-    client = keys.authenticate("k-plain")
+async def test_client_without_scopes_may_call_its_agents_and_read_tasks(
+    keys: KeyAuthenticator,
+) -> None:
+    client = await keys.authenticate(Credentials("k-plain"))
     assert (client.id, client.kind) == ("plain", "service")
     assert client.scopes == {Scope.CALL, Scope.READ_TASKS}
     assert client.may_call("echo")
     assert not client.may_call("payments")
 
 
-def test_star_is_every_agent_and_a_bare_hash_is_one_too(keys: KeyAuthenticator) -> None:
-    person = keys.authenticate("k-ada")
+async def test_star_is_every_agent_and_a_bare_hash_is_one_too(keys: KeyAuthenticator) -> None:
+    person = await keys.authenticate(Credentials("k-ada"))
     assert (person.kind, person.agents) == ("person", None)
     assert Scope.READ_TASKS not in person.scopes
 
@@ -61,28 +66,29 @@ def test_star_is_every_agent_and_a_bare_hash_is_one_too(keys: KeyAuthenticator) 
     "token",
     [None, "", "k-Plain", "k-plain ", "the-owner-toke", PLAIN.key_hash, "\ud800", "x" * 9_000],
 )
-def test_everything_else_is_refused_without_saying_why(
+async def test_everything_else_is_refused_without_saying_why(
     keys: KeyAuthenticator, token: str | None
 ) -> None:
     with pytest.raises(Unauthenticated) as caught:
-        keys.authenticate(token)
+        await keys.authenticate(Credentials(token))
     assert token is None or not token or token not in caught.value.message
 
 
-def test_device_is_entered_beside_the_principal(keys: KeyAuthenticator) -> None:
-    assert keys.authenticate("k-ada", "phone").device == "phone"
-    assert keys.authenticate("k-ada").device is None
-    assert OpenAuthenticator().authenticate(None, "phone").device == "phone"
+async def test_device_is_entered_beside_the_principal(keys: KeyAuthenticator) -> None:
+    assert (await keys.authenticate(Credentials("k-ada", device="phone"))).device == "phone"
+    assert (await keys.authenticate(Credentials("k-ada"))).device is None
+    assert (await OpenAuthenticator().authenticate(Credentials(device="phone"))).device == "phone"
 
 
-def test_open_takes_everybody_for_the_owner() -> None:
+async def test_open_takes_everybody_for_the_owner() -> None:
     door = make_authenticator("open", OWNER_TOKEN, ())
-    assert door.authenticate(None) == door.authenticate("whatever") == OWNER
+    assert await door.authenticate(Credentials()) == OWNER
+    assert await door.authenticate(Credentials("whatever")) == OWNER
 
 
-def test_keys_is_what_keys_asks_for() -> None:
+async def test_keys_is_what_keys_asks_for() -> None:
     with pytest.raises(Unauthenticated):
-        make_authenticator("keys", OWNER_TOKEN, (PLAIN,)).authenticate("wrong")
+        await make_authenticator("keys", OWNER_TOKEN, (PLAIN,)).authenticate(Credentials("wrong"))
 
 
 @pytest.mark.parametrize(
@@ -99,6 +105,24 @@ def test_keys_is_what_keys_asks_for() -> None:
 )
 def test_bearer_is_read_from_the_header(header: str | None, token: str | None) -> None:
     assert read_bearer(header) == token
+
+
+def test_head_becomes_credentials_and_nothing_secret_is_shown() -> None:
+    head = [
+        (b"authorization", b"Bearer t0p"),
+        (b"x-api-key", b"k3y"),
+        (b"x-client", b"CN=ada"),
+    ]
+    scope = {"type": "http", "headers": head, "client": ("10.0.0.7", 4711)}
+    read = CredentialReader("x-client").read_scope(scope)
+    assert read == Credentials("t0p", "k3y", "CN=ada", "10.0.0.7")
+    assert "t0p" not in repr(read)
+    assert "k3y" not in repr(read)
+
+
+def test_certificate_header_is_not_read_unless_it_was_named() -> None:
+    scope = {"type": "http", "headers": [(b"x-client", b"CN=ada")], "client": None}
+    assert CredentialReader().read_scope(scope) == Credentials()
 
 
 def test_owner_token_is_minted_once_and_kept_for_the_owner_alone(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import FaceParts, make_face
-from passerelle.gateway.auth import OpenAuthenticator
+from passerelle.gateway.auth.keys import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.following import StreamFrame
 from passerelle.gateway.metrics import Metrics

@@ -13,7 +13,7 @@ from passerelle.core.commands import (
     SubmitTurn,
 )
 from passerelle.core.errors import ActionClosed, StoreUnavailable
-from passerelle.gateway.auth import KeyAuthenticator, hash_key
+from passerelle.gateway.auth.keys import KeyAuthenticator, hash_key
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import BODY_LIMIT_BYTES, OPERATIONS, Operation, make_v1_routes

@@ -10,31 +10,19 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
+from passerelle.core.credentials import Credentials
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports import Ids
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.private_file import load_or_mint
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import EVERY_AGENT, AuthMode, ClientSettings
 
 OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope))
-OWNER_FILE: Final = "owner-token"
 TOKEN_LIMIT: Final = 8_192
 _TOKEN_CHARACTERS: Final = 52
-_SCHEME: Final = "bearer "
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerToken:
-    """The owner's token and the file that keeps it; ``minted`` only on the start that made it."""
-
-    secret: Secret
-    path: Path
-    minted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +45,8 @@ class KeyAuthenticator:
             ),
         )
 
-    def authenticate(self, token: str | None, device: str | None = None) -> Principal:
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        token = credentials.bearer
         if not token:
             raise Unauthenticated("a bearer token is required")
         digest = _digest(token[:TOKEN_LIMIT])
@@ -67,7 +56,7 @@ class KeyAuthenticator:
                 found = credential.principal
         if found is None:
             raise Unauthenticated("the bearer token is not known")
-        return replace(found, device=device) if device else found
+        return replace(found, device=credentials.device) if credentials.device else found
 
 
 class OpenAuthenticator:
@@ -75,12 +64,8 @@ class OpenAuthenticator:
 
     __slots__ = ()
 
-    def authenticate(
-        self,
-        token: str | None,  # noqa: ARG002  everybody is everybody
-        device: str | None = None,
-    ) -> Principal:
-        return replace(OWNER, device=device) if device else OWNER
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        return replace(OWNER, device=credentials.device) if credentials.device else OWNER
 
 
 def make_authenticator(
@@ -88,13 +73,6 @@ def make_authenticator(
 ) -> KeyAuthenticator | OpenAuthenticator:
     """The authenticator of a mode."""
     return OpenAuthenticator() if mode == "open" else KeyAuthenticator(owner, clients)
-
-
-def read_bearer(authorization: str | None) -> str | None:
-    """The token of an ``Authorization`` header, or None where there is no bearer in it."""
-    if authorization is None or authorization[: len(_SCHEME)].lower() != _SCHEME:
-        return None
-    return authorization[len(_SCHEME) :].strip() or None
 
 
 def mint_token(ids: Ids) -> Secret:
@@ -105,17 +83,6 @@ def mint_token(ids: Ids) -> Secret:
 def hash_key(token: Secret) -> str:
     """The form in which a key stands in the configuration."""
     return f"sha256:{_digest(token.get_secret_value()).hex()}"
-
-
-def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
-    """Reads the owner token of a data directory, and makes it when there is none.
-
-    Raises:
-        ConfigInvalid: the file cannot be read, made or trusted.
-    """
-    path = data_dir / OWNER_FILE
-    kept = load_or_mint(path, lambda: mint_token(ids).get_secret_value())
-    return OwnerToken(Secret(kept.text), path, kept.minted)
 
 
 def _enter(client: ClientSettings) -> Principal:
