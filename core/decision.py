@@ -7,7 +7,7 @@ the store writes the real ones in. No text can imitate them, since the base is d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from operator import is_not
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -16,6 +16,7 @@ from passerelle.core.batch import (
     ABSENT,
     Batch,
     DueChange,
+    EntityKind,
     EntityRef,
     EntityWrite,
     OpenChange,
@@ -24,6 +25,7 @@ from passerelle.core.batch import (
 from passerelle.core.events import Event, encode_event
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.record import change
+from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
@@ -114,13 +116,20 @@ class Decision:
                 fact=fact,
                 sequence=self._base + len(self._events),
             )
-            self._events.append(event)
             for ref in find_targets(event):
                 if ref not in self._states:
                     message = f"{event.type} changes {ref.kind} {ref.id}, which was not read"
                     raise ValueError(message)
                 self._states[ref] = evolve(ref.kind, self._states[ref], event)
                 self._touched[ref] = None
+            self._events.append(event if fact.facade is None else self._number(event))
+
+    def _number(self, event: Event) -> Event:
+        """The event with the generation that its task has reached; a bare Message shows no task and has none."""
+        task_id = event.fact.scope.task_id
+        task = self._states.get(EntityRef(EntityKind.TASK, task_id)) if task_id else None
+        generation = task.generation if isinstance(task, TaskRecord) else 0
+        return replace(event, generation=generation) if generation else event
 
     def set_field(self, ref: EntityRef, name: str, value: bytes | None) -> None:
         """Sets or drops a further field of an entity's hash in the same write."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION: Final = "1.0"
 FRAME: Final = "a2a"
 """The member of a payload that holds the outgoing A2A frame."""
+GENERATION: Final = "generation"
+"""The member of an envelope that says the how manieth event of its facade task callers see with it."""
 
 _SCOPE_MEMBERS: Final = tuple(name for name in Scope.__dataclass_fields__)
 _TURN: Final = ("session_id", "thread_id", "turn_id")
@@ -96,7 +98,8 @@ class Fact:
 class Event:
     """A fact with identity, time (RFC 3339 UTC with milliseconds, the producer's) and place in its stream.
 
-    ``sequence`` is 0 until the store has given one.
+    ``sequence`` is 0 until the store has given one. ``generation`` counts what callers have seen of the facade task
+    with this event; 0 where they see nothing.
     """
 
     event_id: str
@@ -105,6 +108,7 @@ class Event:
     fact: Fact
     sequence: int = 0
     schema_version: str = SCHEMA_VERSION
+    generation: int = 0
 
     @property
     def type(self) -> str:
@@ -166,6 +170,8 @@ def encode_event(event: Event) -> EncodedEvent:
         "runtimeId": event.runtime_id,
         **to_wire(fact.scope),
     }
+    if event.generation:
+        envelope[GENERATION] = event.generation
     if fact.refs:
         envelope["refs"] = {name: to_wire(ref) for name, ref in fact.refs.items()}
     envelope["payload"] = _payload_wire(fact.payload)
@@ -194,15 +200,13 @@ def decode_event(
     payload.pop(FRAME, None)
     known = {name: value for name, value in envelope.items() if name in _WIRE_SCOPE}
     refs = _read_object(envelope, "refs")
-    sequence = envelope.get("sequence", 0)
-    if type(sequence) is not int:
-        raise InvalidInput("sequence", "not a whole number")
     return Event(
         event_id=_read_text(envelope, "eventId"),
         timestamp=_read_text(envelope, "timestamp"),
         runtime_id=_read_text(envelope, "runtimeId"),
-        sequence=sequence,
+        sequence=_read_count(envelope, "sequence"),
         schema_version=version,
+        generation=_read_count(envelope, GENERATION),
         fact=Fact(
             scope=from_wire(Scope, known, "scope", newer=newer),
             payload=_decode_payload(kind, version, payload),
@@ -277,6 +281,13 @@ def _read_text(envelope: JsonObject, name: str) -> str:
     value = envelope.get(name)
     if not isinstance(value, str) or not value:
         raise InvalidInput(name, "an event must have it, as text")
+    return value
+
+
+def _read_count(envelope: JsonObject, name: str) -> int:
+    value = envelope.get(name, 0)
+    if type(value) is not int:
+        raise InvalidInput(name, "not a whole number")
     return value
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_t
 from pydantic.alias_generators import to_camel
 
 from passerelle.core.event_type import EventType
-from passerelle.core.events import FRAME, SCHEMA_VERSION, required_ids
+from passerelle.core.events import FRAME, GENERATION, SCHEMA_VERSION, required_ids
 from passerelle.core.facts import Ref
 from passerelle.core.payloads import PAYLOADS
 
@@ -67,7 +67,8 @@ Drawn from the payload types in `core/payloads/`; `make generate` writes it. The
 Every event is one envelope of schema version {SCHEMA_VERSION}: `sequence`, `eventId`, `type`, `timestamp`,
 `schemaVersion`, `runtimeId`, the ids it belongs to, `refs`, and last the `payload`. The column *needs* names the ids
 that a class cannot be without; `sessionId` always stands. A member with a question mark may be absent. Where callers
-over A2A see the event, the last member of its payload is `{FRAME}`, the A2A frame that they see.
+over A2A see the event, the last member of its payload is `{FRAME}`, the A2A frame that they see, and the member
+`{GENERATION}` counts what they have seen of their task: from 1, one more with each event.
 
 A reader passes over types and members that it does not know. Types of a vendor begin with `x.` and never stand alone.
 A member may be added within a major schema version; none is removed or changes its meaning.

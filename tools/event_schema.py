@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaMode
 
 from passerelle.core.event_type import EventType
-from passerelle.core.events import FRAME, SCHEMA_VERSION, required_ids
+from passerelle.core.events import FRAME, GENERATION, SCHEMA_VERSION, required_ids
 from passerelle.core.facts import Ref, Scope
 from passerelle.core.payloads import PAYLOADS
 
@@ -55,6 +55,7 @@ def _draw_envelope(scope: dict[str, Any]) -> dict[str, Any]:
             "schemaVersion": text,
             "runtimeId": text,
             **scope["properties"],
+            GENERATION: {"type": "integer", "minimum": 1},
             "refs": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Ref"}},
             "payload": {"type": "object"},
         },

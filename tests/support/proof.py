@@ -33,7 +33,20 @@ async def prove_session(log: EventLog, contents: Contents, session_id: str) -> N
     events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
     for event in events:
         check_scope(event.type, event.fact.scope)
+    _prove_generations(events)
     await _prove_snapshots(log, contents, events)
+
+
+def _prove_generations(events: list[Event]) -> None:
+    """What callers see of a facade task is counted from 1, one more with each event (A2A extension resume, R6)."""
+    seen: dict[str, list[int]] = {}
+    for event in events:
+        if event.fact.facade is not None and event.generation:
+            seen.setdefault(event.fact.facade, []).append(event.generation)
+        frame = b"" if event.fact.frame is None else event.fact.frame[:12]
+        shown = event.fact.facade is not None and frame != b'{"message":{'
+        assert bool(event.generation) is shown, event.type
+    assert seen == {facade: [*range(1, len(found) + 1)] for facade, found in seen.items()}
 
 
 async def _prove_snapshots(log: EventLog, contents: Contents, events: list[Event]) -> None:

@@ -25,7 +25,10 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard, compose_id
 from passerelle.core.machine import evolve, find_targets, replay, write_snapshot
 from passerelle.core.payloads.conversation import ThreadStarted
+from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.payloads.task import TaskCompleted
+from passerelle.core.status import Delivery
 from passerelle.core.task_commands import CreateTask, StartRun, TaskCommand, UpdateTask
 from passerelle.core.task_record import TaskRecord
 from tests.support.counted_ids import START_MS, CountedIds
@@ -183,3 +186,28 @@ def test_each_event_has_the_time_of_the_decision_and_an_id_of_its_own() -> None:
     assert {event.timestamp for event in decision.events} == {"2023-11-14T22:13:20.000Z"}
     assert len({event.event_id for event in decision.events}) == len(decision.events)
     assert all(TASK in find_targets(event) for event in decision.events)
+
+
+def test_what_callers_see_is_counted_in_the_event_and_in_the_snapshot_alike() -> None:
+    decision = begin()
+    decision.add([THREAD_STARTED])
+    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
+    shown = Fact(run, RunStatus(text="hi"), {}, b'{"statusUpdate":{}}', TASK.id)
+    decision.add([shown, Fact(run, RunStatus(text="hidden")), shown])
+    events = store(decision.compose("op_1", 0), 1)
+    assert [event.generation for event in events[-3:]] == [1, 0, 2]
+    assert not any(event.generation for event in events[:-3])
+    record = decision.state(TASK)
+    assert isinstance(record, TaskRecord)
+    assert record.generation == 2
+
+
+def test_bare_message_has_no_generation() -> None:
+    decision = begin()
+    decision.add([THREAD_STARTED])
+    tell(decision, CreateTask(SCOPE, CREATED), StartRun("run_1", STARTED))
+    run = replace(SCOPE, task_id=TASK.id, run_id="run_1")
+    answer = TaskCompleted("message", (), (), Delivery.DELIVERED, "message")
+    decision.add([Fact(run, answer, {}, b'{"message":{}}', TASK.id)])
+    assert store(decision.compose("op_1", 0), 1)[-1].generation == 0

@@ -203,6 +203,7 @@ def test_trace_and_span_stand_beside_the_other_ids() -> None:
     stamp=STAMPS,
     sequence=SEQUENCES,
     frame=st.none() | FRAMES,
+    generation=st.integers(0, 10**6),
 )
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_an_event_comes_back_as_it_was_with_refs_frame_and_place(
@@ -212,12 +213,13 @@ def test_an_event_comes_back_as_it_was_with_refs_frame_and_place(
     stamp: str,
     sequence: int,
     frame: bytes | None,
+    generation: int,
 ) -> None:
     filled = {
         name: getattr(scope, name) or getattr(FULL_SCOPE, name) for name in required(payload.type)
     }
     fact = Fact(replace(scope, **filled), payload, refs, frame, "task_1~2" if frame else None)
-    before = Event("ev_1", stamp, "rt_1", fact)
+    before = Event("ev_1", stamp, "rt_1", fact, generation=generation)
     encoded = encode_event(before)
     data, place = stored(encoded, sequence)
     after = decode_event(data, place, encoded.facade)
