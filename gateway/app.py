@@ -32,6 +32,7 @@ from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
+from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -63,6 +64,7 @@ class Gateway:
     peers: PeerRegistry
     metrics: Metrics
     engine: EmbeddedEngine | None
+    signer: Signer | None = None
 
 
 async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | None = None) -> None:
@@ -95,6 +97,7 @@ async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | N
 @asynccontextmanager
 async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
     """Everything behind the edges, started and stopped."""
+    signer = load_signer(settings)
     data_dir = make_data_directory(settings.data_dir)
     async with AsyncExitStack() as stack:
         engine = None
@@ -121,7 +124,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         await duties.start()
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.drain)
-        yield Gateway(service, store, hub, duties, peers, metrics, engine)
+        yield Gateway(service, store, hub, duties, peers, metrics, engine, signer)
 
 
 def _compose(

@@ -11,6 +11,7 @@ from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.settings import AgentSettings, Settings
 from passerelle.gateway.settings_peers import make_peer_config
 from passerelle.gateway.settings_source import Sources, read_settings
+from passerelle.gateway.signing.signer import load_signer
 
 CARD_S = 10.0
 """Longest wait for one card, whatever the configuration says."""
@@ -49,6 +50,10 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     lines = [f"configuration: {named}", *(f"notice: {notice}" for notice in reading.notices)]
     if reading.settings is None or reading.faults:
         return CheckReport(tuple(lines), tuple(str(fault) for fault in reading.faults))
+    try:
+        load_signer(reading.settings)
+    except ConfigInvalid as error:
+        return CheckReport(tuple(lines), (error.message,))
     found = await _reach_agents(reading.settings, sources, clock)
     lines += [line for line, reached in found if reached]
     if not reading.settings.agents:

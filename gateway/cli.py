@@ -166,7 +166,7 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
     """Make an API key; the key is shown once, the configuration keeps its hash."""
     from passerelle.gateway.auth.keys import hash_key, mint_token
     from passerelle.gateway.clock import SystemIds
-    from passerelle.gateway.settings import NAME_PATTERN, NAME_RULE
+    from passerelle.gateway.settings_section import NAME_PATTERN, NAME_RULE
 
     if not re.fullmatch(NAME_PATTERN, name):
         raise typer.BadParameter(f"should be {NAME_RULE}", param_hint="'name'")
@@ -174,6 +174,27 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
     print(f"key: {token.get_secret_value()}")
     print("clients:")
     print(f'  - {{name: {name}, key_hash: "{hash_key(token)}", may_call: ["*"]}}')
+
+
+@app.command(epilog="Example: passerelle signing-key keys/cards.pem")
+def signing_key(
+    file: Annotated[Path, typer.Argument(help="Where the key is kept; nothing is there yet.")],
+    algorithm: Annotated[
+        Literal["ES256", "EdDSA"], typer.Option(help="Kind of the key.")
+    ] = "ES256",
+) -> None:
+    """Make a key that signs agent cards and webhooks; the file is private, mode 0600."""
+    from passerelle.gateway.private_file import load_or_mint
+    from passerelle.gateway.signing.keys import load_signing_key, mint_signing_key
+
+    kept = load_or_mint(file, lambda: mint_signing_key(algorithm).get_secret_value())
+    if not kept.minted:
+        raise typer.BadParameter("is there already; a key is never replaced", param_hint="'file'")
+    made = load_signing_key(file)
+    print(f"kid: {made.kid}")
+    print("signing:")
+    print("  keys:")
+    print(f"    - {{file: {file}}}")
 
 
 def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:

@@ -21,6 +21,7 @@ from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.gateway.signing.jwks import make_jwks_route
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -116,6 +117,7 @@ def _make_routes(
     return [
         *make_v1_routes(gateway.service, authenticator, SystemIds()),
         make_openapi_route(),
+        *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),
         WebSocketRoute(CHANNEL_PATH, endpoint.handle),
     ]

@@ -10,45 +10,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter
+from pydantic import Field
 
 from passerelle.channels.limits import Limits
 from passerelle.core.principal import Scope
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_section import Name, Section, WebUrl
+from passerelle.gateway.settings_signing import SigningSettings
 
 HEARTBEAT_SLACK_S: Final = 10.0
 DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
 EVERY_AGENT: Final = "*"
-NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9_-]{0,62}$"
-NAME_RULE: Final = "1 to 63 of a-z, 0-9, _ and -, with a letter or digit first"
 
 Durability: TypeAlias = Literal["everysec", "always"]
 AuthMode: TypeAlias = Literal["keys", "open"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
-Name: TypeAlias = Annotated[str, Field(pattern=NAME_PATTERN)]
 Grant: TypeAlias = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
-
-
-def _check_url(text: str) -> str:
-    url = TypeAdapter(HttpUrl).validate_python(text)
-    if url.username or url.password:
-        raise ValueError("holds no credentials: name a variable in auth.bearer_env instead")
-    return text.rstrip("/")
-
-
-WebUrl: TypeAlias = Annotated[
-    str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})
-]
-
-
-class Section(BaseModel):
-    """A part of the file: immutable, and nothing unknown passes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AgentAuth(Section):
@@ -192,3 +173,4 @@ class Settings(Section):
     agents: tuple[AgentSettings, ...] = ()
     clients: tuple[ClientSettings, ...] = ()
     channels: ChannelSettings = Field(default=ChannelSettings())
+    signing: SigningSettings = Field(default=SigningSettings())

@@ -34,6 +34,7 @@ def find_contradictions(
         yield ("redis_url",), "begins with redis://, rediss:// or unix://"
     if settings.secret_key and settings.secret_key_file:
         yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
+    yield from _find_signing_faults(settings)
     yield from _find_repeats("agents", (agent.name for agent in settings.agents))
     yield from _find_repeats("clients", (client.name for client in settings.clients))
     for index, agent in enumerate(settings.agents):
@@ -43,6 +44,15 @@ def find_contradictions(
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
     yield from _find_client_faults(settings)
+
+
+def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    signing = settings.signing
+    if signing.keys and not any(key.signs for key in signing.keys):
+        yield ("signing", "keys"), "at least one key has to sign"
+    if signing.signs_cards and settings.public_url is None:
+        # Without it the caller's Host would stand on a card that bears our signature.
+        yield ("public_url",), "is wanted where cards are signed"
 
 
 def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

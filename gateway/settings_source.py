@@ -18,10 +18,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.settings import NAME_RULE, Settings
+from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_file import KeyPath, SettingsFile, read_settings_file
 from passerelle.gateway.settings_rules import find_contradictions
 from passerelle.gateway.settings_schema import Shape
+from passerelle.gateway.settings_section import NAME_RULE
 
 FILE_NAME: Final = "passerelle.yaml"
 PREFIX: Final = "PASSERELLE_"

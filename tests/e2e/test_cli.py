@@ -14,7 +14,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
-COMMANDS: Final = ("serve", "demo", "check", "verify", "key")
+COMMANDS: Final = ("serve", "demo", "check", "verify", "key", "signing-key")
 
 
 def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -174,6 +174,21 @@ def test_key_prints_a_key_and_the_hash_that_goes_into_the_file(tmp_path: Path) -
     assert hash_key(Secret(key)) in done.stdout
     (tmp_path / "c.yaml").write_text(done.stdout.partition("\n")[2], encoding="utf-8")
     assert run(tmp_path, "check", "c.yaml").returncode == 0
+
+
+def test_signing_key_is_private_and_never_replaced(tmp_path: Path) -> None:
+    done = run(tmp_path, "signing-key", "cards.pem", "--algorithm", "EdDSA")
+    assert (done.returncode, done.stdout[:5]) == (0, "kid: ")
+    made = (tmp_path / "cards.pem").read_bytes()
+    settings = done.stdout.partition("\n")[2] + "public_url: https://gateway.example\n"
+    (tmp_path / "c.yaml").write_text(settings, encoding="utf-8")
+    assert run(tmp_path, "check", "c.yaml").returncode == 0
+    (tmp_path / "cards.pem").chmod(0o644)
+    refused = run(tmp_path, "check", "c.yaml")
+    assert (refused.returncode, "others can read it" in refused.stdout) == (2, True)
+    again = run(tmp_path, "signing-key", "cards.pem")
+    assert again.returncode == 2
+    assert (tmp_path / "cards.pem").read_bytes() == made
 
 
 @pytest.mark.parametrize(

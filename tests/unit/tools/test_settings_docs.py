@@ -6,9 +6,9 @@ from passerelle.gateway.settings import (
     AgentTimeout,
     ChannelSettings,
     ClientSettings,
-    Section,
     Settings,
 )
+from passerelle.gateway.settings_section import Section
 from tools.settings_docs import render_settings
 
 SECTIONS: dict[str, type[Section]] = {
