@@ -149,6 +149,19 @@ class OpenChange:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetChange:
+    """Makes a webhook receiver of the stream, or ends it when ``filter`` is None.
+
+    ``filter`` is a facade id, or ``*`` for every event. A new target gets what comes from this batch on, with ``whole``
+    the state as it stands first. One that exists lives again and goes on where it was.
+    """
+
+    target: str
+    filter: str | None
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class IdempotencyRow:
     """Makes a command happen once per key; ``digest`` tells requests apart, ``result`` is what a repeat gets."""
 
@@ -182,6 +195,7 @@ class Batch:
     """Facade id and last status time in ms: the session's own task list."""
     feed: bool = True
     """Whether a projection needs these events; a run's progress does not."""
+    targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
     hint: HintMode = HintMode.DURABLE
 
@@ -193,12 +207,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Stored: sequences of the first and last event (equal to the head's when there was none), chain, server time."""
+    """Stored: sequences of the first and last event (equal to the head's when there was none), chain, server time.
+
+    ``woken``: how many webhook receivers have something to be sent now and had nothing before.
+    """
 
     first: int
     last: int
     chain: str
     now_ms: int
+    woken: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,14 @@ from passerelle.core.times import format_ms
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.core.batch import Claim, Fence, IdempotencyRow, RunMove, SnapshotPieces
+    from passerelle.core.batch import (
+        Claim,
+        Fence,
+        IdempotencyRow,
+        RunMove,
+        SnapshotPieces,
+        TargetChange,
+    )
     from passerelle.core.events import EncodedEvent, Fact
     from passerelle.core.ids import Shard
     from passerelle.core.ports import Ids
@@ -148,6 +155,7 @@ class Decision:
         due: tuple[DueChange, ...] = (),
         opened: tuple[OpenChange, ...] = (),
         task_times: tuple[tuple[str, int], ...] = (),
+        targets: tuple[TargetChange, ...] = (),
         idem: IdempotencyRow | None = None,
         feed: bool = True,
     ) -> Batch:
@@ -166,6 +174,7 @@ class Decision:
             due=due,
             open=opened,
             task_times=task_times,
+            targets=targets,
             feed=feed,
             idem=idem,
         )

@@ -114,6 +114,10 @@ def pack_append(batch: Batch) -> bytes:
         ],
         "times": [[facade, str(at_ms)] for facade, at_ms in batch.task_times],
         "feed": batch.feed,
+        "targets": [
+            [change.target, change.filter or False, change.whole] for change in batch.targets
+        ],
+        "stuck": arguments.key(keys.stuck(shard)) if batch.targets else 0,
         "idem": _idempotency(batch, arguments),
     }
     if sum(map(len, arguments.values)) > MOST_BYTES:
@@ -142,8 +146,8 @@ def check_batch(batch: Batch) -> None:
 def read_append(reply: Reply, batch: Batch) -> AppendResult:
     """The result that a reply of the script stands for."""
     match cast("list[bytes | int]", reply):
-        case [b"ok", first, last, chain, now]:
-            return Appended(int(first), int(last), _text(chain), int(now))
+        case [b"ok", first, last, chain, now, woken]:
+            return Appended(int(first), int(last), _text(chain), int(now), int(woken))
         case [b"again", 1, bytes(result)]:
             return Again(result)
         case [b"again", *_]:

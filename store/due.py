@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.ports import Claimed, DueRow
@@ -13,6 +14,18 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 LEASE_ROWS: Final = "own:"
+_UNCLAIMED: Final = "unclaimed"
+
+
+@dataclass(frozen=True, slots=True)
+class LongClaim:
+    """A row that stays claimed; None: it was settled, or is somebody else's now.
+
+    ``confirmed``: a replica has this claim and everything that was written before it, or there are no replicas.
+    """
+
+    row: DueRow | None
+    confirmed: bool
 
 
 class RedisDueRows:
@@ -39,3 +52,15 @@ class RedisDueRows:
             now_ms=int(now),
             next_ms=int(float(following)) if following else None,
         )
+
+    async def hold(self, shard: Shard, row: DueRow, hold_ms: int) -> LongClaim:
+        """Keeps a claimed row for ``hold_ms`` from now, for an act that takes longer than the visibility time.
+
+        Never tried again here, like a claim. The act that it stands before may not be undone by a failover.
+        """
+        packed = read_script("hold_due").pack_call(
+            [keys.due(shard)], {"member": row.member, "token": row.token, "hold": hold_ms}
+        )
+        reply, confirmed = await self._nodes.write_before_act(shard, packed)
+        answer = cast("bytes", reply).decode()
+        return LongClaim(None if answer == _UNCLAIMED else replace(row, token=answer), confirmed)

@@ -66,7 +66,7 @@ def stream_acks(stream: StreamRef) -> str:
 
 
 def stream_targets(stream: StreamRef) -> str:
-    """HASH target -> ``state|filter|tries|cursor``."""
+    """HASH target -> ``state|filter|tries|cursor|since|refusals|reason``."""
     return _key(stream.shard, "tg" if stream.kind is StreamKind.SESSION else "tg:in", stream.id)
 
 
@@ -98,6 +98,11 @@ def idempotency(shard: Shard, key: str) -> str:
 def due(shard: Shard) -> str:
     """ZSET ``kind:entity:n`` -> ms of the server's clock."""
     return _key(shard, "due")
+
+
+def stuck(shard: Shard) -> str:
+    """ZSET ``<stream> <target>`` -> ms since when its deliveries fail: what can be listed and tried again."""
+    return _key(shard, "stuck")
 
 
 def own(shard: Shard, instance: str) -> str:
@@ -161,7 +166,7 @@ def shard_hints(shard: Shard) -> str:
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|open|ts|tg|tg:in|idx|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
-    r"|own:[A-Za-z0-9_-]+|due|feed|meta|hw|inst|runtime)"
+    r"|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
 )
 """Matches every key that may live without an expiry."""
 

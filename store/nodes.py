@@ -45,6 +45,8 @@ class Node:
         self.writes = Batcher(endpoint, scripts, connections=2)
         self.reads = Batcher(endpoint, scripts)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS)
+        self.has_replicas = False
+        """What was seen at the start: an isolated primary that has lost its replicas still waits for them."""
 
     async def close(self) -> None:
         """Waits for what is under way, then closes all connections."""
@@ -90,6 +92,13 @@ class Nodes:
     async def act(self, shard: Shard, packed: bytes) -> Answer:
         """One command whose effect has to be on a replica; the answer says on how many it is."""
         return await self._route(shard, "acts", packed, 1)
+
+    async def write_before_act(self, shard: Shard, packed: bytes) -> tuple[Reply, bool]:
+        """One command before an act that cannot be undone, and whether a replica has it, where there are replicas."""
+        if not self.node(shard).has_replicas:
+            return await self.write(shard, packed), True
+        answer = await self.act(shard, packed)
+        return answer.replies[0], answer.confirmed > 0
 
     async def read(self, shard: Shard, *commands: bytes) -> list[Reply]:
         """Commands that change nothing, in order, in one round trip."""

@@ -83,6 +83,7 @@ class Store:
                 refuse_unfit(
                     facts, node.endpoint.name, durable_otherwise=settings.durable_otherwise
                 )
+                node.has_replicas = facts.replicas > 0
             await store.probe()
             await store.blobs.probe()
             await store._adopt_runtime()

@@ -1,42 +1,76 @@
-"""Webhook receivers on a stream: a cursor, a state and one due row each."""
+"""Webhook receivers on a stream: a cursor, a state and one due row each.
+
+A target is made and ended by the append that says so (``TargetChange``), and woken by the appends that it wants. What
+its row leads to, and how often it is tried, is for the caller to say.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash
+from passerelle.store.log import read_hash, read_scores
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ids import Shard
     from passerelle.store.nodes import Nodes
 
-TargetState: TypeAlias = Literal["live", "backoff", "dead"]
-Settled: TypeAlias = Literal["ok", "unclaimed"]
+TargetState: TypeAlias = Literal["live", "backoff", "dead", "done"]
+"""``done`` is never stored: it ends the target."""
+Revived: TypeAlias = Literal["ok", "live", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has."""
+    """``filter`` is a facade id, or ``*`` for the whole stream; ``cursor`` is what the receiver has.
+
+    The rest is 0 or empty while deliveries succeed: tries and refusals since the last success, when the first of
+    them was (ms), and what was wrong with the last one (a short word).
+    """
 
     state: TargetState
     filter: str
-    tries: int
     cursor: str
+    tries: int = 0
+    since_ms: int = 0
+    refusals: int = 0
+    reason: str = ""
 
-    def encode(self) -> str:
-        """The stored form."""
-        return f"{self.state}|{self.filter}|{self.tries}|{self.cursor}"
+
+@dataclass(frozen=True, slots=True)
+class StuckTarget:
+    """A target whose deliveries fail, since ``since_ms``."""
+
+    stream: StreamRef
+    name: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """``claimed``: the claim held and the outcome is stored. ``token``: the row is still ours, and there is more.
+
+    ``confirmed``: a replica has all that was written before, or there are no replicas.
+    """
+
+    claimed: bool
+    token: str | None
+    confirmed: bool
 
 
 def decode_target(stored: bytes) -> Target:
     """The target of a stored form."""
-    state, chosen, tries, cursor = stored.decode().split("|", 3)
-    return Target(cast("TargetState", state), chosen, int(tries), cursor)
+    state, chosen, tries, cursor, since, refusals, reason = stored.decode().split("|", 6)
+    return Target(
+        cast("TargetState", state), chosen, cursor, int(tries), int(since), int(refusals), reason
+    )
 
 
 class RedisTargets:
@@ -51,33 +85,77 @@ class RedisTargets:
         [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
         return {name: decode_target(value) for name, value in read_hash(reply).items()}
 
-    async def create(self, stream: StreamRef, target: str, first: Target) -> bool:
-        """Adds a target that gets what comes after its cursor; False when the id is taken."""
-        packed = pack("HSETNX", keys.stream_targets(stream), target, first.encode())
-        return await retry(lambda: self._nodes.write(stream.shard, packed)) == 1
-
-    async def remove(self, stream: StreamRef, target: str) -> None:
-        """Ends a target; its due row goes with the next claim."""
-        packed = pack("HDEL", keys.stream_targets(stream), target)
-        await retry(lambda: self._nodes.write(stream.shard, packed))
+    async def find(self, stream: StreamRef, target: str) -> Target | None:
+        """One target of a stream."""
+        command = pack("HGET", keys.stream_targets(stream), target)
+        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
+        return decode_target(reply) if isinstance(reply, bytes) else None
 
     async def settle(
-        self, stream: StreamRef, target: str, token: str, outcome: Target, delay_ms: int = 0
-    ) -> Settled:
-        """Records a delivery under the claim ``token``; after ``backoff`` the next try is ``delay_ms`` away."""
+        self,
+        stream: StreamRef,
+        target: str,
+        token: str,
+        outcome: Target,
+        *,
+        delay_ms: int = 0,
+        hold_ms: int = 0,
+    ) -> Settlement:
+        """Records a delivery under the claim ``token``; after ``backoff`` the next try is ``delay_ms`` away.
+
+        A live target that is behind the head is due at once, or stays claimed for ``hold_ms``.
+        """
         epoch, sequence, _ = outcome.cursor.split(".")
+        shard = stream.shard
         packed = read_script("target").pack_call(
-            [keys.stream_targets(stream), keys.due(stream.shard), keys.head(stream)],
+            [keys.stream_targets(stream), keys.due(shard), keys.head(stream), keys.stuck(shard)],
             {
                 "target": target,
+                "stream": stream.id,
                 "token": token,
                 "cursor": outcome.cursor,
                 "epoch": epoch,
                 "seq": sequence,
                 "state": outcome.state,
                 "tries": outcome.tries,
+                "since": outcome.since_ms,
+                "refusals": outcome.refusals,
+                "reason": outcome.reason,
                 "delay": delay_ms,
+                "hold": hold_ms,
             },
         )
-        reply = await self._nodes.write(stream.shard, packed)
-        return cast("Settled", cast("bytes", reply).decode())
+        reply, confirmed = await self._nodes.write_before_act(shard, packed)
+        match cast("list[bytes]", reply):
+            case [b"ok", kept]:
+                return Settlement(claimed=True, token=kept.decode() or None, confirmed=confirmed)
+            case _:
+                return Settlement(claimed=False, token=None, confirmed=confirmed)
+
+    async def revive(self, stream: StreamRef, target: str) -> Revived:
+        """Has a target that is stuck tried again now, from its cursor on."""
+        shard = stream.shard
+        packed = read_script("revive").pack_call(
+            [keys.stream_targets(stream), keys.due(shard), keys.stuck(shard)],
+            {"target": target, "stream": stream.id},
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        return cast("Revived", cast("bytes", reply).decode())
+
+    async def list_stuck(self, limit: int) -> list[StuckTarget]:
+        """Targets of all shards whose deliveries fail, the longest failing ones first."""
+
+        async def read(shard: Shard) -> list[StuckTarget]:
+            command = pack("ZRANGE", keys.stuck(shard), 0, limit - 1, "WITHSCORES")
+            [reply] = await retry(lambda: self._nodes.read(shard, command))
+            return [_read_stuck(member, since_ms) for member, since_ms in read_scores(reply)]
+
+        found = await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
+        rows = [row for rows in found for row in rows]
+        return sorted(rows, key=lambda row: (row.since_ms, row.name))[:limit]
+
+
+def _read_stuck(member: str, since_ms: int) -> StuckTarget:
+    stream, _, name = member.partition(" ")
+    kind = StreamKind.INBOX if stream.startswith("pr_") else StreamKind.SESSION
+    return StuckTarget(StreamRef(kind, stream), name, since_ms)

@@ -31,7 +31,15 @@ from passerelle.core.task_record import TaskRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from passerelle.core.batch import AppendResult, Claim, DueChange, Fence, IdempotencyRow, RunMove
+    from passerelle.core.batch import (
+        AppendResult,
+        Claim,
+        DueChange,
+        Fence,
+        IdempotencyRow,
+        RunMove,
+        TargetChange,
+    )
     from passerelle.core.ids import Shard
     from passerelle.core.machine import Record
     from passerelle.core.ports import Clock, EventLog, Ids
@@ -51,6 +59,7 @@ class Terms:
     not_after_ms: int | None = None
     runs: tuple[RunMove, ...] = ()
     due: tuple[DueChange, ...] = ()
+    targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
 
 
@@ -129,6 +138,7 @@ class Writes:
             due=terms.due,
             opened=standing.opened,
             task_times=standing.task_times,
+            targets=terms.targets,
             idem=terms.idem,
             feed=standing.feed,
         )
@@ -139,7 +149,7 @@ class Writes:
             raise
         self.tally(type(result).__name__.lower())
         if isinstance(result, Appended):
-            self.news(shard, standing.feed)
+            self.news(shard, standing.feed or result.woken > 0)
         return await self._conclude(decision, op, result)
 
     async def insist(

@@ -24,11 +24,13 @@
 --         open         list of [member, event index, or false to close]
 --         times        list of [facade id, milliseconds as text]
 --         feed         whether to add a feed row
+--         targets      list of [target, filter or false to end it, whether it gets the whole state first]; the first
+--                      one needs stuck, the index of the shard's stuck targets
 --         idem         false or [key, digest, index into ARGV of the result, lifetime in ms as text]
 --       2.. byte strings
--- RETURNS  ok first last chain now | again has_result result | conflict which version op
+-- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
 --          | fenced | unclaimed | late now | epoch current
---          which = 1-based place in entities, 0 for the idempotency row
+--          woken = how many targets got a due row; which = 1-based place in entities, 0 for the idempotency row
 -- NEVER  decides a domain transition, decodes an envelope or a snapshot, or writes before every check passed.
 
 local HINT_LIMIT = 8192
@@ -98,7 +100,7 @@ if not epoch and #control.events > 0 then
   chain = string.sub(redis.sha1hex(epoch), 1, 8)
   redis.call('HSET', head, 'epoch', epoch, 'first', '1')
 end
-local previous = chain
+local previous, before = chain, number_text(top)
 local sequences, hint, hint_size = {}, {}, 0
 for place, event in ipairs(control.events) do
   top = top + 1
@@ -186,8 +188,30 @@ end
 if idem then
   redis.call('SET', KEYS[idem[1]], idem[2] .. '\n' .. ARGV[idem[3]], 'PX', idem[4])
 end
+local woken = 0
+for _, change in ipairs(control.targets) do
+  local name = change[1]
+  local kept = redis.call('HGET', KEYS[7], name)
+  if not change[2] then
+    redis.call('HDEL', KEYS[7], name)
+    redis.call('ZREM', due, 'target:' .. name)
+  elseif kept then
+    local cursor = string.match(kept, '^%a+|[^|]*|%d+|([^|]*)|')
+    redis.call('HSET', KEYS[7], name, 'live|' .. change[2] .. '|0|' .. cursor .. '|0|0|')
+  else
+    local cursor = '00000000.0.00000000'
+    if epoch and not change[3] then
+      cursor = epoch .. '.' .. before .. '.' .. previous
+    end
+    redis.call('HSET', KEYS[7], name, 'live|' .. change[2] .. '|0|' .. cursor .. '|0|0|')
+  end
+  if change[2] and (kept or change[3]) then
+    woken = woken + redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. name)
+  end
+  redis.call('ZREM', KEYS[control.stuck], control.session .. ' ' .. name)
+end
 if #control.events == 0 then
-  return {'ok', last, last, chain or '', number_text(now)}
+  return {'ok', last, last, chain or '', number_text(now), woken}
 end
 local first = sequences[1]
 if control.feed then
@@ -199,7 +223,7 @@ for n = 1, #targets, 2 do
   if state == 'live' then
     for _, event in ipairs(control.events) do
       if filter == '*' or filter == event[6] then
-        redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. targets[n])
+        woken = woken + redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. targets[n])
         break
       end
     end
@@ -212,4 +236,4 @@ if #line + hint_size <= HINT_LIMIT then
   line = line .. table.concat(hint)
 end
 redis.call('SPUBLISH', KEYS[9], line)
-return {'ok', first, last, chain, number_text(now)}
+return {'ok', first, last, chain, number_text(now), woken}

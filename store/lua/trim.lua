@@ -43,7 +43,7 @@ local function holder()
   end
   local targets = redis.call('HGETALL', KEYS[5])
   for n = 1, #targets, 2 do
-    local state, cursor = string.match(targets[n + 1], '^(%a+)|[^|]*|%d+|(.*)$')
+    local state, cursor = string.match(targets[n + 1], '^(%a+)|[^|]*|%d+|([^|]*)|')
     local sequence = string.match(cursor, '^%x+%.(%d+)%.')
     if state ~= 'dead' and sequence and tonumber(sequence) < upto then
       return 'target', sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.batch import Batch, OpenChange, Stamp
+from passerelle.core.batch import Batch, OpenChange, Stamp, TargetChange
 from passerelle.store.retention import Archived, Held, NotTrimmed, Trimmed
 from passerelle.store.store import Store
 from passerelle.store.targets import Target
@@ -85,10 +85,21 @@ async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> N
     assert await store.acks.read_ack(at.stream, "long ago") is None
 
 
+async def hook_on(store: Store, at: Place, name: str, outcome: Target) -> None:
+    """A target whose delivery has come to ``outcome``."""
+    (task,) = await store.log.load([at.task_ref])
+    change = TargetChange(name, "*", whole=True)
+    await store.log.append(
+        Batch(at.session, operation(), 0, EPOCH, (at.write(task.stamp),), targets=(change,))
+    )
+    (row,) = (await store.due.claim(at.shard, 1, 60_000)).rows
+    assert (await store.targets.settle(at.stream, name, row.token, outcome)).claimed
+
+
 async def test_live_target_holds_what_it_has_not_got_and_a_dead_one_does_not(store: Store) -> None:
     at = await begin(store)
-    await store.targets.create(at.stream, "dead", Target("dead", "*", 9, f"{EPOCH}.1.0badcafe"))
-    await store.targets.create(at.stream, "hook", Target("backoff", "*", 1, f"{EPOCH}.4.0badcafe"))
+    await hook_on(store, at, "dead", Target("dead", "*", f"{EPOCH}.1.0badcafe", 9, 1))
+    await hook_on(store, at, "hook", Target("backoff", "*", f"{EPOCH}.4.0badcafe", 1, 1))
     assert await store.retention.trim(at.session, 5, ARCHIVE) == Held("target", 4)
     assert await store.retention.trim(at.session, 4, ARCHIVE) == Trimmed(5)
 

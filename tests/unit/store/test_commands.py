@@ -21,7 +21,10 @@ ALLOWED = frozenset(_STRINGS | _HASHES | _SORTED_SETS | _STREAMS | _HINTS | _SER
 MAINTENANCE = {"inspection": frozenset({"SCAN"})}
 """What only the modules that no request needs may send besides."""
 ALLOW_OOM = frozenset(
-    {"trim", "claim_due", "lease", "take_over", "release", "target", "ack", "hello", "bump_epoch"}
+    {
+        *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
+        *("ack", "hello", "bump_epoch"),
+    }
 )
 """A full server keeps its leases, lets devices in, announces a loss, and can be drained."""
 _LUA_CALL = re.compile(r"redis\.p?call\(\s*(?:'([A-Za-z]+)'|\"([A-Za-z]+)\"|([^'\")]+))")
