@@ -1,4 +1,4 @@
-"""``python -m bench [a2a] [store] [--short]``: the first table of ratios, each side measured in the same run.
+"""``python -m bench [a2a] [store] [rivals] [--short]``: the table of ratios, each side measured in the same run.
 
 Two shared cores drift, so nothing absolute is judged: a bound stands on a ratio, a count or an added time.
 Everything runs on loopback and below temporary directories, and no process outlives the run. The status is
@@ -17,11 +17,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from bench.appends import measure_appends
-from bench.rivals import list_rivals
+from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
 from bench.streaming import measure_streams
 from bench.unary import Length, measure_unary
+from bench.unmeasured import list_unmeasured
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.demo.checks import StoryBroken
 from passerelle.gateway.server import run
@@ -48,7 +49,17 @@ async def measure_store(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  on
         yield row
 
 
-SECTIONS: Final[dict[str, Section]] = {"a2a": measure_a2a, "store": measure_store}
+async def measure_others(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """What other gateways make of the same work."""
+    async for row in measure_rivals(Length(1, 1.0) if short else Length(3, 2.0)):
+        yield row
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    "a2a": measure_a2a,
+    "store": measure_store,
+    "rivals": measure_others,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,16 +67,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("only", nargs="*", metavar="PART", help=f"{' or '.join(SECTIONS)}, or all")
     parser.add_argument("--short", action="store_true", help="a quick look: few and short rounds")
+    parser.add_argument(
+        "--peers", choices=["all"], help="install the other gateways that are missing, first"
+    )
     chosen = parser.parse_args(arguments)
     sections: list[str] = chosen.only or list(SECTIONS)
     if unknown := set(sections) - set(SECTIONS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     short: bool = chosen.short
     try:
+        if chosen.peers:
+            install_rivals()
         return run(_print_table(sections, short=short))
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except BenchBroken as error:
+        print(f"bench: error: {error}", file=sys.stderr)
+        return 2
 
 
 async def _print_table(sections: Sequence[str], *, short: bool) -> int:
@@ -79,7 +98,7 @@ async def _print_table(sections: Sequence[str], *, short: bool) -> int:
                 print(f"\n{name + ':':<8}{COLUMNS[8:]}", flush=True)
                 async for row in SECTIONS[name](short):
                     _print_row(row, rows)
-            for row in list_rivals() if len(sections) == len(SECTIONS) else ():
+            for row in list_unmeasured() if len(sections) == len(SECTIONS) else ():
                 _print_row(row, rows)
     except (BenchBroken, StoryBroken, PasserelleError, TimeoutError) as error:
         print(f"bench: error: {error!r}", file=sys.stderr)

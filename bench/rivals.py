@@ -1,19 +1,264 @@
-"""Bounds that want something beside them which is not installed here, or which nothing measures yet."""
+"""The same unary work through other A2A gateways, in the same run and in front of the same agent.
+
+Neither of them keeps the task: what they do is less than what the gateway beside them does. Each lives in an
+environment of its own below ``bench/peers``, made from a lock with hashes; ``PEERS=all`` makes those that are missing.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from bench.rows import Bound, Row
+import httpx
+import yaml
 
-_MOST: Final = "at most"
+from bench.load import Order
+from bench.rows import BenchBroken, Row, Spread
+from bench.stage import Round, Stage, open_stage
+from bench.unary import CALLERS, TASK, WARM_S, Length
+from bench.usage import Meter, find_children
+from passerelle.core.json import JsonObject
+from passerelle.gateway.demo.checks import wait_for
+from passerelle.gateway.demo.processes import Child, launch
+
+HOME: Final = Path(__file__).resolve().parent / "peers"
+_READY_WITHIN_S: Final = 120.0
+_INSTALL_WITHIN_S: Final = 900.0
+_AGENT: Final = "echo"
 
 
-def list_rivals() -> list[Row]:
-    """One row for each of them: an unmeasured bound is shown, never passed over."""
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Where a rival serves the agent, and what its callers send along."""
+
+    url: str
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a rival is started: its program with arguments, its environment, and how one knows that it is ready."""
+
+    command: tuple[str, ...]
+    environ: dict[str, str]
+    ready: str
+    endpoint: Running
+    registration: tuple[str, JsonObject] | None = None
+    """A path and a body that make the agent known, for a rival that has no file for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another gateway. ``prepare`` gets the agent's URL, a free port and a folder to write to."""
+
+    name: str
+    folder: str
+    prepare: Callable[[str, int, Path], Launch]
+
+    @property
+    def home(self) -> Path:
+        """Where its lock stands."""
+        return HOME / self.folder
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its environment was made to the end."""
+        return (self.home / ".venv" / "ready").exists()
+
+
+def _prepare_litellm(agent_url: str, port: int, folder: Path) -> Launch:
+    key = f"sk-{secrets.token_hex(16)}"
+    card: JsonObject = {
+        "protocolVersion": "1.0",
+        "name": _AGENT,
+        "description": "echo",
+        "url": f"{agent_url}/",
+        "version": "1.0.0",
+        "defaultInputModes": ["text"],
+        "defaultOutputModes": ["text"],
+        "capabilities": {"streaming": True},
+        "skills": [],
+    }
+    config = folder / "litellm.yaml"
+    agent: JsonObject = {"agent_name": _AGENT, "agent_card_params": card, "litellm_params": {}}
+    text = yaml.safe_dump({"general_settings": {"master_key": key}, "agent_list": [agent]})
+    config.write_text(text, encoding="utf-8")
+    program = str(HOME / "litellm" / ".venv" / "bin" / "litellm")
+    return Launch(
+        (program, "--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
+        {"LITELLM_LOG": "ERROR"},
+        "/health/liveliness",
+        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}", {"Authorization": f"Bearer {key}"}),
+    )
+
+
+def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> Launch:
+    """Without authentication, which favours it: its tokens cost a database read each."""
+    program = str(HOME / "contextforge" / ".venv" / "bin" / "mcpgateway")
+    environ = {
+        "DATABASE_URL": f"sqlite:///{folder / 'contextforge.db'}",
+        "AUTH_REQUIRED": "false",
+        "ALLOW_UNAUTHENTICATED_ADMIN": "true",
+        "MCPGATEWAY_UI_ENABLED": "false",
+        "SSRF_PROTECTION_ENABLED": "false",  # the agent is on loopback
+        "LOG_LEVEL": "ERROR",
+        "HOST": "127.0.0.1",
+        **{
+            name: f"Aa1-{secrets.token_hex(24)}"
+            for name in (
+                "JWT_SECRET_KEY",
+                "AUTH_ENCRYPTION_SECRET",
+                "BASIC_AUTH_PASSWORD",
+                "PLATFORM_ADMIN_PASSWORD",
+            )
+        },
+    }
+    agent: JsonObject = {
+        "name": _AGENT,
+        "endpoint_url": f"{agent_url}/",
+        "agent_type": "jsonrpc",
+        "protocol_version": "1.0",
+        "auth_type": "none",
+    }
+    return Launch(
+        (program, "--host", "127.0.0.1", "--port", str(port)),
+        environ,
+        "/health",
+        Running(f"http://127.0.0.1:{port}/a2a/{_AGENT}/jsonrpc", {}),
+        ("/a2a", {"agent": agent, "visibility": "public"}),
+    )
+
+
+RIVALS: Final = (
+    Rival("LiteLLM", "litellm", _prepare_litellm),
+    Rival("ContextForge", "contextforge", _prepare_contextforge),
+)
+
+
+def install_rivals() -> None:
+    """Makes the environments that are missing, from their locks.
+
+    Raises:
+        BenchBroken: a package does not install; the text ends with what the installer said.
+    """
+    for rival in RIVALS:
+        if rival.is_installed:
+            continue
+        print(f"bench: installing {rival.name} into {rival.home / '.venv'}", flush=True)
+        environment = rival.home / ".venv"
+        _run(sys.executable, "-m", "venv", "--clear", str(environment))
+        lock = str(rival.home / "requirements.lock")
+        _run(str(environment / "bin" / "pip"), "install", "-q", "--require-hashes", "-r", lock)
+        (environment / "ready").touch()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_INSTALL_WITHIN_S, check=False
+    )
+    if done.returncode:
+        raise BenchBroken(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-500:]}")
+
+
+async def measure_rivals(length: Length) -> AsyncGenerator[Row]:
+    """Rows of the section: direct, through us and through the rival take turns."""
+    async with open_stage(_AGENT) as stage:
+        for rival in RIVALS:
+            if not rival.is_installed:
+                yield Row(f"{rival.name}: not installed, PEERS=all does it", None, "ratio")
+                continue
+            async with _open_rival(rival, stage) as (child, running):
+                for row in await _compare(stage, rival, child, running, length):
+                    yield row
+
+
+async def _compare(
+    stage: Stage, rival: Rival, child: Child, running: Running, length: Length
+) -> list[Row]:
+    order = replace(TASK, seconds=length.seconds)
+    theirs_order = replace(order, url=running.url, headers=running.headers)
+    await _run_rival(stage, child, replace(theirs_order, seconds=WARM_S))
+    await stage.run(replace(TASK, seconds=WARM_S), through=True)
+    turns: list[tuple[Round, Round, Round]] = []
+    for _ in range(length.rounds):
+        direct = await stage.run(order, through=False)
+        ours = await stage.run(order, through=True)
+        turns.append((direct, ours, await _run_rival(stage, child, theirs_order)))
+
+    def row(what: str, value: Callable[[Round, Round, Round], float]) -> Row:
+        return Row(
+            f"{rival.name}, {CALLERS} callers: {what}",
+            Spread.of([value(*turn) for turn in turns]),
+            "ratio",
+        )
+
     return [
-        Row("channel CPU per delivery ÷ Nchan's", None, "ratio", Bound(_MOST, 1.0)),
-        Row("500 clients x 100 missed events ÷ Nchan's time", None, "ratio", Bound(_MOST, 1.0)),
-        Row("append at 1 M tasks ÷ at 1 k", None, "ratio", Bound(_MOST, 1.15)),
-        Row("runs of a killed instance driven again after", None, "s", Bound(_MOST, 6.0)),
+        row("requests/s through it ÷ direct", lambda direct, _, theirs: theirs.rate / direct.rate),
+        row(
+            "its CPU ÷ agent CPU",
+            lambda _direct, _ours, theirs: theirs.gateway_us / theirs.agent_us,
+        ),
+        row("requests/s through us ÷ through it", lambda _, ours, theirs: ours.rate / theirs.rate),
+        row(
+            "our CPU ÷ its CPU",
+            lambda _, ours, theirs: ours.gateway_us / theirs.gateway_us,
+        ),
     ]
+
+
+async def _run_rival(stage: Stage, child: Child, order: Order) -> Round:
+    pid = child.process.pid
+    meter = Meter((stage.agent.process.pid, pid, *find_children(pid)))
+    before = meter.read()
+    outcome = await stage.load.carry_out(order)
+    used = [late - early for early, late in zip(before, meter.read(), strict=True)]
+    if outcome.count == 0:
+        raise BenchBroken(f"{order.url}: nothing was answered")
+    agent_us = 1e6 * used[0] / outcome.count
+    return Round(outcome, agent_us, 1e6 * sum(used[1:]) / outcome.count, 0.0, 0.0)
+
+
+@asynccontextmanager
+async def _open_rival(rival: Rival, stage: Stage) -> AsyncGenerator[tuple[Child, Running]]:
+    async with AsyncExitStack() as stack:
+        folder = stage.gateway.folder / rival.folder
+        folder.mkdir()
+        prepared = rival.prepare(stage.direct_url.rstrip("/"), _find_free_port(), folder)
+        child = launch(rival.folder, prepared.command, folder, prepared.environ)
+        stack.push_async_callback(child.stop)
+        base = httpx.URL(prepared.endpoint.url).join("/")
+        async with httpx.AsyncClient(base_url=base, timeout=20, trust_env=False) as http:
+            await wait_for(
+                f"{rival.name} is ready",
+                lambda: _is_ready(http, child, prepared.ready),
+                _READY_WITHIN_S,
+            )
+            if prepared.registration is not None:
+                path, body = prepared.registration
+                (await http.post(path, json=body)).raise_for_status()
+        yield child, prepared.endpoint
+
+
+async def _is_ready(http: httpx.AsyncClient, child: Child, path: str) -> bool:
+    if child.has_ended():
+        raise child.explain("ended")
+    await asyncio.sleep(0.5)  # it takes many seconds, and each look costs it some of them
+    try:
+        return (await http.get(path)).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -142,7 +142,7 @@ async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
         stack.push_async_callback(gateway.stop)
         await gateway.start()
         yield Stage(
-            load=await stack.enter_async_context(_open_load()),
+            load=await stack.enter_async_context(open_load()),
             agent=agent,
             gateway=gateway,
             direct_url=f"{url}/",
@@ -152,7 +152,8 @@ async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
 
 
 @asynccontextmanager
-async def _open_load() -> AsyncGenerator[Load]:
+async def open_load() -> AsyncGenerator[Load]:
+    """The load process, gone with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -88,7 +88,14 @@ class Child:
 def start(
     name: str, arguments: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None
 ) -> Child:
-    """Starts ``python -m <arguments>``; its files are ``<folder>/<name>.out`` and ``.log``.
+    """Starts ``python -m <arguments>`` with our own interpreter; the rest is as ``launch`` says."""
+    return launch(name, (sys.executable, "-m", *arguments), folder, environ)
+
+
+def launch(
+    name: str, command: Sequence[str], folder: Path, environ: Mapping[str, str] | None = None
+) -> Child:
+    """Starts a command; its files are ``<folder>/<name>.out`` and ``.log``.
 
     Settings of the product in our own environment are not for it: it gets those in ``environ``.
     """
@@ -96,7 +103,7 @@ def start(
     said, complained = folder / f"{name}.out", folder / f"{name}.log"
     with said.open("wb") as out, complained.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            command,
             cwd=folder,
             env={**inherited, **(environ or {})},
             stdin=subprocess.DEVNULL,
