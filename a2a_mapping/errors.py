@@ -32,6 +32,23 @@ class PushNotificationNotSupported(errors.UnsupportedOperation):
     code = "push_notification_not_supported"
 
 
+class ExtendedCardNotConfigured(errors.UnsupportedOperation):
+    """The card announces an extended card, and none is configured for this agent."""
+
+    code = "extended_card_not_configured"
+
+
+class ExtensionRequired(errors.CallerError):
+    """The agent demands a protocol extension that the caller did not declare; ``extension`` is its URI."""
+
+    code = "extension_required"
+
+    def __init__(self, extension: str) -> None:
+        super().__init__(
+            f"the agent requires the extension {extension[:200]!r}", extension=extension[:200]
+        )
+
+
 class ErrorKind(StrEnum):
     """The errors that a caller of an A2A binding can see; the value is the ``reason`` of its details."""
 
@@ -105,10 +122,12 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.UnknownMethod: ErrorKind.METHOD_NOT_FOUND,
     errors.VersionNotSupported: ErrorKind.VERSION_NOT_SUPPORTED,
     errors.ContentTypeNotSupported: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
+    ExtensionRequired: ErrorKind.EXTENSION_SUPPORT_REQUIRED,
     errors.Unauthenticated: ErrorKind.UNAUTHENTICATED,
     errors.Forbidden: ErrorKind.DENIED,
     errors.NotFound: ErrorKind.NOT_FOUND,  # a task is TASK_NOT_FOUND, see classify
     errors.UnsupportedOperation: ErrorKind.UNSUPPORTED_OPERATION,
+    ExtendedCardNotConfigured: ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED,
     PushNotificationNotSupported: ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED,
     errors.NotCancelable: ErrorKind.TASK_NOT_CANCELABLE,
     errors.Conflict: ErrorKind.CONFLICT,

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.members import as_list
 from passerelle.a2a_mapping.scalars import (
     read_flag,
@@ -57,7 +56,10 @@ _LIST_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """A message to an agent; ``params`` is the whole of what the caller sent, in camelCase."""
+    """A message to an agent; ``params`` is the whole of what the caller sent, in camelCase.
+
+    ``push`` is the push notification config that came with it, for whoever serves those.
+    """
 
     params: JsonObject
     message: JsonObject
@@ -69,6 +71,7 @@ class SendRequest:
     accepted_output_modes: tuple[str, ...]
     history_length: int | None
     return_immediately: bool
+    push: JsonObject | None
 
     @property
     def blocking(self) -> bool:
@@ -103,7 +106,6 @@ def read_send(params: JsonObject) -> SendRequest:
 
     Raises:
         InvalidInput: a required field is missing or a field is malformed; it is named.
-        PushNotificationNotSupported: the configuration asks for push notifications.
     """
     message = _read_message(params)
     configuration = _read_configuration(params)
@@ -122,6 +124,7 @@ def read_send(params: JsonObject) -> SendRequest:
         accepted_output_modes=read_texts(configuration, "acceptedOutputModes", path),
         history_length=read_whole(configuration, "historyLength", path),
         return_immediately=read_flag(configuration, "returnImmediately", path),
+        push=_read_object(configuration, "taskPushNotificationConfig", path) or None,
     )
 
 
@@ -158,12 +161,9 @@ def read_list(params: JsonObject) -> ListRequest:
     )
 
 
-def read_query(query: Mapping[str, str], task_id: str | None = None) -> JsonObject:
-    """The query parameters of HTTP+JSON as params; the id in the path wins over one in the query."""
-    params: JsonObject = {name: value for name, value in query.items() if value != ""}
-    if task_id is not None:
-        params["id"] = task_id
-    return params
+def read_query(query: Mapping[str, str]) -> JsonObject:
+    """The query parameters of HTTP+JSON as params; an empty one is absent."""
+    return {name: value for name, value in query.items() if value != ""}
 
 
 def _read_message(params: JsonObject) -> JsonObject:
@@ -203,14 +203,9 @@ def _check_part(part: JsonObject, path: str) -> JsonObject:
 
 
 def _read_configuration(params: JsonObject) -> JsonObject:
-    configuration = _rename(
+    return _rename(
         _read_object(params, "configuration", ""), _CONFIGURATION_NAMES, "configuration."
     )
-    if configuration.get("taskPushNotificationConfig") is not None:
-        raise PushNotificationNotSupported(
-            "push notifications are not supported", field="configuration.taskPushNotificationConfig"
-        )
-    return configuration
 
 
 def _read_state(params: JsonObject) -> str | None:

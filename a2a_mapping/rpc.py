@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from passerelle.a2a_mapping.body import read_json
-from passerelle.a2a_mapping.errors import InvalidRequest, PushNotificationNotSupported
-from passerelle.core.errors import InvalidInput, UnknownMethod, UnsupportedOperation
+from passerelle.a2a_mapping.errors import InvalidRequest
+from passerelle.core.errors import InvalidInput, UnknownMethod
 from passerelle.core.json import Json, JsonObject
 
 RpcId: TypeAlias = str | int | None
 
 
 class Method(StrEnum):
-    """The operations of A2A 1.0 that are served; gRPC uses the same names."""
+    """The eleven operations of A2A 1.0; gRPC uses the same names."""
 
     SEND_MESSAGE = "SendMessage"
     SEND_STREAMING_MESSAGE = "SendStreamingMessage"
@@ -23,13 +23,11 @@ class Method(StrEnum):
     LIST_TASKS = "ListTasks"
     CANCEL_TASK = "CancelTask"
     SUBSCRIBE_TO_TASK = "SubscribeToTask"
-
-
-_PUSH_METHODS: Final = frozenset(
-    f"{verb}TaskPushNotificationConfig{plural}"
-    for verb, plural in (("Create", ""), ("Get", ""), ("List", "s"), ("Delete", ""))
-)
-_EXTENDED_CARD: Final = "GetExtendedAgentCard"
+    CREATE_PUSH_CONFIG = "CreateTaskPushNotificationConfig"
+    GET_PUSH_CONFIG = "GetTaskPushNotificationConfig"
+    LIST_PUSH_CONFIGS = "ListTaskPushNotificationConfigs"
+    DELETE_PUSH_CONFIG = "DeleteTaskPushNotificationConfig"
+    GET_EXTENDED_CARD = "GetExtendedAgentCard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +65,8 @@ def read_method(name: str) -> Method:
     """The operation that ``name`` stands for.
 
     Raises:
-        PushNotificationNotSupported: a push notification method; the card says there are none.
-        UnsupportedOperation: the extended card; the card says there is none.
         UnknownMethod: any other name, those of protocol 0.3 included.
     """
-    if name in _PUSH_METHODS:
-        raise PushNotificationNotSupported("push notifications are not supported", method=name)
-    if name == _EXTENDED_CARD:
-        raise UnsupportedOperation("there is no extended agent card", method=name)
     try:
         return Method(name)
     except ValueError:

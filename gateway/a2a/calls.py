@@ -5,11 +5,11 @@ The order is the same for both bindings: content type, body, version, method, ri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, assert_never
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.body import read_object
-from passerelle.a2a_mapping.errors import InvalidRequest, PushNotificationNotSupported
+from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
 from passerelle.a2a_mapping.version import HEADER, judge_version
@@ -18,16 +18,18 @@ from passerelle.core.errors import (
     InvalidInput,
     PasserelleError,
     UnknownMethod,
-    UnsupportedOperation,
 )
 from passerelle.gateway.a2a.bindings import RpcBinding
+from passerelle.gateway.a2a.extensions import read_asked, write_active
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
-from passerelle.gateway.a2a.operations import SCOPES, Call, Operations
+from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.rpc import check_key, require_scope
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import Receive, Send
 
     from passerelle.a2a_mapping.rpc import RpcRequest
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.reply import Reply
 
 KEY_HEADER: Final = "Idempotency-Key"
 NO_OPERATION: Final = "none"
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
+_NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
+_SNAKE: Final = {"taskId": "task_id"}
 
 
 @dataclass(slots=True)
@@ -55,6 +60,8 @@ class Visit:
     operation: str = NO_OPERATION
     outcome: str = "ok"
     stream: EventStream | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Of whatever is answered."""
 
     @property
     def is_answering(self) -> bool:
@@ -64,7 +71,13 @@ class Visit:
     async def refuse(self, error: PasserelleError) -> None:
         """Answers with an error, unless something else is being answered."""
         if not self.is_answering:
-            await self.binding.render_error(error).write(self.send)
+            await self.answer(self.binding.render_error(error))
+
+    async def answer(self, reply: Reply) -> None:
+        """Sends a whole answer."""
+        if self.headers:
+            reply = replace(reply, headers={**reply.headers, **self.headers})
+        await reply.write(self.send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +109,10 @@ class Calls:
         body = await incoming.read_body(visit.receive, self.body_limit_bytes)
         judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
         match target:
-            case Resource.PUSH_CONFIGS:
-                raise PushNotificationNotSupported("push notifications are not supported")
-            case Resource.EXTENDED_CARD:
-                raise UnsupportedOperation("there is no extended agent card")
             case Resource.ENDPOINT | Resource.CARD:
                 raise UnknownMethod(f"{incoming.verb} {incoming.path}")
             case Method():
-                params = _read_params(incoming, body, spot.task_id)
+                params = _read_params(incoming, body, spot.named)
                 await self._perform(visit, target, params, principal)
             case _:
                 assert_never(target)
@@ -114,30 +123,34 @@ class Calls:
         visit.operation = method.value
         require_scope(principal, SCOPES[method])
         incoming = visit.incoming
+        asked = read_asked(incoming)
         call = Call(
             principal,
             visit.agent,
             params,
-            _read_key(incoming),
-            incoming.headers.get("traceparent"),
+            asked=asked,
+            extensions=self.operations.extensions.activate(asked),
+            idem=_read_key(incoming),
+            traceparent=incoming.headers.get("traceparent"),
         )
+        visit.headers |= write_active(call.extensions)
         match method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, method, call)
-            case Method.SEND_MESSAGE | Method.GET_TASK | Method.LIST_TASKS | Method.CANCEL_TASK:
-                result = await self.operations.answer(method, call, visit.receive)
-                await visit.binding.render_result(result).write(visit.send)
             case _:
-                assert_never(method)
+                result = await self.operations.answer(method, call, visit.receive)
+                await visit.answer(visit.binding.render_result(result))
 
     async def _stream(
         self,
         visit: Visit,
-        method: Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK],
+        method: Streaming,
         call: Call,
     ) -> None:
         retry_ms = _RETRY_MS + self.ids.draw(_RETRY_BITS)
-        stream = EventStream(visit.send, visit.binding, visit.agent, retry_ms, self.keep_alive_s)
+        stream = EventStream(
+            visit.send, visit.binding, visit.agent, retry_ms, self.keep_alive_s, visit.headers
+        )
         visit.stream = stream
         async with self.operations.open(method, call) as frames:
             try:
@@ -153,7 +166,7 @@ class Calls:
 
 
 def _needs_no_body(target: Target) -> bool:
-    return target not in {Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE}
+    return target not in _NEED_BODY
 
 
 def _read_call(visit: Visit, body: bytes) -> RpcRequest:
@@ -171,12 +184,12 @@ def _read_call(visit: Visit, body: bytes) -> RpcRequest:
         raise
 
 
-def _read_params(incoming: Incoming, body: bytes, task_id: str | None) -> JsonObject:
-    if incoming.verb == "GET":
-        return read_query(incoming.query, task_id)
-    params = read_object(body)
-    if task_id is not None:
-        params["id"] = task_id
+def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:
+    """The params of HTTP+JSON; what the path names wins over the same in query or body."""
+    params = read_query(incoming.query) if incoming.verb == "GET" else read_object(body)
+    for name, value in named.items():
+        params.pop(_SNAKE.get(name, name), None)
+        params[name] = value
     return params
 
 

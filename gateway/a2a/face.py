@@ -25,6 +25,7 @@ from passerelle.gateway.a2a.bindings import (
 )
 from passerelle.gateway.a2a.calls import NO_OPERATION, Calls, Visit
 from passerelle.gateway.a2a.cards import Cards, shorten
+from passerelle.gateway.a2a.extensions import Extensions
 from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.metrics import Metrics
 
 BODY_LIMIT_BYTES: Final = 1_048_576
@@ -79,7 +81,7 @@ class FaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class FaceParts:
-    """What the face stands on."""
+    """What the face stands on; what serves push configs or extended cards may be absent."""
 
     service: TurnService
     authenticator: Authenticator
@@ -88,6 +90,8 @@ class FaceParts:
     clock: Clock
     ids: Ids
     reader: CredentialReader = READER
+    push: PushConfigs | None = None
+    extended_cards: ExtendedCards | None = None
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
@@ -103,7 +107,13 @@ class Face:
         self._settings = settings
         self._waits = Waits()
         self._calls = Calls(
-            Operations(parts.service, self._waits),
+            Operations(
+                parts.service,
+                self._waits,
+                Extensions(parts.agents),
+                parts.push,
+                parts.extended_cards,
+            ),
             parts.ids,
             settings.body_limit_bytes,
             settings.keep_alive_s,
@@ -172,7 +182,7 @@ class Face:
         principal = await self._identify(incoming)
         if not _sees(principal, visit.agent):
             visit.outcome = "not_found"
-            await self._refuse_agent(visit.agent, principal).write(visit.send)
+            await visit.answer(self._refuse_agent(visit.agent, principal))
         elif target is Resource.ENDPOINT:
             await self._calls.serve_rpc(visit, principal)
         elif target is None and spot.verbs:

@@ -1,4 +1,4 @@
-"""The six operations of A2A 1.0 over the service object: params in, results out, for both bindings."""
+"""The operations of A2A 1.0 over the service object: params in, results out, for every binding."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
 
+from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
 from passerelle.a2a_mapping.rpc import Method
@@ -19,7 +20,7 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.errors import Draining, NotFound
+from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.principal import Scope
 
 if TYPE_CHECKING:
@@ -31,21 +32,43 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Wait
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.gateway.a2a.extensions import Extensions
+    from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Waits
     from passerelle.gateway.control.following import Frames, StreamFrame
 
 Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
-Single: TypeAlias = Literal[
-    Method.SEND_MESSAGE, Method.GET_TASK, Method.LIST_TASKS, Method.CANCEL_TASK
+PushMethod: TypeAlias = Literal[
+    Method.CREATE_PUSH_CONFIG,
+    Method.GET_PUSH_CONFIG,
+    Method.LIST_PUSH_CONFIGS,
+    Method.DELETE_PUSH_CONFIG,
 ]
+Single: TypeAlias = (
+    Literal[
+        Method.SEND_MESSAGE,
+        Method.GET_TASK,
+        Method.LIST_TASKS,
+        Method.CANCEL_TASK,
+        Method.GET_EXTENDED_CARD,
+    ]
+    | PushMethod
+)
+Version: TypeAlias = Literal["1.0", "0.3"]
 _READS: Final = (Scope.CALL, Scope.READ_TASKS)
+_WRITES: Final = (Scope.CALL, Scope.WRITE_TASKS)
 SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
     Method.SEND_MESSAGE: (Scope.CALL,),
     Method.SEND_STREAMING_MESSAGE: (Scope.CALL,),
     Method.GET_TASK: _READS,
     Method.LIST_TASKS: _READS,
-    Method.CANCEL_TASK: (Scope.CALL, Scope.WRITE_TASKS),
+    Method.CANCEL_TASK: _WRITES,
     Method.SUBSCRIBE_TO_TASK: _READS,
+    Method.CREATE_PUSH_CONFIG: _WRITES,
+    Method.GET_PUSH_CONFIG: _READS,
+    Method.LIST_PUSH_CONFIGS: _READS,
+    Method.DELETE_PUSH_CONFIG: _WRITES,
+    Method.GET_EXTENDED_CARD: _READS,
 }
 """One of these is enough."""
 
@@ -68,11 +91,17 @@ class TurnService(CommandService, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call, whichever binding it came over."""
+    """One call, whichever binding it came over; ``params`` are 1.0 JSON whatever ``version`` the caller speaks.
+
+    ``asked`` are the extensions that the caller named, ``extensions`` the active ones: those that are served here.
+    """
 
     principal: Principal
     agent: str
     params: JsonObject
+    version: Version = "1.0"
+    asked: frozenset[str] = frozenset()
+    extensions: frozenset[str] = frozenset()
     idem: str | None = None
     traceparent: str | None = None
 
@@ -83,6 +112,9 @@ class Operations:
 
     service: TurnService
     waits: Waits
+    extensions: Extensions
+    push: PushConfigs | None = None
+    extended_cards: ExtendedCards | None = None
 
     async def answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
         """The result of an operation that has one."""
@@ -99,8 +131,31 @@ class Operations:
                 command = CancelTask(read_task(call.params).id, call.agent)
                 result = await self.service.execute(call.principal, command, call.idem)
                 return cast(CancelAccepted, result).task
+            case Method.GET_EXTENDED_CARD:
+                if self.extended_cards is None:
+                    raise UnsupportedOperation("there is no extended agent card")
+                return await self.extended_cards.render(call)
+            case _:
+                return await self._configure_push(method, call)
+
+    async def _configure_push(self, method: PushMethod, call: Call) -> JsonObject:
+        push = self._require_push()
+        match method:
+            case Method.CREATE_PUSH_CONFIG:
+                return await push.create(call)
+            case Method.GET_PUSH_CONFIG:
+                return await push.get(call)
+            case Method.LIST_PUSH_CONFIGS:
+                return await push.list(call)
+            case Method.DELETE_PUSH_CONFIG:
+                return await push.delete(call)
             case _:
                 assert_never(method)
+
+    def _require_push(self) -> PushConfigs:
+        if self.push is None:
+            raise PushNotificationNotSupported("push notifications are not supported")
+        return self.push
 
     @asynccontextmanager
     async def open(
@@ -157,7 +212,19 @@ class Operations:
                 "this instance is shutting down; the message was accepted", retry_after_s=1
             ) from None
 
+    async def _judge(self, call: Call, request: SendRequest) -> None:
+        """What can be refused before the message is accepted."""
+        if request.push is not None:
+            self._require_push().screen(call, request.push)
+        try:
+            await self.extensions.require(call.agent, call.asked)
+        except RemoteError:
+            # A task goes on while its agent is away, and one that is not the caller's is unknown all the same.
+            if request.task_id is None:
+                raise
+
     async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
+        await self._judge(call, request)
         command = SubmitTurn(
             agent=call.agent,
             message=request.message,
@@ -169,7 +236,10 @@ class Operations:
             traceparent=call.traceparent,
         )
         result = await self.service.execute(call.principal, command, call.idem)
-        return cast(TurnAccepted, result)
+        accepted = cast(TurnAccepted, result)
+        if request.push is not None:
+            await self._require_push().attach(call, accepted, request.push)
+        return accepted
 
 
 def _compose_list(call: Call) -> ListTasks:

@@ -20,12 +20,10 @@ CARD: Final = "/.well-known/agent-card.json"
 
 
 class Resource(StrEnum):
-    """What is served beside the operations of a task."""
+    """What is served beside the operations."""
 
     ENDPOINT = "jsonrpc"
     CARD = "card"
-    EXTENDED_CARD = "GetExtendedAgentCard"
-    PUSH_CONFIGS = "TaskPushNotificationConfig"
 
 
 Target: TypeAlias = Method | Resource
@@ -33,10 +31,10 @@ Target: TypeAlias = Method | Resource
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a path offers by verb; nothing for a path that does not exist."""
+    """What a path offers by verb, nothing for a path that does not exist; ``named`` are the params that it names."""
 
     verbs: Mapping[str, Target] = field(default_factory=dict[str, Target])
-    task_id: str | None = None
+    named: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 _ENDPOINT: Final = Spot({"POST": Resource.ENDPOINT})
@@ -46,7 +44,7 @@ _FIXED: Final[Mapping[str, Spot]] = {
     "/message:send": Spot({"POST": Method.SEND_MESSAGE}),
     "/message:stream": Spot({"POST": Method.SEND_STREAMING_MESSAGE}),
     "/tasks": Spot({"GET": Method.LIST_TASKS}),
-    "/extendedAgentCard": Spot({"GET": Resource.EXTENDED_CARD}),
+    "/extendedAgentCard": Spot({"GET": Method.GET_EXTENDED_CARD}),
     CARD: Spot({"GET": Resource.CARD, "HEAD": Resource.CARD}),
 }
 _TASK_VERBS: Final[Mapping[str, Mapping[str, Target]]] = {
@@ -54,11 +52,16 @@ _TASK_VERBS: Final[Mapping[str, Mapping[str, Target]]] = {
     ":cancel": {"POST": Method.CANCEL_TASK},
     ":subscribe": {"GET": Method.SUBSCRIBE_TO_TASK, "POST": Method.SUBSCRIBE_TO_TASK},
 }
-_PUSH_VERBS: Final[Mapping[str, Target]] = dict.fromkeys(
-    ("GET", "POST", "DELETE"), Resource.PUSH_CONFIGS
-)
+_CONFIGS: Final[Mapping[str, Target]] = {
+    "GET": Method.LIST_PUSH_CONFIGS,
+    "POST": Method.CREATE_PUSH_CONFIG,
+}
+_CONFIG: Final[Mapping[str, Target]] = {
+    "GET": Method.GET_PUSH_CONFIG,
+    "DELETE": Method.DELETE_PUSH_CONFIG,
+}
 _TASK: Final = re.compile(r"/tasks/([^/]+?)(:cancel|:subscribe)?")
-_PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/[^/]+)?")
+_PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/([^/]+))?")
 NOWHERE: Final = Spot()
 
 
@@ -76,7 +79,12 @@ def find_spot(rest: str) -> Spot:
     if fixed is not None:
         return fixed
     if match := _TASK.fullmatch(rest):
-        return Spot(_TASK_VERBS[match[2] or ""], match[1])
+        return Spot(_TASK_VERBS[match[2] or ""], {"id": match[1]})
     if match := _PUSH.fullmatch(rest):
-        return Spot(_PUSH_VERBS, match[1])
+        task, config = match.groups()
+        return (
+            Spot(_CONFIG, {"taskId": task, "id": config})
+            if config
+            else Spot(_CONFIGS, {"taskId": task})
+        )
     return NOWHERE

@@ -21,7 +21,7 @@ from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.refusals import veil
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     from starlette.types import Send
 
@@ -41,13 +41,17 @@ _Item: TypeAlias = "StreamFrame | PasserelleError | None"
 
 @dataclass(slots=True)
 class EventStream:
-    """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back."""
+    """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back.
+
+    ``headers`` are further ones of the response, as they stand when it begins.
+    """
 
     send: Send
     binding: Binding
     agent: str
     retry_ms: int
     keep_alive_s: float = KEEP_ALIVE_S
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
@@ -95,7 +99,12 @@ class EventStream:
     async def _write(self, content: bytes, *, more: bool = True) -> None:
         if not self.started:
             self.started = True
-            start = {"type": "http.response.start", "status": 200, "headers": _HEADERS}
+            more_headers = [
+                (name.lower().encode(), value.encode("latin-1"))
+                for name, value in self.headers.items()
+            ]
+            headers = [*_HEADERS, *more_headers]
+            start = {"type": "http.response.start", "status": 200, "headers": headers}
             await self.send(start)
         await self.send({"type": "http.response.body", "body": content, "more_body": more})
 

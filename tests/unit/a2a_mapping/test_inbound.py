@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.inbound import read_list, read_query, read_send, read_task
 from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.core.json import Json, JsonObject
@@ -148,13 +147,12 @@ def test_a_null_is_a_value_of_a_data_part() -> None:
     assert read_send(_params(parts=[{"data": None}])).message["parts"] == [{"data": None}]
 
 
-def test_a_push_configuration_says_that_there_are_none() -> None:
-    with pytest.raises(PushNotificationNotSupported):
-        read_send(
-            combine(
-                _params(), {"configuration": {"taskPushNotificationConfig": {"url": "http://x"}}}
-            )
-        )
+def test_a_push_config_that_comes_with_a_message_is_read() -> None:
+    config: JsonObject = {"url": "http://x"}
+    for name in ("taskPushNotificationConfig", "task_push_notification_config"):
+        read = read_send(combine(_params(), {"configuration": {name: config}}))
+        assert read.push == config
+    assert read_send(_params()).push is None
 
 
 _JSON = st.recursive(
@@ -224,11 +222,8 @@ def test_a_query_reads_like_params() -> None:
     assert request.include_artifacts
 
 
-def test_the_id_in_the_path_wins() -> None:
-    assert read_query({"id": "other", "historyLength": "1"}, "t") == {
-        "id": "t",
-        "historyLength": "1",
-    }
+def test_an_empty_query_parameter_is_absent() -> None:
+    assert read_query({"id": "t", "contextId": ""}) == {"id": "t"}
 
 
 def test_an_unspecified_state_is_no_filter() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.body import read_json, read_object
-from passerelle.a2a_mapping.errors import InvalidRequest, PushNotificationNotSupported
+from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc, render_result
 from passerelle.a2a_mapping.version import judge_version
 from passerelle.core.errors import (
@@ -16,7 +16,6 @@ from passerelle.core.errors import (
     MalformedBody,
     PasserelleError,
     UnknownMethod,
-    UnsupportedOperation,
     VersionNotSupported,
 )
 
@@ -112,19 +111,6 @@ def test_each_served_method_is_found_by_its_name(method: Method) -> None:
 def test_any_other_name_is_no_method(name: str) -> None:
     with pytest.raises(UnknownMethod):
         read_method(name)
-
-
-@pytest.mark.parametrize("verb", ["Create", "Get", "Delete"])
-def test_push_methods_say_that_there_are_no_push_notifications(verb: str) -> None:
-    with pytest.raises(PushNotificationNotSupported):
-        read_method(f"{verb}TaskPushNotificationConfig")
-    with pytest.raises(PushNotificationNotSupported):
-        read_method("ListTaskPushNotificationConfigs")
-
-
-def test_the_extended_card_is_an_unsupported_operation() -> None:
-    with pytest.raises(UnsupportedOperation):
-        read_method("GetExtendedAgentCard")
 
 
 def test_a_result_is_wrapped_with_the_id_of_its_request() -> None:

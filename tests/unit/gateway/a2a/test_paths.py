@@ -18,14 +18,13 @@ TABLE = {
     ("POST", "/tasks/t:cancel"): Method.CANCEL_TASK,
     ("GET", "/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
     ("POST", "/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
-    ("GET", "/extendedAgentCard"): Resource.EXTENDED_CARD,
+    ("GET", "/extendedAgentCard"): Method.GET_EXTENDED_CARD,
     ("GET", CARD): Resource.CARD,
     ("HEAD", CARD): Resource.CARD,
-    **{
-        (verb, f"/tasks/t/pushNotificationConfigs{rest}"): Resource.PUSH_CONFIGS
-        for verb in ("GET", "POST", "DELETE")
-        for rest in ("", "/c")
-    },
+    ("GET", "/tasks/t/pushNotificationConfigs"): Method.LIST_PUSH_CONFIGS,
+    ("POST", "/tasks/t/pushNotificationConfigs"): Method.CREATE_PUSH_CONFIG,
+    ("GET", "/tasks/t/pushNotificationConfigs/c"): Method.GET_PUSH_CONFIG,
+    ("DELETE", "/tasks/t/pushNotificationConfigs/c"): Method.DELETE_PUSH_CONFIG,
 }
 
 
@@ -61,12 +60,17 @@ def test_other_paths_are_nowhere(path: str) -> None:
 @given(st.from_regex(r"[A-Za-z0-9_~.-]+", fullmatch=True))
 def test_id_of_a_task_is_what_stands_between_the_slash_and_the_verb(task_id: str) -> None:
     for suffix in ("", ":cancel", ":subscribe"):
-        assert find_spot(f"/tasks/{task_id}{suffix}").task_id == task_id
+        assert find_spot(f"/tasks/{task_id}{suffix}").named == {"id": task_id}
 
 
 def test_colon_that_is_no_verb_belongs_to_the_id() -> None:
-    assert find_spot("/tasks/a:b").task_id == "a:b"
-    assert find_spot("/tasks/a:b:cancel").task_id == "a:b"
+    assert find_spot("/tasks/a:b").named == {"id": "a:b"}
+    assert find_spot("/tasks/a:b:cancel").named == {"id": "a:b"}
+
+
+def test_path_of_a_push_config_names_its_task_and_itself() -> None:
+    assert find_spot("/tasks/t/pushNotificationConfigs").named == {"taskId": "t"}
+    assert find_spot("/tasks/t/pushNotificationConfigs/c").named == {"taskId": "t", "id": "c"}
 
 
 @pytest.mark.parametrize(

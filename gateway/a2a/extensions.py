@@ -1,0 +1,79 @@
+"""Which protocol extensions a call activates: those that the caller asks for and that are served here.
+
+The set is echoed in the answer. An extension that the agent's card requires is judged where the agent is asked, which
+is with a message: what we answer from our own record needs nobody's extension (A2A 1.0 section 3.2.6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.a2a_mapping.errors import ExtensionRequired
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.gateway.a2a.cards import EXTENSIONS
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import Peer
+    from passerelle.gateway.a2a.incoming import Incoming
+
+HEADER: Final = "A2A-Extensions"
+"""Also the name of the query parameter."""
+LEGACY_HEADER: Final = "X-A2A-Extensions"
+OWN: Final = frozenset(text_at(extension, "uri") for extension in EXTENSIONS)
+
+
+class Finds(Protocol):
+    """Finds agents by name."""
+
+    def find(self, name: str) -> Peer:
+        """Raises NotFound for a name that is not configured."""
+        ...
+
+
+class Extensions:
+    """Judges the extensions of calls; what a card demands is read once per card."""
+
+    def __init__(self, agents: Finds) -> None:
+        self._agents = agents
+        self._required: dict[str, tuple[str, frozenset[str]]] = {}
+
+    def activate(self, asked: frozenset[str]) -> frozenset[str]:
+        """Those of ``asked`` that are served here; the others are ignored, as the specification says."""
+        return asked & OWN if asked else asked
+
+    async def require(self, agent: str, asked: frozenset[str]) -> None:
+        """Judges a message before it goes to an agent.
+
+        Raises:
+            ExtensionRequired: the card demands one that the caller did not name.
+            PeerUnavailable: the agent never had a card.
+        """
+        peer = await self._agents.find(agent).describe()
+        sha256, required = self._required.get(agent, ("", frozenset[str]()))
+        if sha256 != peer.sha256:
+            required = list_required(peer.card)
+            self._required[agent] = (peer.sha256, required)
+        if missing := required - asked:
+            raise ExtensionRequired(min(missing))
+
+
+def list_required(card: JsonObject) -> frozenset[str]:
+    """The URIs of the extensions that a card requires."""
+    offered = objects_at(object_at(card, "capabilities"), "extensions")
+    return frozenset(text_at(item, "uri") for item in offered if item.get("required") is True)
+
+
+def read_asked(incoming: Incoming, *, legacy: bool = False) -> frozenset[str]:
+    """The extensions that a request names, in its header or in the query; ``legacy`` reads the name of 0.3 too."""
+    names = (HEADER, LEGACY_HEADER) if legacy else (HEADER,)
+    texts = [incoming.headers.get(name.lower(), "") for name in names]
+    texts += [incoming.query.get(name, "") for name in names]
+    return frozenset(uri for text in texts for item in text.split(",") if (uri := item.strip()))
+
+
+def write_active(active: frozenset[str], *, legacy: bool = False) -> dict[str, str]:
+    """The header that echoes what is active; none where nothing is."""
+    if not active:
+        return {}
+    return {LEGACY_HEADER if legacy else HEADER: ", ".join(sorted(active))}

@@ -1,0 +1,58 @@
+"""What the face hands on beside turns and tasks: optional parts, without which it says that there is no such thing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.json import JsonObject
+    from passerelle.gateway.a2a.operations import Call
+
+
+class PushConfigs(Protocol):
+    """Push notification configs by (task, config id). Params and results are 1.0 JSON, whatever the caller speaks.
+
+    ``call.params`` name the task as ``taskId`` and the config as ``id``, wherever the binding carries them.
+    """
+
+    async def create(self, call: Call) -> JsonObject:
+        """Keeps a config of a task and returns it, its id filled in."""
+        ...
+
+    async def get(self, call: Call) -> JsonObject:
+        """One config."""
+        ...
+
+    async def list(self, call: Call) -> JsonObject:
+        """``{"configs": […], "nextPageToken": ""}``."""
+        ...
+
+    async def delete(self, call: Call) -> JsonObject:
+        """Forgets a config; one that is not there is as good as forgotten. Returns an empty object."""
+        ...
+
+    def screen(self, call: Call, config: JsonObject) -> None:
+        """Judges a config that comes with a message, before the message is accepted.
+
+        Raises:
+            InvalidInput: a field is malformed, or its address is refused; it is named.
+        """
+        ...
+
+    async def attach(self, call: Call, accepted: TurnAccepted, config: JsonObject) -> None:
+        """Keeps a config that came with a message, whose task callers may not see yet."""
+        ...
+
+
+class ExtendedCards(Protocol):
+    """The card of an agent as one caller may see it."""
+
+    async def render(self, call: Call) -> JsonObject:
+        """The card, in the form of ``call.version``.
+
+        Raises:
+            UnsupportedOperation: there is no extended card here.
+            ExtendedCardNotConfigured: there should be one, and there is none for this agent.
+        """
+        ...

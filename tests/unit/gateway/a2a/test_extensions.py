@@ -1,0 +1,57 @@
+"""Extensions of a call: read from header and query, activated, and what a card requires."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.json import Json, JsonObject
+from passerelle.gateway.a2a.extensions import (
+    Extensions,
+    list_required,
+    read_asked,
+    write_active,
+)
+from passerelle.gateway.a2a.incoming import Incoming
+from tests.unit.gateway.a2a.test_face import Agents
+
+
+def _incoming(query: str = "", **headers: str) -> Incoming:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return Incoming({"method": "GET", "path": "/", "headers": raw, "query_string": query.encode()})
+
+
+def test_extensions_are_read_from_header_and_query_alike() -> None:
+    assert read_asked(_incoming(a2a_extensions="urn:a, urn:b,,")) == {"urn:a", "urn:b"}
+    assert read_asked(_incoming("A2A-Extensions=urn:c", a2a_extensions="urn:a")) == {
+        "urn:a",
+        "urn:c",
+    }
+    assert read_asked(_incoming()) == frozenset()
+
+
+def test_name_of_0_3_counts_only_for_its_callers() -> None:
+    incoming = _incoming(x_a2a_extensions="urn:a", a2a_extensions="urn:b")
+    assert read_asked(incoming) == {"urn:b"}
+    assert read_asked(incoming, legacy=True) == {"urn:a", "urn:b"}
+
+
+def test_what_nobody_here_serves_is_not_activated() -> None:
+    active = Extensions(Agents()).activate(frozenset({PERMISSION, "urn:foreign"}))
+    assert active == {PERMISSION}
+    assert write_active(active) == {"A2A-Extensions": PERMISSION}
+    assert write_active(active, legacy=True) == {"X-A2A-Extensions": PERMISSION}
+    assert write_active(frozenset()) == {}
+
+
+@pytest.mark.parametrize(
+    ("offered", "required"),
+    [
+        ([{"uri": "urn:a", "required": True}, {"uri": "urn:b"}], {"urn:a"}),
+        ([{"uri": "urn:a", "required": "true"}, 7], set[str]()),
+        ("nonsense", set[str]()),
+    ],
+)
+def test_card_requires_what_it_marks(offered: Json, required: set[str]) -> None:
+    card: JsonObject = {"capabilities": {"extensions": offered}}
+    assert list_required(card) == required
