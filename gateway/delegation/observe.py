@@ -40,7 +40,7 @@ from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
-from passerelle.core.status import ENDED, Delivery, Phase, Status
+from passerelle.core.status import ENDED, WAITING, Delivery, Phase, Status
 from passerelle.core.task_commands import (
     CompleteTask,
     ConfirmCancel,
@@ -231,12 +231,7 @@ def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None
             facts = step.tell(ObserveStatus(row.status, said, step.step_id))
             step.add_shown(facts or [Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
         case Follow.OPEN_ACTION:
-            asked = step.asks(step, native, said)
-            if asked.parts is not None:
-                frame = show_parts(frame, asked.parts)
-                step.sight.content = fold(step.sight.content, frame)
-            step.add_shown(asked.facts, frame)
-            step.end_turn("task")
+            _wait(step, frame, said, native)
         case Follow.RECONCILE:
             _complete(step, frame, state, said)
         case Follow.END_RUN:
@@ -245,6 +240,17 @@ def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None
             _end_cancelled(step, frame, said, "peer")
         case _:
             assert_never(row.follow)
+
+
+def _wait(step: Step, frame: JsonObject, said: RunStatus, native: JsonObject) -> None:
+    asked = step.asks(step, native, said)
+    if asked.parts is not None:
+        frame = show_parts(frame, asked.parts)
+        step.sight.content = fold(step.sight.content, frame)
+    step.add_shown(asked.facts, frame)
+    # A peer that still shows the question whose answer it was just sent has not answered that turn.
+    if step.record.status in WAITING:
+        step.end_turn("task")
 
 
 def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:

@@ -72,6 +72,27 @@ async def test_answer_by_message_is_the_callers_own_message_at_the_peer(house: H
     assert [str(item["messageId"]) for item in history].count(str(message["messageId"])) == 1
 
 
+@pytest.mark.requirement("LT-5", "LT-8")
+async def test_peer_that_begins_its_answer_with_the_old_question_has_not_answered_yet(
+    house: House,
+) -> None:
+    """An agent of the SDK opens the stream of a follow-up with its Task as it stands, still waiting."""
+
+    async def go_on(turn: Turn) -> None:
+        (await turn.open()).show()
+        await turn.status("WORKING")
+        await turn.status("COMPLETED")
+
+    accepted, _ = await house.talk("ask Which colour?")
+    house.peer.next(go_on)
+    second = await house.send("green", task=accepted.facade)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+    types = await house.types(accepted)
+    ends = [place for place, name in enumerate(types) if name == "turn.completed"]
+    assert (len(ends), ends[-1] > types.index("task.completed")) == (2, True)
+
+
 @pytest.mark.requirement("I7", "CMD-14")
 async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
