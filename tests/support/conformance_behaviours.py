@@ -1,0 +1,299 @@
+"""What the conformance agent does with a message: the beginning of its ``messageId`` names a behaviour.
+
+The longest prefix wins. Those with ``tck-`` and ``test-`` are what the official conformance kit expects of an
+agent, and anything unknown completes, as the kit wants it. Those with ``psl-`` are ours: what an agent in the
+field does that a gateway must live with. Some of them are faults that no SDK would write; they stand in the text
+as a word that ``tests.support.conformance_wire`` turns into the fault on its way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
+from a2a.types import Part, Task, TaskState, TaskStatus
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from tests.support.conformance_wire import Fault
+
+BIG_ARTIFACT_CHARS: Final = 1_000_000
+SLOW_S: Final = 0.3
+LINGER_S: Final = 4.0
+"""How long the kit wants ``test-resubscribe-message-id`` to stay at work."""
+
+
+class Gates:
+    """Where behaviours wait until a test lets them go on, by the id of the message that began them."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, asyncio.Semaphore] = {}
+
+    def find(self, message_id: str) -> asyncio.Semaphore:
+        """The gate of a message; one that nobody waits at keeps what was let through."""
+        return self._steps.setdefault(message_id, asyncio.Semaphore(0))
+
+    def release(self, message_id: str, steps: int) -> None:
+        """Lets a behaviour make that many further steps."""
+        gate = self.find(message_id)
+        for _ in range(steps):
+            gate.release()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message to the agent, and the pen with which it answers."""
+
+    context: RequestContext
+    queue: EventQueue
+    updater: TaskUpdater
+    tasks: InMemoryTaskStore
+    gate: asyncio.Semaphore
+
+    async def open(self) -> None:
+        """Makes the task unless the message continues one: the SDK wants a Task before any update."""
+        if self.context.current_task is None:
+            message = self.context.message
+            await self.queue.enqueue_event(
+                Task(
+                    id=self.updater.task_id,
+                    context_id=self.updater.context_id,
+                    status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED),
+                    history=[message] if message else [],
+                )
+            )
+
+    async def status(self, state: TaskState, text: str | None = None) -> None:
+        """A status update, with a message of the agent where there is a text."""
+        message = self.updater.new_agent_message([Part(text=text)]) if text else None
+        await self.updater.update_status(state, message)
+
+    async def say(self, text: str) -> None:
+        """WORKING, with a text."""
+        await self.status(TaskState.TASK_STATE_WORKING, text)
+
+    async def complete(self, text: str | None = None) -> None:
+        """COMPLETED."""
+        await self.status(TaskState.TASK_STATE_COMPLETED, text)
+
+    async def artifact(self, part: Part, *, append: bool = False, last: bool = True) -> None:
+        """One chunk of the only artifact."""
+        await self.updater.add_artifact(
+            [part], artifact_id="artifact-1", name="output", append=append, last_chunk=last
+        )
+
+
+Behaviour: TypeAlias = Callable[[Turn], Awaitable[None]]
+
+TEXT_FILE: Final = Part(
+    raw=b"Generated file content", filename="output.txt", media_type="text/plain"
+)
+LINKED_FILE: Final = Part(
+    url="https://example.com/output.txt", filename="output.txt", media_type="text/plain"
+)
+
+
+def make_data(value: dict[str, Any]) -> Part:
+    """A data part."""
+    return Part(data=ParseDict(value, Value()))
+
+
+# ------------------------------------------------------------ what the kit expects
+
+
+async def complete(turn: Turn) -> None:
+    """Completes with a message."""
+    await turn.open()
+    await turn.complete("Hello from TCK")
+
+
+async def ask(turn: Turn) -> None:
+    """Waits for input; what a follow-up does is said by its own id."""
+    await turn.open()
+    await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED)
+
+
+async def answer(turn: Turn) -> None:
+    """A bare Message, and no Task."""
+    reply = turn.updater.new_agent_message([Part(text="Direct message response")])
+    reply.ClearField("task_id")
+    await turn.queue.enqueue_event(reply)
+
+
+async def reject(turn: Turn) -> None:
+    """Does not want the task."""
+    await turn.open()
+    await turn.status(TaskState.TASK_STATE_REJECTED, "rejected")
+
+
+async def complete_silently(turn: Turn) -> None:
+    """COMPLETED, and nothing else."""
+    await turn.open()
+    await turn.complete()
+
+
+async def linger(turn: Turn) -> None:
+    """WORKING for some seconds, then COMPLETED."""
+    await turn.open()
+    await turn.updater.start_work()
+    await asyncio.sleep(LINGER_S)
+    await turn.complete()
+
+
+async def stream_chunks(turn: Turn) -> None:
+    """One artifact in two chunks."""
+    await turn.open()
+    await turn.updater.start_work()
+    await turn.artifact(Part(text="chunk-1 "), last=False)
+    await turn.artifact(Part(text="chunk-2"), append=True)
+    await turn.complete()
+
+
+def give(part: Part) -> Behaviour:
+    """One artifact, then COMPLETED."""
+
+    async def run(turn: Turn) -> None:
+        await turn.open()
+        await turn.artifact(part)
+        await turn.complete()
+
+    return run
+
+
+def stream(part: Part) -> Behaviour:
+    """WORKING, one artifact, COMPLETED."""
+
+    async def run(turn: Turn) -> None:
+        await turn.open()
+        await turn.updater.start_work()
+        await turn.artifact(part)
+        await turn.complete()
+
+    return run
+
+
+# ------------------------------------------------------------ what we expect to live with
+
+
+async def hold(turn: Turn) -> None:
+    """WORKING; after one step an artifact, after the next COMPLETED."""
+    await turn.open()
+    await turn.updater.start_work()
+    await turn.gate.acquire()
+    await turn.artifact(Part(text="held"))
+    await turn.gate.acquire()
+    await turn.complete()
+
+
+async def slow(turn: Turn) -> None:
+    """A pause between WORKING and the rest."""
+    await turn.open()
+    await turn.updater.start_work()
+    await asyncio.sleep(SLOW_S)
+    await turn.artifact(Part(text="slow"))
+    await turn.complete()
+
+
+async def silent(turn: Turn) -> None:
+    """A Task, and nothing until it is cancelled or let go."""
+    await turn.open()
+    await turn.gate.acquire()
+    await turn.complete()
+
+
+async def close(turn: Turn) -> None:
+    """The executor returns in WORKING: the stream ends, the task does not."""
+    await turn.open()
+    await turn.updater.start_work()
+
+
+async def forget(turn: Turn) -> None:
+    """The connection is cut, and the agent does not know the task any more."""
+    await turn.open()
+    await turn.updater.start_work()
+    await turn.gate.acquire()
+    await turn.tasks.delete(turn.updater.task_id, turn.context.call_context)
+    await turn.say(Fault.DROP)
+
+
+async def message_after_task(turn: Turn) -> None:
+    """A text that belongs to the task, said in a Message of its own."""
+    await turn.open()
+    await turn.say("a message after the task")
+    await turn.complete()
+
+
+async def fail_with_ids(turn: Turn) -> None:
+    """FAILED with a text that names the agent's own ids."""
+    await turn.open()
+    text = f"Task {turn.updater.task_id} of context {turn.updater.context_id} is broken"
+    await turn.status(TaskState.TASK_STATE_FAILED, text)
+
+
+async def sign_in(turn: Turn) -> None:
+    """AUTH_REQUIRED; somebody signs in elsewhere, and the agent goes on alone."""
+    await turn.open()
+    await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Sign in somewhere else.")
+    await turn.gate.acquire()
+    await turn.updater.start_work()
+    await turn.artifact(Part(text="signed in"))
+    await turn.complete()
+
+
+def blunder(fault: Fault) -> Behaviour:
+    """WORKING, a fault on the wire, an artifact, COMPLETED."""
+
+    async def run(turn: Turn) -> None:
+        await turn.open()
+        await turn.updater.start_work()
+        await turn.say(fault)
+        await turn.artifact(Part(text="after the fault"))
+        await turn.complete()
+
+    return run
+
+
+BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
+    "tck-complete-task": complete,
+    "tck-input-required": ask,
+    "tck-artifact-text": give(Part(text="Generated text content")),
+    "tck-artifact-file": give(TEXT_FILE),
+    "tck-artifact-file-url": give(LINKED_FILE),
+    "tck-artifact-data": give(make_data({"key": "value", "count": 42})),
+    "tck-message-response": answer,
+    "tck-reject-task": reject,
+    "tck-stream-001": stream(Part(text="Stream hello from TCK")),
+    "tck-stream-002": complete_silently,
+    "tck-stream-003": stream(Part(text="Stream task lifecycle")),
+    "tck-stream-ordering-001": stream(Part(text="Ordered output")),
+    "tck-stream-artifact-text": stream(Part(text="Streamed text content")),
+    "tck-stream-artifact-file": stream(TEXT_FILE),
+    "tck-stream-artifact-chunked": stream_chunks,
+    "test-resubscribe-message-id": linger,
+    "psl-hold": hold,
+    "psl-slow": slow,
+    "psl-silent": silent,
+    "psl-close": close,
+    "psl-forget": forget,
+    "psl-fail-with-ids": fail_with_ids,
+    "psl-auth": sign_in,
+    "psl-big-artifact": give(Part(text="x" * BIG_ARTIFACT_CHARS)),
+    "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER.value})),
+    "psl-later-field": blunder(Fault.LATER_FIELD),
+    "psl-drop": blunder(Fault.DROP),
+    "psl-twice": blunder(Fault.TWICE),
+    "psl-malformed": blunder(Fault.MALFORMED),
+    "psl-unknown-state": blunder(Fault.UNKNOWN_STATE),
+    "psl-message-after-task": blunder(Fault.BARE_MESSAGE),
+}
+
+
+def find_behaviour(message_id: str) -> Behaviour:
+    """The behaviour of the longest prefix that fits; ``complete`` where none does."""
+    fitting = [prefix for prefix in BEHAVIOURS if message_id.startswith(prefix)]
+    return BEHAVIOURS[max(fitting, key=len)] if fitting else complete
