@@ -147,12 +147,17 @@ def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | 
     return state.request.expires_ms if state is not None and isinstance(command, Answer) else None
 
 
+FOLDED: Final[frozenset[type]] = frozenset(
+    {ActionRequired, ActionResolved, ChannelPermissionReturned}
+)
+
+
 def folds_action(event: Event) -> bool:
     """Whether the event can change the record of the action that its scope names."""
     payload = event.fact.payload
     if isinstance(payload, ChannelPermissionReturned):
         return payload.direction == "delivery"
-    return isinstance(payload, ActionRequired | ActionResolved)
+    return type(payload) in FOLDED
 
 
 def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:

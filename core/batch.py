@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from passerelle.core.ids import Shard, place
 
@@ -34,9 +34,8 @@ class HintMode(StrEnum):
     VOLATILE = "volatile"
 
 
-@dataclass(frozen=True, slots=True)
-class EntityRef:
-    """Names one entity; its id carries its shard."""
+class EntityRef(NamedTuple):
+    """Names one entity; its id carries its shard. A tuple, since it is the key by which every fold looks up."""
 
     kind: EntityKind
     id: str

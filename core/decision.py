@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from operator import is_not
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args, get_type_hints
 
 from passerelle.core.batch import (
     ABSENT,
@@ -230,19 +230,30 @@ def _renumber(value: object, base: int, first: int) -> object:
     if kind is dict:
         members = cast("dict[str, object]", value)
         return {name: _renumber(member, base, first) for name, member in members.items()}
-    names = _list_members(kind)  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
+    names = _list_numbered(kind)  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
     changes = {
         name: renumbered
         for name in names
-        if type(member := getattr(value, name)) is not str
+        if (member := getattr(value, name))
         and (renumbered := _renumber(member, base, first)) is not member
     }
     return change(cast("Record", value), **changes) if changes else value
 
 
 @cache
-def _list_members(kind: type[Any]) -> tuple[str, ...]:
-    return tuple(member.name for member in fields(kind)) if is_dataclass(kind) else ()
+def _list_numbered(kind: type[Any]) -> tuple[str, ...]:
+    """Members whose type has room for a sequence."""
+    if not is_dataclass(kind):
+        return ()
+    hints = get_type_hints(kind)
+    return tuple(member.name for member in fields(kind) if _has_number(hints[member.name]))
+
+
+def _has_number(hint: object) -> bool:
+    inner = get_args(hint)
+    if inner:
+        return any(map(_has_number, inner))
+    return hint is int or (isinstance(hint, type) and bool(_list_numbered(hint)))
 
 
 def split_snapshot(snapshot: bytes, base: int) -> SnapshotPieces:

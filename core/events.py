@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
@@ -51,6 +52,7 @@ _REQUIRED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("tool.", ("tool_call_id",)),
     ("job.item.", ("task_id",)),
 )
+_NO_REFS: Final[Mapping[str, Ref]] = MappingProxyType({})
 _TIMESTAMP: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 
@@ -89,7 +91,7 @@ class Fact:
 
     scope: Scope
     payload: AnyPayload
-    refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    refs: Mapping[str, Ref] = field(default_factory=lambda: _NO_REFS)
     frame: bytes | None = None
     facade: str | None = None
 

@@ -57,14 +57,28 @@ class Shard:
 ALL_SHARDS: Final = tuple(Shard(number) for number in range(SHARDS))
 
 
+_SPELLING: Final = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
+
+
 def encode_base32(number: int, length: int) -> str:
     """``number`` as ``length`` (even) characters of Crockford's base 32, lower case, most significant first."""
     return "".join([_PAIRS[(number >> place) & 1023] for place in range(5 * length - 10, -1, -10)])
 
 
+def spell(entropy: bytes) -> str:
+    """Random bytes as characters of the same base 32, one each: five bits of every byte."""
+    return entropy.translate(_SPELLING).decode()
+
+
+@lru_cache(64)
+def encode_ms(now_ms: int) -> str:
+    """The time in a minted id. Ids are made several at a time."""
+    return encode_base32(now_ms, 10)
+
+
 def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
     """A minted id out of a time and 80 bits of randomness, both given."""
-    return f"{prefix}_{shard.tag}{encode_base32(now_ms, 10)}{encode_base32(entropy, 16)}"
+    return f"{prefix}_{shard.tag}{encode_ms(now_ms)}{encode_base32(entropy, 16)}"
 
 
 def derive_id(prefix: str, shard: Shard, *parts: str) -> str:

@@ -7,6 +7,7 @@ verification treat all kinds alike, so a further kind is a further row of ``KIND
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
@@ -30,10 +31,11 @@ Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a machine gives: its record, its fold, and the entity that an event is about."""
+    """What a machine gives: its record, its fold, the payloads that it folds, and the entity that an event is about."""
 
     record: type[Record]
     fold: Fold
+    folded: frozenset[type]
     target: Callable[[Event], str | None]
 
 
@@ -54,20 +56,34 @@ def _action_target(event: Event) -> str | None:
 
 
 KINDS: Final[dict[EntityKind, Kind]] = {
-    EntityKind.SESSION: Kind(SessionRecord, cast("Fold", session.evolve), _session_target),
-    EntityKind.THREAD: Kind(ThreadRecord, cast("Fold", thread.evolve), _thread_target),
-    EntityKind.TASK: Kind(TaskRecord, cast("Fold", task_fold.evolve), _task_target),
-    EntityKind.ACTION: Kind(ActionRecord, cast("Fold", approval.evolve), _action_target),
+    EntityKind.SESSION: Kind(
+        SessionRecord, cast("Fold", session.evolve), session.FOLDED, _session_target
+    ),
+    EntityKind.THREAD: Kind(
+        ThreadRecord, cast("Fold", thread.evolve), thread.FOLDED, _thread_target
+    ),
+    EntityKind.TASK: Kind(
+        TaskRecord, cast("Fold", task_fold.evolve), task_fold.FOLDED, _task_target
+    ),
+    EntityKind.ACTION: Kind(
+        ActionRecord, cast("Fold", approval.evolve), approval.FOLDED, _action_target
+    ),
 }
 
 
 def find_targets(event: Event) -> list[EntityRef]:
     """The entities whose records the event changes."""
+    machines = _list_machines(type(event.fact.payload))  # type: ignore[arg-type]  # a class is hashable, whatever mypy says of type[object]
     return [
         EntityRef(kind, target)
-        for kind, machine in KINDS.items()
+        for kind, machine in machines
         if (target := machine.target(event)) is not None
     ]
+
+
+@cache
+def _list_machines(payload: type) -> list[tuple[EntityKind, Kind]]:
+    return [(kind, machine) for kind, machine in KINDS.items() if payload in machine.folded]
 
 
 def evolve(kind: EntityKind, state: Record | None, event: Event) -> Record | None:

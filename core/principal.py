@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from passerelle.core.ids import Shard, derive_id, derive_shard
@@ -37,13 +38,23 @@ class Principal:
     @property
     def home(self) -> Shard:
         """Where what belongs to this principal and to no conversation lives: index, inbox, devices."""
-        return derive_shard("principal", self.tenant, self.id)
+        return _find_home(self.tenant, self.id)
 
     @property
     def key(self) -> str:
         """The owner key of this principal's things; tenant and id, hashed into an id of its home shard."""
-        return derive_id("pr", self.home, self.tenant, self.id)
+        return _derive_key(self.tenant, self.id)
 
     def may_call(self, agent: str) -> bool:
         """Whether this principal may send to ``agent``."""
         return Scope.CALL in self.scopes and (self.agents is None or agent in self.agents)
+
+
+@lru_cache(1024)
+def _find_home(tenant: str, principal: str) -> Shard:
+    return derive_shard("principal", tenant, principal)
+
+
+@lru_cache(1024)
+def _derive_key(tenant: str, principal: str) -> str:
+    return derive_id("pr", _find_home(tenant, principal), tenant, principal)

@@ -85,9 +85,12 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
     return [Fact(Scope(state.session_id), command.updated)]
 
 
+FOLDED: Final[frozenset[type]] = frozenset({SessionCreated, SessionUpdated, ThreadStarted})
+
+
 def folds_session(event: Event) -> bool:
     """Whether the event changes the record of its session."""
-    return isinstance(event.fact.payload, SessionCreated | SessionUpdated | ThreadStarted)
+    return type(event.fact.payload) in FOLDED
 
 
 def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:

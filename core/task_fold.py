@@ -32,9 +32,7 @@ _KEPT_OCCURRENCES: Final = 32
 
 def folds_task(event: Event) -> bool:
     """Whether the event changes the record of the task that its scope names."""
-    return event.fact.scope.task_id is not None and (
-        isinstance(event.fact.payload, OpaquePayload) or type(event.fact.payload) in _FOLDS
-    )
+    return event.fact.scope.task_id is not None and type(event.fact.payload) in FOLDED
 
 
 def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
@@ -466,3 +464,4 @@ _FOLDS: Final[dict[type, Callable[[TaskRecord, Any, Event], TaskRecord]]] = {
     TurnCompleted: _turn_ended,
     TurnFailed: _turn_ended,
 }
+FOLDED: Final[frozenset[type]] = frozenset({*_FOLDS, OpaquePayload})

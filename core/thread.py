@@ -148,21 +148,22 @@ def _turn_scope(state: ThreadRecord, turn_id: str, task_id: str) -> Scope:
     return Scope(state.session_id, state.thread_id, turn_id, task_id)
 
 
+FOLDED: Final[frozenset[type]] = frozenset(
+    {
+        ThreadStarted,
+        ThreadUpdated,
+        TurnSubmitted,
+        TurnStarted,
+        TurnCompleted,
+        TurnFailed,
+        TaskAttemptStarted,
+    }
+)
+
+
 def folds_thread(event: Event) -> bool:
     """Whether the event changes the record of the thread that its scope names."""
-    payload = event.fact.payload
-    if event.fact.scope.thread_id is None:
-        return False
-    return isinstance(
-        payload,
-        ThreadStarted
-        | ThreadUpdated
-        | TurnSubmitted
-        | TurnStarted
-        | TurnCompleted
-        | TurnFailed
-        | TaskAttemptStarted,
-    )
+    return event.fact.scope.thread_id is not None and type(event.fact.payload) in FOLDED
 
 
 def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:

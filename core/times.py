@@ -6,11 +6,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
-@lru_cache(64)
 def format_ms(ms: int) -> str:
-    """RFC 3339, UTC, milliseconds, ``Z`` (ENV-3). All events of one decision have one time, so a few are kept."""
-    moment = datetime.fromtimestamp(ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    """RFC 3339, UTC, milliseconds, ``Z`` (ENV-3)."""
+    return f"{_format_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(64)
+def _format_second(second: int) -> str:
+    """Times are mostly of now."""
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def parse_ms(text: str) -> int:

@@ -6,12 +6,13 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from passerelle.core.ids import compose_id
+from passerelle.core.ids import encode_ms, spell
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
 
-_ENTROPY_BITS = 80
+_LETTERS = 16
+"""80 random bits of an id, five in each."""
 _BLOCK_BYTES = 4096
 """One call of the operating system for a few hundred ids: a request mints about thirty."""
 
@@ -28,15 +29,21 @@ class SystemClock:
 class SystemIds:
     """Randomness of the operating system, read in blocks; implements ``core.ports.Ids``."""
 
-    __slots__ = ("_at", "_block")
+    __slots__ = ("_at", "_block", "_next", "_spelt")
 
     def __init__(self) -> None:
         self._block = b""
         self._at = 0
+        self._spelt = ""
+        self._next = 0
 
     def mint(self, prefix: str, shard: Shard) -> str:
-        now_ms = time.time_ns() // 1_000_000
-        return compose_id(prefix, shard, now_ms, self.draw(_ENTROPY_BITS))
+        start, end = self._next, self._next + _LETTERS
+        if end > len(self._spelt):
+            self._spelt, start, end = spell(os.urandom(_BLOCK_BYTES)), 0, _LETTERS
+        self._next = end
+        now = encode_ms(time.time_ns() // 1_000_000)
+        return f"{prefix}_{shard.tag}{now}{self._spelt[start:end]}"
 
     def draw(self, bits: int) -> int:
         size = (bits + 7) // 8

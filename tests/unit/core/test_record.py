@@ -1,0 +1,31 @@
+"""Records: copied as a whole, and never into something that they are not."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given
+
+from passerelle.core.record import change
+from passerelle.core.task_record import TaskRecord
+from tests.support.payloads import values
+
+
+@given(task=values(TaskRecord))
+def test_copy_is_what_replace_makes(task: TaskRecord) -> None:
+    changed = change(task, title="later", last=task.last + 1)
+    assert changed == replace(task, title="later", last=task.last + 1)
+    assert (task.title, task.last) != (changed.title, changed.last)
+
+
+@given(task=values(TaskRecord))
+def test_copy_has_no_members_that_its_class_does_not_have(task: TaskRecord) -> None:
+    with pytest.raises(KeyError, match="titel"):
+        change(task, titel="later")
+
+
+@given(task=values(TaskRecord))
+def test_record_is_frozen(task: TaskRecord) -> None:
+    with pytest.raises(FrozenInstanceError):
+        task.title = "later"  # type: ignore[misc]  # that it is refused is the test
