@@ -134,7 +134,7 @@ def marks(shard: Shard) -> str:
 
 
 def limits(shard: Shard, name: str) -> str:
-    """HASH ``s:<instance>`` -> ``slots|until``, and the rate window; expires."""
+    """HASH ``s:<instance>`` -> ``slots|until``, ``m:<meter>`` -> what is left or used of it; expires."""
     return _key(shard, "lim", name)
 
 

@@ -1,32 +1,27 @@
-"""Shared limits: blocks of concurrency slots and of rate tokens, so that no request asks the store."""
+"""Shared limits: blocks of concurrency slots and of metered units, so that no request asks the store."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from passerelle.core.ids import derive_shard
+from passerelle.core.ports import Bucket, Drawn, Granted, Period
 from passerelle.store import keys
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports import Draw
     from passerelle.store.nodes import Nodes
+    from passerelle.store.scripts import ControlValue
 
-HOLD_MS: Final = 10_000
-"""A block of a dead instance is free again after this."""
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """What an instance holds in all (``slots``) and what it got just now (``tokens``)."""
-
-    slots: int
-    tokens: int
-    now_ms: int
+_HEAD: Final = 2
+_PER_DRAW: Final = 3
 
 
 class RedisLimits:
-    """Blocks out of the limit of a peer or caller, in the shard of its name."""
+    """Blocks out of the limits of a peer or caller, in the shard of its name. Implements ``core.ports.Limits``."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -38,14 +33,10 @@ class RedisLimits:
         *,
         slots: int,
         limit: int,
-        tokens: int = 0,
-        rate: int = 0,
-        hold_ms: int = HOLD_MS,
+        hold_ms: int,
+        draws: Sequence[Draw] = (),
     ) -> Granted:
-        """Sets how many slots the instance holds (0 gives all back) and draws tokens of this second.
-
-        Never tried again here: a repeat could draw tokens twice.
-        """
+        """One round trip for all limits of one name. Never tried again here: a repeat could draw twice."""
         shard = derive_shard("limit", name)
         packed = read_script("slots").pack_call(
             [keys.limits(shard, name)],
@@ -53,10 +44,30 @@ class RedisLimits:
                 "instance": instance,
                 "slots": slots,
                 "limit": limit,
-                "tokens": tokens,
-                "rate": rate,
                 "hold": hold_ms,
+                "draws": [_describe(draw) for draw in draws],
             },
         )
-        granted, drawn, now = cast("list[int | bytes]", await self._nodes.write(shard, packed))
-        return Granted(int(granted), int(drawn), int(now))
+        reply = cast("list[int | bytes]", await self._nodes.write(shard, packed))
+        numbers = [int(one) for one in reply]
+        drawn = tuple(
+            Drawn(*numbers[at : at + _PER_DRAW]) for at in range(_HEAD, len(numbers), _PER_DRAW)
+        )
+        return Granted(numbers[0], numbers[1], drawn)
+
+
+def _describe(draw: Draw) -> ControlValue:
+    match draw:
+        case Bucket():
+            return {"meter": draw.meter, "want": draw.want, "limit": draw.limit, "per": draw.per_ms}
+        case Period():
+            return {
+                "meter": draw.meter,
+                "want": draw.want,
+                "limit": draw.limit,
+                "from": draw.from_ms,
+                "till": draw.till_ms,
+                "mark": draw.mark,
+            }
+        case _:
+            assert_never(draw)

@@ -1,0 +1,33 @@
+"""How much somebody may do, as values: concurrency, rate, and how a refusal is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+RefusalKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """``units`` in ``per_ms``; unused ones add up to ``units`` and no further, so that is also the longest burst."""
+
+    units: int
+    per_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Over all instances together; None is no limit."""
+
+    concurrency: int | None = None
+    rate: Rate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nothing was taken. ``limit`` is the bound that was met; trying again makes sense after ``retry_after_ms``."""
+
+    kind: RefusalKind
+    limit: int
+    retry_after_ms: int

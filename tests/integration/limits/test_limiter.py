@@ -1,0 +1,198 @@
+"""Limits over several instances and a real engine: no more than the limit, and no round trip for most requests."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.gateway.clock import SystemClock
+from passerelle.gateway.limits.bounds import Bounds, Rate, Refused
+from passerelle.gateway.limits.limiter import Limiter
+from tests.support.batches import operation
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports import Draw, Granted
+    from passerelle.gateway.limits.limit import Limit
+    from passerelle.store.store import Store
+
+pytestmark = pytest.mark.anyio
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class Counted:
+    """The store's limits, counting calls; away when told so."""
+
+    store: Store
+    calls: int = 0
+    away: bool = False
+
+    async def take(
+        self,
+        name: str,
+        instance: str,
+        *,
+        slots: int,
+        limit: int,
+        hold_ms: int,
+        draws: Sequence[Draw] = (),
+    ) -> Granted:
+        self.calls += 1
+        if self.away:
+            raise StoreUnavailable("away", "unknown")
+        return await self.store.limits.take(
+            name, instance, slots=slots, limit=limit, hold_ms=hold_ms, draws=draws
+        )
+
+
+async def test_three_instances_with_ten_slots_never_run_eleven_calls(store: Store) -> None:
+    name, running, peak, done = operation(), 0, 0, 0
+    async with AsyncExitStack() as stack:
+        limits: list[Limit] = []
+        for n in range(3):
+            limiter = Limiter(store.limits, f"in_{n}", SystemClock(), round_s=0.02)
+            await stack.enter_async_context(limiter)
+            limits.append(limiter.open(name, Bounds(concurrency=10)))
+
+        async def work(limit: Limit, calls: int) -> None:
+            nonlocal running, peak, done
+            while calls:
+                if await limit.enter() is not None:
+                    await asyncio.sleep(0.002)
+                    continue
+                calls -= 1
+                running += 1
+                peak = max(peak, running)
+                await asyncio.sleep(0.001)
+                running -= 1
+                done += 1
+                limit.leave()
+
+        await asyncio.gather(*(work(limit, 8) for limit in limits for _ in range(8)))
+    assert (done, peak) == (3 * 8 * 8, 10)
+
+
+async def test_caller_on_one_instance_gets_all_slots_and_the_next_call_is_refused(
+    store: Store,
+) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(concurrency=7))
+        assert [await limit.enter() for _ in range(7)] == [None] * 7
+        assert await limit.enter() == Refused("concurrency", 7, 1_000)
+        limit.leave()
+        assert limit.enter_now()
+
+
+async def test_requests_beyond_the_first_ask_the_store_for_nothing(store: Store) -> None:
+    port = Counted(store)
+    async with Limiter(port, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(concurrency=8, rate=Rate(10_000, 1_000)))
+        for _ in range(500):
+            assert await limit.enter() is None
+            limit.leave()
+        assert port.calls <= 3
+
+
+async def test_rate_gives_exactly_its_units_and_says_when_to_come_back(store: Store) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(rate=Rate(25, HOUR_MS)))
+        answers = [await limit.enter() for _ in range(26)]
+        assert answers[:25] == [None] * 25
+        refused = answers[25]
+        assert refused is not None
+        assert (refused.kind, refused.limit) == ("rate_limit", 25)
+        assert 0 < refused.retry_after_ms <= HOUR_MS / 25
+
+
+async def test_many_who_come_at_once_share_the_calls_to_the_store(store: Store) -> None:
+    port = Counted(store)
+    async with Limiter(port, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(concurrency=60, rate=Rate(1_000, HOUR_MS)))
+        answers = await asyncio.gather(*(limit.enter() for _ in range(60)))
+        assert answers == [None] * 60
+        assert port.calls <= 4
+
+
+async def test_flood_of_refused_requests_is_no_flood_at_the_store(store: Store) -> None:
+    name, port = operation(), Counted(store)
+    async with (
+        Limiter(store.limits, "in_a", SystemClock()) as other,
+        Limiter(port, "in_b", SystemClock()) as limiter,
+    ):
+        taken = other.open(name, Bounds(concurrency=2, rate=Rate(2, HOUR_MS)))
+        assert [await taken.enter(), await taken.enter()] == [None, None]
+        limit = limiter.open(name, Bounds(concurrency=2, rate=Rate(2, HOUR_MS)))
+        answers = [await limit.enter() for _ in range(200)]
+        assert None not in answers
+        assert port.calls <= 3
+
+
+async def test_what_an_instance_does_not_use_goes_to_the_others(store: Store) -> None:
+    name, bounds = operation(), Bounds(concurrency=4, rate=Rate(8, HOUR_MS))
+    async with (
+        Limiter(store.limits, "in_a", SystemClock(), round_s=0.02) as first,
+        Limiter(store.limits, "in_b", SystemClock(), round_s=0.02) as second,
+    ):
+        left = first.open(name, bounds)
+        for _ in range(4):
+            assert await left.enter() is None
+        for _ in range(4):
+            left.leave()
+        right = second.open(name, bounds)
+        entered = 0
+
+        async def whole() -> bool:
+            nonlocal entered
+            entered += await right.enter() is None
+            return entered == 4
+
+        assert await wait_until(whole, 5, "the other instance has all slots")
+
+
+async def test_end_of_an_instance_gives_everything_back(store: Store) -> None:
+    name, bounds = operation(), Bounds(concurrency=4, rate=Rate(8, HOUR_MS))
+    async with Limiter(store.limits, "in_a", SystemClock()) as first:
+        limit = first.open(name, bounds)
+        for _ in range(4):
+            assert await limit.enter() is None
+    async with Limiter(store.limits, "in_b", SystemClock()) as second:
+        limit = second.open(name, bounds)
+        assert [await limit.enter() for _ in range(4)] == [None] * 4
+        for _ in range(4):
+            limit.leave()
+        refused = await limit.enter()
+        assert refused is not None
+        assert refused.kind == "rate_limit"
+
+
+async def test_store_that_is_away_is_said_to_whoever_has_to_ask_it(store: Store) -> None:
+    port = Counted(store)
+    async with Limiter(port, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(concurrency=2))
+        assert await limit.enter() is None
+        port.away = True
+        with pytest.raises(StoreUnavailable):
+            await limit.enter()
+        limit.leave()
+        assert limit.enter_now()
+
+
+async def test_bounds_can_change_while_calls_are_under_way(store: Store) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds())
+        assert [limit.enter_now() for _ in range(3)] == [True] * 3
+        limit.rebind(Bounds(concurrency=2))
+        assert await limit.enter() == Refused("concurrency", 2, 1_000)
+        limit.leave()
+        limit.leave()
+        assert await limit.enter() is None
+        limit.rebind(Bounds())
+        assert limit.enter_now()
