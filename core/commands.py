@@ -69,11 +69,15 @@ Command: TypeAlias = SubmitTurn | CancelTask | RespondAction
 
 @dataclass(frozen=True, slots=True)
 class GetTask:
-    """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none."""
+    """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none.
+
+    ``marked``: with its generation and the cursor behind it, from which its stream can be followed on.
+    """
 
     task: str
     agent: str | None = None
     history_length: int | None = None
+    marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

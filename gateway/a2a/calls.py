@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.body import read_object
 from passerelle.a2a_mapping.errors import InvalidRequest
+from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
+from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import (
@@ -124,14 +126,16 @@ class Calls:
         require_scope(principal, SCOPES[method])
         incoming = visit.incoming
         asked = read_asked(incoming)
+        active = self.operations.extensions.activate(asked)
         call = Call(
             principal,
             visit.agent,
             params,
             asked=asked,
-            extensions=self.operations.extensions.activate(asked),
+            extensions=active,
             idem=_read_key(incoming),
             traceparent=incoming.headers.get("traceparent"),
+            wish=read_wish(incoming.headers, incoming.query, active),
         )
         visit.headers |= write_active(call.extensions)
         match method:
@@ -149,13 +153,22 @@ class Calls:
     ) -> None:
         retry_ms = _RETRY_MS + self.ids.draw(_RETRY_BITS)
         stream = EventStream(
-            visit.send, visit.binding, visit.agent, retry_ms, self.keep_alive_s, visit.headers
+            visit.send,
+            visit.binding,
+            visit.agent,
+            retry_ms,
+            self.keep_alive_s,
+            visit.headers,
+            marks=RESUME in call.extensions,
         )
         visit.stream = stream
-        async with self.operations.open(method, call) as frames:
+        async with self.operations.open(method, call) as followed:
+            visit.headers |= write_resumed(resumed=followed.resumed)
+            if followed.resumed:
+                await stream.greet()
             try:
                 async with self.operations.waits.hold(visit.receive):
-                    failure = await stream.copy(frames)
+                    failure = await stream.copy(followed.frames)
             except Draining:
                 if not stream.started:
                     raise

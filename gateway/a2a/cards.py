@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.cards import rewrite_card
-from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
 from passerelle.gateway.a2a.reply import Reply
 
 if TYPE_CHECKING:
@@ -25,6 +25,12 @@ EXTENSIONS: Final[tuple[JsonObject, ...]] = (
         "uri": PERMISSION,
         "description": "An open decision on a waiting task, and the typed answer to it.",
         "required": False,
+    },
+    {
+        "uri": RESUME,
+        "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
+        "required": False,
+        "params": {"cursor": "sse-id"},
     },
 )
 

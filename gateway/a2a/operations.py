@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
+from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
 from passerelle.a2a_mapping.rpc import Method
@@ -24,18 +25,19 @@ from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedO
 from passerelle.core.principal import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from starlette.types import Receive
 
     from passerelle.a2a_mapping.inbound import SendRequest
+    from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.core.commands import Wait
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.extensions import Extensions
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Waits
-    from passerelle.gateway.control.following import Frames, StreamFrame
+    from passerelle.gateway.control.stream_frame import Followed, Followers
 
 Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
 PushMethod: TypeAlias = Literal[
@@ -83,8 +85,13 @@ class TurnService(CommandService, Protocol):
         ...
 
     def follow(
-        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
-    ) -> Frames:
+        self,
+        principal: Principal,
+        target: TurnAccepted | str,
+        *,
+        agent: str | None = None,
+        wish: ResumeWish | None = None,
+    ) -> Followers:
         """The frames of a turn, or of a task by its facade id."""
         ...
 
@@ -104,6 +111,8 @@ class Call:
     extensions: frozenset[str] = frozenset()
     idem: str | None = None
     traceparent: str | None = None
+    wish: ResumeWish | None = None
+    """Where a subscriber wants to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +132,14 @@ class Operations:
                 return await self._send(call, receive)
             case Method.GET_TASK:
                 task = read_task(call.params)
-                query = GetTask(task.id, call.agent, task.history_length)
-                return await self.service.read(call.principal, query)
+                return await self._read(call, task.id, task.history_length)
             case Method.LIST_TASKS:
                 return await self.service.read(call.principal, _compose_list(call))
             case Method.CANCEL_TASK:
                 command = CancelTask(read_task(call.params).id, call.agent)
                 result = await self.service.execute(call.principal, command, call.idem)
+                if RESUME in call.extensions:
+                    return await self._read(call, command.task)
                 return cast(CancelAccepted, result).task
             case Method.GET_EXTENDED_CARD:
                 if self.extended_cards is None:
@@ -158,34 +168,35 @@ class Operations:
         return self.push
 
     @asynccontextmanager
-    async def open(
-        self, method: Streaming, call: Call
-    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
-        """The frames of a stream; what the call asks for has been done when the body begins."""
+    async def open(self, method: Streaming, call: Call) -> AsyncGenerator[Followed]:
+        """A stream; what the call asks for has been done when the body begins."""
         match method:
             case Method.SEND_STREAMING_MESSAGE:
-                opened: Frames = self._send_streaming(call)
+                opened: Followers = self._send_streaming(call)
             case Method.SUBSCRIBE_TO_TASK:
                 facade = read_task(call.params).id
-                opened = self.service.follow(call.principal, facade, agent=call.agent)
+                opened = self.service.follow(
+                    call.principal, facade, agent=call.agent, wish=call.wish
+                )
             case _:
                 assert_never(method)
-        async with opened as frames:
-            yield frames
+        async with opened as followed:
+            yield followed
 
     @asynccontextmanager
-    async def _send_streaming(self, call: Call) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+    async def _send_streaming(self, call: Call) -> AsyncGenerator[Followed]:
         request = read_send(call.params)
         if request.task_id is None:
             accepted = await self._submit(call, request, "stream")
-            async with self.service.follow(call.principal, accepted) as frames:
-                yield frames
+            async with self.service.follow(call.principal, accepted) as followed:
+                yield followed
             return
         # A task that goes on is followed before the message is handed over: no event after it can be missed, and the
         # Task comes first (A2A 1.0 section 3.1.2).
-        async with self.service.follow(call.principal, request.task_id, agent=call.agent) as frames:
+        opened = self.service.follow(call.principal, request.task_id, agent=call.agent)
+        async with opened as followed:
             await self._submit(call, request, "stream")
-            yield frames
+            yield followed
 
     async def _send(self, call: Call, receive: Receive) -> JsonObject:
         request = read_send(call.params)
@@ -198,15 +209,22 @@ class Operations:
         except Draining:
             return await self._show(call, accepted, request)
         task = answer.get("task")
-        if isinstance(task, dict):
-            return {"task": cut_history(task, request.history_length)}
-        return answer
+        if not isinstance(task, dict):
+            return answer
+        if RESUME in call.extensions:
+            # The mark and the Task have to be of one moment, so both are read again.
+            return {"task": await self._read(call, accepted.facade, request.history_length)}
+        return {"task": cut_history(task, request.history_length)}
+
+    async def _read(self, call: Call, facade: str, history_length: int | None = None) -> JsonObject:
+        """A task as it is stored; with its generation and cursor for those who follow it on (resume.md R11)."""
+        query = GetTask(facade, call.agent, history_length, marked=RESUME in call.extensions)
+        return await self.service.read(call.principal, query)
 
     async def _show(self, call: Call, accepted: TurnAccepted, request: SendRequest) -> JsonObject:
         """The task as it stands: it goes on elsewhere, and its id is worth more than an error."""
         try:
-            query = GetTask(accepted.facade, call.agent, request.history_length)
-            return {"task": await self.service.read(call.principal, query)}
+            return {"task": await self._read(call, accepted.facade, request.history_length)}
         except NotFound:
             raise Draining(
                 "this instance is shutting down; the message was accepted", retry_after_s=1

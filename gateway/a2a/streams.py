@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.resume import mark_frame
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.refusals import veil
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Send
 
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.control.following import StreamFrame
+    from passerelle.gateway.control.stream_frame import StreamFrame
 
 KEEP_ALIVE_S: Final = 15.0
 COMMENT: Final = b": keep-alive\n"
@@ -43,7 +45,8 @@ _Item: TypeAlias = "StreamFrame | PasserelleError | None"
 class EventStream:
     """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back.
 
-    ``headers`` are further ones of the response, as they stand when it begins.
+    ``headers`` are further ones of the response, as they stand when it begins. ``marks``: each Task and event says its
+    generation and cursor in its metadata (resume.md R11).
     """
 
     send: Send
@@ -52,6 +55,7 @@ class EventStream:
     retry_ms: int
     keep_alive_s: float = KEEP_ALIVE_S
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    marks: bool = False
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
@@ -79,6 +83,10 @@ class EventStream:
                     await self.end()
                     return None
 
+    async def greet(self) -> None:
+        """Begins the response before there is an event: for a reader that may have missed nothing."""
+        await self._write(COMMENT)
+
     async def end(self) -> None:
         """Ends the response in good order; the client has the cursor of the last event."""
         await self._write(b"", more=False)
@@ -89,7 +97,7 @@ class EventStream:
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
 
     def _dress(self, frame: StreamFrame) -> bytes:
-        data = self.binding.wrap_event(frame.data)
+        data = self.binding.wrap_event(frame.form(RESUME, _mark) if self.marks else frame.data)
         event = b"id: %b\ndata: %b\n\n" % (frame.cursor.encode(), data)
         if self._said:
             return event
@@ -107,6 +115,10 @@ class EventStream:
             start = {"type": "http.response.start", "status": 200, "headers": headers}
             await self.send(start)
         await self.send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+def _mark(frame: StreamFrame) -> bytes:
+    return mark_frame(frame.data, frame.generation, frame.cursor)
 
 
 @dataclass(slots=True)

@@ -80,6 +80,7 @@ class Contents:
         facade = expose(TaskId(record.task_id), record.exposure)
         task: JsonObject | None = None
         accepted: list[JsonObject] = []
+        frames = 0
         async for entry in self._walk(record):
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
@@ -89,8 +90,9 @@ class Contents:
                 frame = await self.read_frame(entry, place_of(record))
                 if frame is not None:
                     task = fold(task, frame)
+                    frames += "message" not in frame
         whole = complete_history(task, accepted) if task is not None else None
-        return Content(whole, tuple(accepted))
+        return Content(whole, tuple(accepted), frames)
 
     async def _walk(self, record: TaskRecord) -> AsyncIterator[Entry]:
         after = record.first - 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.history import cut_history
+from passerelle.a2a_mapping.resume import mark
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.codec import to_wire
@@ -39,8 +40,9 @@ from passerelle.gateway.peers.trace import TRACEPARENT
 from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, Callable
 
+    from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Command, Query, Result
     from passerelle.core.decision import Decision
@@ -54,9 +56,10 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.answers import Answers
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.follow_ups import FollowUps
-    from passerelle.gateway.control.following import Following, StreamFrame
+    from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.turns import Opened, Turns
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
@@ -147,9 +150,16 @@ class Service:
 
     @asynccontextmanager
     async def follow(
-        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
-    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
+        self,
+        principal: Principal,
+        target: TurnAccepted | str,
+        *,
+        agent: str | None = None,
+        wish: ResumeWish | None = None,
+    ) -> AsyncGenerator[Followed]:
         """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then what comes.
+
+        ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's.
 
         Raises:
             NotFound: no task of the caller.
@@ -157,18 +167,22 @@ class Service:
         """
         if isinstance(target, str):
             owned = await self.ownership.find(principal, target, agent)
-            opened = self.following.follow_task(owned.record, target)
+            opened = self.following.follow_task(owned.record, target, wish)
         else:
             opened = self.following.follow_turn(target)
-        async with opened as frames:
-            yield frames
+        async with opened as followed:
+            yield followed
 
     async def _read_task(self, principal: Principal, query: GetTask) -> JsonObject:
         owned = await self.ownership.find(principal, query.task, query.agent)
         task = await self.contents.read_task(owned.record, owned.held.fields)
         if task is None:
             raise NotFound("task", query.task)
-        return cut_history(task, query.history_length)
+        task = cut_history(task, query.history_length)
+        if not query.marked:
+            return task
+        cursor = await self.following.locate(owned.record)
+        return mark(task, owned.record.generation, str(cursor))
 
     async def _submit(
         self, principal: Principal, command: SubmitTurn, idem: str | None

@@ -68,10 +68,14 @@ class ContentReads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The Task as it was shown (None before the first Task frame), and the messages that were sent on it."""
+    """The Task as it was shown (None before the first Task frame), and the messages that were sent on it.
+
+    ``frames`` are how many callers have seen: the generation that the Task has reached.
+    """
 
     task: JsonObject | None
     accepted: tuple[JsonObject, ...]
+    frames: int = 0
 
 
 class RunMovedError(Exception):

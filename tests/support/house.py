@@ -207,8 +207,8 @@ class House:
         return await asyncio.wait_for(self._watch(target), _WITHIN_S)
 
     async def _watch(self, target: TurnAccepted | str) -> list[JsonObject]:
-        async with self.service.follow(ADA, target) as frames:
-            return [cast("JsonObject", orjson.loads(frame.data)) async for frame in frames]
+        async with self.service.follow(ADA, target) as followed:
+            return [cast("JsonObject", orjson.loads(frame.data)) async for frame in followed.frames]
 
     async def question(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
         """The one open question of a task."""

@@ -38,7 +38,7 @@ async def prove_session(log: EventLog, contents: Contents, session_id: str) -> N
 
 
 def _prove_generations(events: list[Event]) -> None:
-    """What callers see of a facade task is counted from 1, one more with each event (A2A extension resume, R6)."""
+    """What callers see of a facade task is counted from 1, one more with each event (A2A extension resume, R10)."""
     seen: dict[str, list[int]] = {}
     for event in events:
         if event.fact.facade is not None and event.generation:

@@ -266,8 +266,8 @@ async def test_caller_that_leaves_ends_nothing(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("chunks 3", wait="stream")
     house.peer.release(3)
-    async with house.service.follow(ADA, accepted) as frames:
-        await anext(frames)
+    async with house.service.follow(ADA, accepted) as followed:
+        await anext(followed.frames)
     hearing = asyncio.create_task(house.hear(accepted))
     await asyncio.sleep(0)
     hearing.cancel()

@@ -111,8 +111,8 @@ async def test_no_follower_sees_a_frame_before_it_is_stored(house: House) -> Non
     seen: list[bytes] = []
 
     async def collect() -> None:
-        async with house.service.follow(ADA, accepted) as frames:
-            async for frame in frames:
+        async with house.service.follow(ADA, accepted) as followed:
+            async for frame in followed.frames:
                 seen.append(frame.data)  # noqa: PERF401  a reader that is cut off keeps what it saw
 
     reading = asyncio.create_task(collect())

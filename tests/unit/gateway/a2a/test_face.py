@@ -8,6 +8,7 @@ from typing import Final
 import httpx
 import pytest
 
+from passerelle.a2a_mapping.resume import ResumeWish
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.json import JsonObject
@@ -16,7 +17,7 @@ from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.auth.keys import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.following import StreamFrame
+from passerelle.gateway.control.stream_frame import Followed, StreamFrame
 from passerelle.gateway.metrics import Metrics
 from tests.support.scripted_service import ScriptedService
 
@@ -47,9 +48,14 @@ class Failing(ScriptedService):
 
     @asynccontextmanager
     async def follow(
-        self, principal: Principal, target: TurnAccepted | str, *, agent: str | None = None
-    ) -> AsyncGenerator[AsyncIterator[StreamFrame]]:
-        yield self._give()
+        self,
+        principal: Principal,
+        target: TurnAccepted | str,
+        *,
+        agent: str | None = None,
+        wish: ResumeWish | None = None,
+    ) -> AsyncGenerator[Followed]:
+        yield Followed(self._give())
         raise self.error or KeyError("inside")
 
     async def _give(self) -> AsyncIterator[StreamFrame]:

@@ -13,7 +13,7 @@ from starlette.types import Message
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
-from passerelle.gateway.control.following import StreamFrame
+from passerelle.gateway.control.stream_frame import StreamFrame
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio

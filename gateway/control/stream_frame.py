@@ -1,0 +1,55 @@
+"""What a follower yields: one frame as its callers see it, and where it stands in the stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from passerelle.channels.views import read_header
+from passerelle.core.events import GENERATION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFrame:
+    """One A2A StreamResponse as JSON bytes, and the cursor after it.
+
+    ``envelope`` is the event that the frame was cut from; a Task that was read as a whole has none, and says itself
+    how much of it was ``seen``. ``forms`` is shared by all readers of the event.
+    """
+
+    data: bytes
+    cursor: str
+    envelope: bytes = b""
+    seen: int = 0
+    forms: dict[str, bytes] = field(default_factory=dict[str, bytes], compare=False, repr=False)
+
+    @property
+    def generation(self) -> int:
+        """How many events of its task callers have seen with this one; 0 where nobody counted."""
+        if not self.envelope:
+            return self.seen
+        generation = read_header(self.envelope).get(GENERATION)
+        return generation if isinstance(generation, int) else 0
+
+    def form(self, name: str, make: Callable[[StreamFrame], bytes]) -> bytes:
+        """Another form of the frame: made for the first reader that asks, and kept for the others."""
+        made = self.forms.get(name)
+        if made is None:
+            made = self.forms[name] = make(self)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An opened follower. ``resumed``: whether a cursor was honoured, None where none was to be."""
+
+    frames: AsyncIterator[StreamFrame]
+    resumed: bool | None = None
+
+
+Followers = AbstractAsyncContextManager[Followed]
