@@ -34,9 +34,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Unreached:
-    """It is certain that the peer did not take the request: the connection was never made."""
+    """It is certain that the peer did not take the request: the connection was never made, or not tried.
+
+    ``retry_after_s`` is known where we held the call back ourselves.
+    """
 
     reason: str
+    retry_after_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,11 @@ StreamOutcome: TypeAlias = PeerOutcome | Closed
 
 @dataclass(frozen=True, slots=True)
 class PeerCard:
-    """What is known of a peer: its card as it was received, its hash, and the endpoint that was chosen from it."""
+    """What is known of a peer: its card as it was received, its hash, and the interface that was chosen from it.
+
+    ``protocol`` is ``a2a/1.0`` or ``a2a/0.3``. ``lists`` says whether tasks can be listed: without, the remote task
+    of a send whose answer got lost is not found again.
+    """
 
     card: JsonObject
     sha256: str
@@ -75,6 +83,7 @@ class PeerCard:
     streaming: bool
     protocol: str
     stale: bool = False
+    lists: bool = True
 
 
 class Peer(Protocol):

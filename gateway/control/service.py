@@ -212,7 +212,8 @@ class Service:
             PolicyFacts(self.writes.ids.mint("eval", principal.home), may_call=True),
             self.writes.clock.now_ms(),
         )
-        streams = card.streaming and command.wait != "unary"
+        # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
+        streams = card.streaming and (command.wait != "unary" or not card.lists)
         return Delegation(
             card=card,
             mechanism="streaming" if streams else "unary",

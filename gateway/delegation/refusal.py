@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
@@ -14,6 +15,9 @@ from passerelle.core.peer import Malformed, Refused, Unreached
 if TYPE_CHECKING:
     from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.delegation.step import Sight
+
+
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,19 @@ def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: Task
     """The refusal that an outcome stands for."""
     name = sight.peer
     match outcome:
+        case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
+            text = f"agent {name!r} takes no more work for now (HTTP {status})"
+            busy = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            return _record(busy, ErrorCategory.PEER, name, str(status))
         case Refused(code=code, message=text):
             ids = make_relabel(record.task_id, sight.context_id, list_ids(sight, record))
             own = [str(message.get("messageId")) for message in sight.accepted]
             refused = make_refusal(NativeError(code, text), ids, own)
             return _record(refused, ErrorCategory.PEER, name, str(code))
-        case Unreached(reason=reason):
+        case Unreached(reason=reason, retry_after_s=wait_s):
             text = f"agent {name!r} cannot be reached: {reason}"
-            return _record(PeerUnavailable(text, agent=name), ErrorCategory.TRANSPORT, name)
+            away = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            return _record(away, ErrorCategory.TRANSPORT, name)
         case Malformed(reason=reason):
             text = f"agent {name!r} answered with something that is not A2A: {reason}"
             return _record(InvalidAgentResponse(text, agent=name), ErrorCategory.PROTOCOL, name)

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
 
 MAX_JSON_DEPTH: Final = 64
+OK: Final = HTTPStatus.OK
 INTERNAL_ERROR: Final = -32603
 VERSION_NOT_SUPPORTED: Final = -32009
 
 _RAW_BYTES: Final = 4096
-_MESSAGE_CHARS: Final = 2000
+MESSAGE_CHARS: Final = 2000
 _MAX_RETRY_AFTER_S: Final = 86_400
 # A client error says that the request was not served, but for these two: a proxy gives them when
 # it lost patience, or its caller, with a request that may be on its way already.
@@ -100,7 +101,7 @@ def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOu
 def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Malformed:
     match error:
         case {"code": int() as code, "message": str() as message}:
-            return Refused(code, message[:_MESSAGE_CHARS], http_status)
+            return Refused(code, message[:MESSAGE_CHARS], http_status)
         case _:
             return reject("a JSON-RPC error without code or message", raw)
 
@@ -110,27 +111,36 @@ def read_response(status: int, retry_after: str | None, raw: bytes, request_id: 
     outcome = read_envelope(raw, request_id, status)
     match outcome:
         case Refused():
-            wait_s = _read_retry_after(retry_after)
+            wait_s = read_retry_after(retry_after)
             return Refused(outcome.code, outcome.message, status, wait_s)
         case _ if status == HTTPStatus.OK:
             return outcome
         case _:
-            return _read_status(status, retry_after, raw)
+            return read_bare_status(status, retry_after, raw)
 
 
-def _read_status(status: int, retry_after: str | None, raw: bytes) -> PeerOutcome:
+def read_document(raw: bytes) -> PeerOutcome:
+    """The outcome of a body that is the result itself."""
+    try:
+        value = parse_json(raw)
+    except NotJson as fault:
+        return reject(str(fault), raw)
+    return Answered(value) if isinstance(value, dict) else reject("not a JSON object", raw)
+
+
+def read_bare_status(status: int, retry_after: str | None, raw: bytes) -> PeerOutcome:
     """The outcome of a response that says no more than its status."""
     if status in _MOVED:
         return Refused(INTERNAL_ERROR, f"HTTP {status}: redirects are not followed", status)
     client_fault = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     if status in _REFUSING_5XX or (client_fault and status not in _UNSURE_4XX):
-        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, _read_retry_after(retry_after))
+        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, read_retry_after(retry_after))
     if status in _UNSURE_4XX or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return Unknown(f"HTTP {status}")
-    return reject(f"HTTP {status} without a JSON-RPC response", raw)
+    return reject(f"HTTP {status} without an A2A answer", raw)
 
 
-def _read_retry_after(value: str | None) -> int | None:
+def read_retry_after(value: str | None) -> int | None:
     """Whole seconds, at most a day; the date form is not read, it would need a clock that agrees."""
     if value is None or not (value.isascii() and value.strip().isdigit()):
         return None

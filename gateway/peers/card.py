@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
-from passerelle.gateway.peers.config import origin_of
+from passerelle.gateway.peers.interface import Interface, order, read_offer
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.json import JsonObject
     from passerelle.gateway.peers.config import PeerConfig
-
-PROTOCOL: Final = "a2a/1.0"
+    from passerelle.gateway.peers.interface import Choice
 
 
 @dataclass(frozen=True, slots=True)
 class KnownCard:
-    """A card that can be used. ``tenant`` is sent as the card says it; ``origin`` is that of the endpoint."""
+    """A card that can be used, and its ``interfaces`` in the order in which they are tried; there is one at least."""
 
     card: PeerCard
-    origin: str
-    tenant: str | None
+    interfaces: tuple[Interface, ...]
+    extensions: frozenset[str]
 
 
-def read_card(config: PeerConfig, raw: bytes) -> KnownCard:
-    """Reads a card and chooses its first JSON-RPC 1.0 interface that calls may go to.
+def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> KnownCard:
+    """Reads a card of 1.0, of 0.3 or of both, and orders the interfaces that calls may go to; ``kinds`` can be spoken.
 
     Raises:
         InvalidAgentResponse: names the peer, the field (``where``) and what is wrong with it.
@@ -41,52 +41,39 @@ def read_card(config: PeerConfig, raw: bytes) -> KnownCard:
         raise reject_card(config, "the body", "not a JSON object")
     if not isinstance(card.get("name"), str):
         raise reject_card(config, "name", "missing, or not a text")
-    interface = _choose_interface(config, card)
-    endpoint = str(interface["url"])
-    tenant = interface.get("tenant")
-    known = PeerCard(
+    interfaces = _choose_interfaces(config, kinds, card)
+    first = interfaces[0]
+    described = PeerCard(
         card=card,
         sha256=hashlib.sha256(raw).hexdigest(),
-        endpoint=endpoint,
+        endpoint=first.url,
         streaming=_reads_streaming(config, card),
-        protocol=PROTOCOL,
+        protocol=first.protocol,
+        lists=first.lists,
     )
-    return KnownCard(
-        known,
-        origin_of(endpoint) or endpoint,
-        tenant if isinstance(tenant, str) and tenant else None,
-    )
+    return KnownCard(described, interfaces, _read_extensions(card))
 
 
-def _choose_interface(config: PeerConfig, card: JsonObject) -> JsonObject:
-    offered = card.get("supportedInterfaces")
-    if not isinstance(offered, list) or not offered:
-        older = "url" in card and "protocolVersion" in card
-        reason = "missing: this is a card of A2A 0.3, which is not spoken here"
-        raise reject_card(config, "supportedInterfaces", reason if older else "missing, or empty")
-    usable = [entry for entry in offered if _speaks_jsonrpc(entry)]
-    foreign: list[str] = []
-    for entry in usable:
-        if isinstance(entry, dict) and isinstance(url := entry.get("url"), str):
-            if config.allows(url):
-                return entry
-            foreign.append(origin_of(url) or url[:80])
-    if foreign:
-        raise reject_card(
-            config,
-            "supportedInterfaces",
-            f"{', '.join(foreign)} is neither the card's origin nor in allowed_origins",
-        )
-    raise reject_card(config, "supportedInterfaces", "no JSONRPC interface of protocol version 1.0")
+def _choose_interfaces(
+    config: PeerConfig, kinds: tuple[Choice, ...], card: JsonObject
+) -> tuple[Interface, ...]:
+    offer = read_offer(card, config.origins)
+    chosen = order(offer.usable, kinds)
+    if chosen:
+        return chosen
+    if offer.foreign:
+        origins = ", ".join(offer.foreign)
+        reason = f"{origins} is neither the card's origin nor in allowed_origins"
+    elif not objects_at(card, "supportedInterfaces") and not card.get("url"):
+        reason = "missing, or empty"
+    else:
+        reason = f"none of {', '.join(kinds)} is offered"
+    raise reject_card(config, "supportedInterfaces", reason)
 
 
-def _speaks_jsonrpc(entry: Json) -> bool:
-    match entry:
-        case {"url": str(), "protocolBinding": "JSONRPC", "protocolVersion": str() as version}:
-            # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
-            return version.split(".")[:2] == ["1", "0"]
-        case _:
-            return False
+def _read_extensions(card: JsonObject) -> frozenset[str]:
+    declared = objects_at(object_at(card, "capabilities"), "extensions")
+    return frozenset(uri for one in declared if (uri := text_at(one, "uri")))
 
 
 def _reads_streaming(config: PeerConfig, card: JsonObject) -> bool:

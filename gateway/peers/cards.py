@@ -13,11 +13,12 @@ import aiohttp
 from passerelle.core.errors import PeerUnavailable, RemoteError
 from passerelle.gateway.peers import exchange
 from passerelle.gateway.peers.card import KnownCard, read_card, reject_card
-from passerelle.gateway.peers.config import origin_of
+from passerelle.gateway.peers.origin import origin_of
 
 if TYPE_CHECKING:
     from passerelle.core.ports import Clock
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.interface import Choice
     from passerelle.gateway.peers.sessions import PeerSessions
 
 MAX_CARD_BYTES: Final = 1024 * 1024
@@ -34,8 +35,16 @@ _NO_CACHE: Final = re.compile(r"(?:^|[,\s])no-(?:cache|store)\b", re.IGNORECASE)
 class CardCache:
     """The card of one peer. One request at a time asks for it, however many callers wait."""
 
-    def __init__(self, config: PeerConfig, sessions: PeerSessions, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: PeerConfig,
+        sessions: PeerSessions,
+        clock: Clock,
+        kinds: tuple[Choice, ...],
+    ) -> None:
+        """``kinds`` of interfaces can be spoken, the preferred one first."""
         self._config = config
+        self._kinds = kinds
         self._sessions = sessions
         self._clock = clock
         self._asking = asyncio.Lock()
@@ -105,7 +114,7 @@ class CardCache:
             raw = await exchange.read_body(response, MAX_CARD_BYTES)
         except exchange.TooLong as fault:
             raise reject_card(self._config, "the body", str(fault)) from None
-        known = read_card(self._config, raw)
+        known = read_card(self._config, self._kinds, raw)
         pairs = (("If-None-Match", "ETag"), ("If-Modified-Since", "Last-Modified"))
         self._validators = {
             ask: response.headers[given] for ask, given in pairs if given in response.headers

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from yarl import URL
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.peers.interface import PREFERENCE, Choice
+from passerelle.gateway.peers.origin import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +33,8 @@ class PeerConfig:
     """One peer. ``url`` is where its card is: ``url`` + ``card_path``.
 
     An interface of the card is used only when its origin is the card's or one of ``allowed_origins``
-    (such as ``https://agents.example.com``). ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
+    (such as ``https://agents.example.com``). ``interfaces`` are the kinds that may be used, the preferred one
+    first. ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
     and the card; ``total_timeout_s`` bounds a send and a whole stream; ``idle_timeout_s`` the silence
     between two reads of a stream that has begun.
 
@@ -44,6 +47,7 @@ class PeerConfig:
     card_path: str = WELL_KNOWN_CARD
     bearer: SecretText | None = None
     allowed_origins: frozenset[str] = frozenset()
+    interfaces: tuple[Choice, ...] = PREFERENCE
     connect_timeout_s: float = 5.0
     query_timeout_s: float = 30.0
     idle_timeout_s: float = 120.0
@@ -66,6 +70,8 @@ class PeerConfig:
         for origin in self.allowed_origins:
             if origin_of(origin) is None:
                 yield "allowed_origins", f"{origin!r} is not an http or https origin"
+        if not self.interfaces:
+            yield "interfaces", "must name one kind at least"
         for key in ("connect", "query", "idle", "total"):
             if not getattr(self, f"{key}_timeout_s") > 0:
                 yield f"{key}_timeout_s", "must be above zero"
@@ -75,23 +81,8 @@ class PeerConfig:
         """Where the card is read."""
         return self.url.rstrip("/") + self.card_path
 
-    def allows(self, url: str) -> bool:
-        """Whether calls may go to ``url``: a card cannot send our credentials to somebody else."""
-        origin = origin_of(url)
-        mine = {origin_of(self.url), *(origin_of(other) for other in self.allowed_origins)}
-        return origin is not None and origin in mine
-
-
-def origin_of(url: str) -> str | None:
-    """``scheme://host[:port]`` without a default port; None for what is no plain http(s) URL."""
-    try:
-        parsed = URL(url)
-        if parsed.scheme not in {"http", "https"} or not parsed.host:
-            return None
-        if parsed.raw_user is not None or parsed.raw_password is not None:
-            return None
-        # The resolver would raise for a name with an empty or overlong label, long after the check.
-        parsed.host.encode("idna")
-        return str(parsed.origin())
-    except ValueError:
-        return None
+    @property
+    def origins(self) -> frozenset[str]:
+        """Where calls may go."""
+        mine = (origin_of(url) for url in (self.url, *self.allowed_origins))
+        return frozenset(origin for origin in mine if origin is not None)

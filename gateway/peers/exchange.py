@@ -14,8 +14,8 @@ from passerelle.gateway.peers.trace import read_traceparent
 
 if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.interface import Version
 
-A2A_VERSION: Final = "1.0"
 # aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
 _DIRECT_BODY_BYTES: Final = 1024 * 1024
 
@@ -28,9 +28,10 @@ class TooLong(Exception):
         self.head = head
 
 
-def write_headers(config: PeerConfig) -> dict[str, str]:
+def write_headers(config: PeerConfig, version: Version = "1.0") -> dict[str, str]:
     """What every request to a peer carries; the credential is the configured one, never a caller's."""
-    headers = {"A2A-Version": A2A_VERSION}
+    # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
+    headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
     if config.bearer is not None:
         headers["Authorization"] = f"Bearer {config.bearer.get_secret_value()}"
     traceparent = read_traceparent()
@@ -39,9 +40,11 @@ def write_headers(config: PeerConfig) -> dict[str, str]:
     return headers
 
 
-def wrap_body(content: bytes) -> bytes | BytesIO:
+def wrap_body(content: bytes | None) -> bytes | BytesIO | None:
     """The form in which aiohttp sends a body of that size without holding up others."""
-    return content if len(content) <= _DIRECT_BODY_BYTES else BytesIO(content)
+    if content is None or len(content) <= _DIRECT_BODY_BYTES:
+        return content
+    return BytesIO(content)
 
 
 def limit_time(config: PeerConfig, total_s: float | None) -> aiohttp.ClientTimeout:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid, NotFound
+from passerelle.gateway.peers.agent import AgentPeer
 from passerelle.gateway.peers.cards import CardCache
-from passerelle.gateway.peers.jsonrpc import JsonRpcPeer
+from passerelle.gateway.peers.http_json import HttpJson
+from passerelle.gateway.peers.http_transport import HttpTransport
+from passerelle.gateway.peers.jsonrpc import JsonRpc
 from passerelle.gateway.peers.sessions import PeerSessions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock
+    from passerelle.gateway.peers.call import Transport
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.interface import Choice
+    from passerelle.gateway.peers.wire import Wire
 
 
 class PeerRegistry:
@@ -23,7 +30,7 @@ class PeerRegistry:
     def __init__(self, configs: Iterable[PeerConfig], clock: Clock) -> None:
         self._clock = clock
         self._sessions = PeerSessions()
-        self._peers: Mapping[str, JsonRpcPeer] = {}
+        self._peers: Mapping[str, AgentPeer] = {}
         self.replace(configs)
 
     @property
@@ -47,7 +54,7 @@ class PeerRegistry:
         """
         return self._find(name).config.card_url
 
-    def _find(self, name: str) -> JsonRpcPeer:
+    def _find(self, name: str) -> AgentPeer:
         peer = self._peers.get(name)
         if peer is None:
             raise NotFound("agent", name)
@@ -59,7 +66,7 @@ class PeerRegistry:
         Raises:
             ConfigInvalid: a name stands twice; nothing is changed then.
         """
-        made: dict[str, JsonRpcPeer] = {}
+        made: dict[str, AgentPeer] = {}
         for config in configs:
             if config.name in made:
                 raise ConfigInvalid(f"agents.{config.name}", "the name stands twice")
@@ -67,10 +74,23 @@ class PeerRegistry:
             made[config.name] = old if old and old.config == config else self._make(config)
         self._peers = made
 
-    def _make(self, config: PeerConfig) -> JsonRpcPeer:
-        cards = CardCache(config, self._sessions, self._clock)
-        return JsonRpcPeer(config, self._sessions, cards)
+    def _make(self, config: PeerConfig) -> AgentPeer:
+        return make_peer(config, self._sessions, self._clock)
 
     async def close(self) -> None:
         """Closes all connections to peers; calls after that are ``Unreached``."""
         await self._sessions.close()
+
+
+_WIRES: Final[Mapping[Choice, Wire]] = {"JSONRPC/1.0": JsonRpc(), "HTTP+JSON/1.0": HttpJson()}
+
+
+def make_peer(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> AgentPeer:
+    """A peer with everything that carries calls to it."""
+    transports: dict[Choice, Transport] = {
+        kind: HttpTransport(config, sessions, wire) for kind, wire in _WIRES.items()
+    }
+    kinds: tuple[Choice, ...] = tuple(
+        kind for kind in config.interfaces if transports.get(kind) is not None
+    )
+    return AgentPeer(config, CardCache(config, sessions, clock, kinds), transports, clock)

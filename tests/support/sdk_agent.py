@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import grpc.aio
 import uvicorn
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
+from a2a.server.routes import (
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import (
     AgentCapabilities,
@@ -29,6 +34,7 @@ from a2a.types import (
     Task,
     TaskState,
     TaskStatus,
+    a2a_pb2_grpc,
 )
 from starlette.applications import Starlette
 
@@ -90,15 +96,20 @@ class SdkExecutor(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
-def build_card(url: str) -> AgentCard:
-    """One JSON-RPC 1.0 interface at ``url``."""
+def build_card(url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int = 0) -> AgentCard:
+    """A card with an interface of each kind, all of HTTP at ``url``."""
+    interfaces: list[AgentInterface] = []
+    for kind in kinds:
+        binding, _, version = kind.rpartition("/")
+        at = f"127.0.0.1:{grpc_port}" if binding == "GRPC" else url
+        interfaces.append(
+            AgentInterface(url=at, protocol_binding=binding, protocol_version=version)
+        )
     return AgentCard(
         name="sdk",
         description="An agent of the SDK.",
         version="1.0.0",
-        supported_interfaces=[
-            AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0")
-        ],
+        supported_interfaces=interfaces,
         capabilities=AgentCapabilities(streaming=True),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
@@ -107,23 +118,35 @@ def build_card(url: str) -> AgentCard:
 
 
 @asynccontextmanager
-async def run_sdk_agent() -> AsyncGenerator[str, None]:
-    """Serves the agent on a free loopback port and gives its URL."""
+async def run_sdk_agent(*kinds: str) -> AsyncGenerator[str, None]:
+    """Serves the agent on a free loopback port and gives its URL; its card offers ``kinds``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        card = build_card(url + "/")
         executor = SdkExecutor()
+        dialled = grpc.aio.server()
+        grpc_port = dialled.add_insecure_port("127.0.0.1:0") if "GRPC/1.0" in kinds else 0
+        card = build_card(url + "/", kinds or ("JSONRPC/1.0",), grpc_port)
         handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
-        routes = [*create_agent_card_routes(card), *create_jsonrpc_routes(handler, "/")]
+        routes = [
+            *create_agent_card_routes(card),
+            *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+            *create_rest_routes(handler, enable_v0_3_compat=True),
+        ]
         config = uvicorn.Config(
             Starlette(routes=routes), log_level="error", lifespan="off", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
+        if grpc_port:
+            a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
+                GrpcHandler(handler), dialled
+            )
+            await dialled.start()
         try:
             # The listener accepts already: a request waits in its backlog until the server is up.
             yield url
         finally:
             executor.silence.set()
+            await dialled.stop(0.1)
             server.should_exit = True
             await serving

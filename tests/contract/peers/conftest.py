@@ -70,14 +70,14 @@ def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
     return make
 
 
-@pytest.fixture(params=["scripted", "sdk"])
+@pytest.fixture(params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0"])
 async def peer(request: pytest.FixtureRequest, clients: Clients) -> AsyncGenerator[Peer, None]:
-    """Each agent that the suite runs on; a further transport is a further parameter."""
+    """Each agent that the suite runs on, the SDK's by kind of interface; a further transport is a parameter."""
     if request.param == "scripted":
         async with ScriptedPeer("scripted") as agent:
             yield clients.connect(PeerConfig("scripted", agent.url))
             await clients.close()
     else:
-        async with run_sdk_agent() as url:
+        async with run_sdk_agent(request.param) as url:
             yield clients.connect(PeerConfig("sdk", url))
             await clients.close()

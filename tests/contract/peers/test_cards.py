@@ -126,17 +126,17 @@ async def test_card_at_another_path_is_found_there(
         (
             {"supportedInterfaces": None, "url": "http://x", "protocolVersion": "0.3.0"},
             "supportedInterfaces",
-            "A2A 0.3",
+            "http://x is neither the card's origin",
         ),
         (
-            {"supportedInterfaces": [interface("http://127.0.0.1:1", "GRPC")]},
+            {"supportedInterfaces": [interface("http://127.0.0.1:1", "WEBSOCKET")]},
             "supportedInterfaces",
-            "no JSONRPC interface",
+            "none of JSONRPC/1.0, HTTP+JSON/1.0",
         ),
         (
-            {"supportedInterfaces": [interface("http://127.0.0.1:1", version="0.3")]},
+            {"supportedInterfaces": [interface("http://127.0.0.1:1", version="0.2")]},
             "supportedInterfaces",
-            "no JSONRPC interface",
+            "none of JSONRPC/1.0, HTTP+JSON/1.0",
         ),
         (
             {"supportedInterfaces": [interface("https://elsewhere.example/a2a")]},

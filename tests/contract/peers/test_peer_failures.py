@@ -19,9 +19,8 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
-from passerelle.gateway.peers.cards import CardCache
 from passerelle.gateway.peers.config import PeerConfig
-from passerelle.gateway.peers.jsonrpc import JsonRpcPeer
+from passerelle.gateway.peers.registry import make_peer
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.trace import TRACEPARENT
 from passerelle.gateway.secret import Secret
@@ -400,7 +399,7 @@ async def test_idle_connection_is_used_again_and_then_dropped(
 ) -> None:
     sessions = PeerSessions(idle_s=0.1)
     config = PeerConfig("scripted", scripted.url)
-    peer = JsonRpcPeer(config, sessions, CardCache(config, sessions, HandClock()))
+    peer = make_peer(config, sessions, HandClock())
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.open_connections == 1
     assert isinstance(await peer.send(say("hello")), Answered)

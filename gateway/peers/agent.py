@@ -1,0 +1,184 @@
+"""A peer agent behind all the interfaces of its card: one is chosen, and another one only where that is safe.
+
+The next interface is tried when a failure proves that nothing was accepted: the connection was never made, the
+endpoint is gone, or it does not speak the version. An unknown outcome is never replayed.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import RemoteError
+from passerelle.core.peer import Refused, Unreached
+from passerelle.gateway.peers import answers
+from passerelle.gateway.peers.call import Call
+from passerelle.gateway.peers.line import Line
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
+    from passerelle.core.ports import Clock
+    from passerelle.gateway.peers.call import Operation, Transport
+    from passerelle.gateway.peers.card import KnownCard
+    from passerelle.gateway.peers.cards import CardCache
+    from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.interface import Choice, Interface
+
+_GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
+_NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
+
+
+class AgentPeer:
+    """One peer agent; see ``core.peer.Peer`` for what its calls promise."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        cards: CardCache,
+        transports: Mapping[Choice, Transport],
+        clock: Clock,
+    ) -> None:
+        """``transports`` by the kind of interface that they carry calls to."""
+        self._config = config
+        self._cards = cards
+        self._transports = transports
+        self._clock = clock
+        self._lines: dict[Interface, Line] = {}
+        self._unfit: set[Interface] = set()
+        self._unfit_of = ""
+
+    @property
+    def name(self) -> str:
+        return self._config.name
+
+    @property
+    def config(self) -> PeerConfig:
+        """What it was made from; a reload keeps a peer whose configuration is equal."""
+        return self._config
+
+    async def describe(self) -> PeerCard:
+        """The card, cached, with the interface that the next call goes to.
+
+        Raises:
+            PeerUnavailable: it cannot be read, and there has never been one.
+            InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
+        """
+        known = await self._cards.load()
+        first = self._list_fit(known)[0]
+        if first is known.interfaces[0]:
+            return known.card
+        return replace(known.card, endpoint=first.url, protocol=first.protocol, lists=first.lists)
+
+    async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
+        total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
+        return await self._call(Call("SendMessage", params, total_s))
+
+    def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+        return self._follow("SendStreamingMessage", params)
+
+    async def get(self, task: str, *, history_length: int | None = None) -> PeerOutcome:
+        params: JsonObject = {"id": task}
+        if history_length is not None:
+            params["historyLength"] = history_length
+        return await self._ask("GetTask", params)
+
+    async def list(self, params: JsonObject) -> PeerOutcome:
+        return await self._ask("ListTasks", params)
+
+    def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
+        return self._follow("SubscribeToTask", {"id": task})
+
+    async def cancel(self, task: str) -> PeerOutcome:
+        return await self._ask("CancelTask", {"id": task})
+
+    async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
+        return await self._call(Call(operation, params, self._config.query_timeout_s))
+
+    async def _call(self, call: Call) -> PeerOutcome:
+        outcome: PeerOutcome = _NO_INTERFACE
+        try:
+            async with aclosing(self._choose(call)) as lines:
+                async for line in lines:
+                    outcome = await line.call(call)
+                    if not self._goes_elsewhere(line, outcome):
+                        break
+        except RemoteError as error:
+            # No card: nothing was sent.
+            return Unreached(error.message)
+        return outcome
+
+    async def _follow(
+        self, operation: Operation, params: JsonObject
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        call = Call(operation, params, self._config.total_timeout_s)
+        last: StreamOutcome = _NO_INTERFACE
+        try:
+            async with aclosing(self._choose(call)) as lines:
+                async for line in lines:
+                    has_begun = False
+                    async with aclosing(line.follow(call)) as outcomes:
+                        async for outcome in outcomes:
+                            last = outcome
+                            if not has_begun and self._goes_elsewhere(line, outcome):
+                                break
+                            has_begun = True
+                            yield outcome
+                    if has_begun:
+                        return
+        except RemoteError as error:
+            last = Unreached(error.message)
+        yield last
+
+    async def _choose(self, call: Call) -> AsyncGenerator[Line, None]:
+        """The interfaces to try, best first; the card is read again once the last one did not fit it."""
+        tried: set[Interface] = set()
+        while True:
+            known = await self._cards.load()
+            for interface in self._list_fit(known):
+                if interface not in tried and (call.operation != "ListTasks" or interface.lists):
+                    break
+            else:
+                return
+            tried.add(interface)
+            yield self._open(interface)
+
+    def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
+        """The interfaces that have not proven unfit under this card; all of them where none is left."""
+        if self._unfit_of != known.card.sha256:
+            self._unfit, self._unfit_of = set(), known.card.sha256
+        fit = tuple(one for one in known.interfaces if one not in self._unfit)
+        if not fit:
+            self._unfit.clear()
+        return fit or known.interfaces
+
+    def _open(self, interface: Interface) -> Line:
+        line = self._lines.get(interface)
+        if line is None:
+            transport = self._transports[interface.choice]
+            line = self._lines[interface] = Line(interface, transport, self._probe, self._clock)
+        return line
+
+    async def _probe(self) -> bool:
+        self._cards.expire()
+        return not (await self._cards.load()).card.stale
+
+    def _goes_elsewhere(self, line: Line, outcome: StreamOutcome) -> bool:
+        """Whether the outcome proves that nothing was accepted, and is the interface's own fault."""
+        match outcome:
+            case Unreached():
+                return True
+            case Refused(code=answers.VERSION_NOT_SUPPORTED):
+                pass
+            case Refused(code=answers.INTERNAL_ERROR, http_status=status) if status in _GONE:
+                pass
+            case _:
+                return False
+        # An endpoint that is gone, or speaks another version, has a new card.
+        self._unfit.add(line.interface)
+        self._cards.expire()
+        return True

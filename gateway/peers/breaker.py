@@ -1,0 +1,94 @@
+"""The circuit breaker of one interface: a step function, and no clock.
+
+::
+
+    closed ──5 failures in 10 s, or more than half of the last 20──> open
+    open   ──its pause is over, and somebody asks────────────────> trial
+    trial  ──success──> closed          trial ──failure──> open, with a pause twice as long
+    any    ──answer to a question that was asked while it was not closed──────────────> closed
+
+While it is open no work is sent: it would only wait for the same failure. Questions about tasks go through, as their
+callers know how to wait, and an answer shows that the way is free again. Without one, one send at a time is let through
+as a trial. A trial that never reports (its process was cancelled) is over after the longest pause.
+
+Errors of an agent that answers are no failures: only the way to it is judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias, assert_never
+
+FAILURES: Final = 5
+WINDOW_MS: Final = 10_000
+SAMPLE: Final = 20
+PAUSE_MS: Final = 5_000
+MAX_PAUSE_MS: Final = 60_000
+
+Mode: TypeAlias = Literal["closed", "open", "trial"]
+Signal: TypeAlias = Literal["asked", "answered", "succeeded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """What is known of one interface; ``failures`` are times, ``sample`` the last outcomes, newest last."""
+
+    mode: Mode = "closed"
+    failures: tuple[int, ...] = ()
+    sample: tuple[bool, ...] = ()
+    until_ms: int = 0
+    pause_ms: int = PAUSE_MS
+
+    def admits(self, now_ms: int) -> bool:
+        """Whether a send may be tried; one that is let through while it is not closed says ``asked`` first."""
+        return self.mode == "closed" or now_ms >= self.until_ms
+
+    def wait_s(self, now_ms: int) -> int:
+        """Whole seconds until it may admit a call, one at least."""
+        return max(1, -(-(self.until_ms - now_ms) // 1000))
+
+
+def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
+    """The breaker after something happened."""
+    match signal:
+        case "asked":
+            if breaker.mode == "closed":
+                return breaker
+            return replace(breaker, mode="trial", until_ms=now_ms + MAX_PAUSE_MS)
+        case "answered":
+            return Breaker()
+        case "succeeded":
+            # What began before it opened may still end well: only a trial closes it.
+            return breaker if breaker.mode == "open" else _note_success(breaker)
+        case "failed":
+            return _note_failure(breaker, now_ms)
+        case _:
+            assert_never(signal)
+
+
+def _note_success(breaker: Breaker) -> Breaker:
+    if breaker.mode == "trial":
+        return Breaker()
+    # A healthy peer costs nothing: without a failure in the sample there is nothing to weigh.
+    if not breaker.failures and False not in breaker.sample:
+        return breaker
+    return replace(breaker, sample=(*breaker.sample[1 - SAMPLE :], True))
+
+
+def _note_failure(breaker: Breaker, now_ms: int) -> Breaker:
+    match breaker.mode:
+        case "open":
+            return breaker
+        case "trial":
+            pause_ms = min(breaker.pause_ms * 2, MAX_PAUSE_MS)
+            return Breaker("open", until_ms=now_ms + pause_ms, pause_ms=pause_ms)
+        case "closed":
+            recent = tuple(at for at in breaker.failures if at > now_ms - WINDOW_MS)
+            failures = (*recent[-FAILURES:], now_ms)
+            sample = (*breaker.sample[1 - SAMPLE :], False)
+            too_often = len(sample) == SAMPLE and sample.count(False) > SAMPLE // 2
+            if len(failures) >= FAILURES or too_often:
+                return Breaker("open", until_ms=now_ms + PAUSE_MS)
+            return replace(breaker, failures=failures, sample=sample)
+        case _:
+            assert_never(breaker.mode)

@@ -1,0 +1,154 @@
+"""Calls over HTTP, whatever their form: one request out, bounded bytes in, every outcome a value.
+
+Nothing is sent twice from here. After ``Unreached`` or ``Refused`` the peer does not have the request; after
+``Unknown`` it may, and whoever drives the run finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing, asynccontextmanager
+from http import HTTPStatus
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from passerelle.core.errors import RemoteError
+from passerelle.core.peer import (
+    Answered,
+    Closed,
+    Malformed,
+    PeerOutcome,
+    StreamOutcome,
+    Unknown,
+    Unreached,
+)
+from passerelle.gateway.peers import answers, exchange
+from passerelle.gateway.peers.call import STREAMS
+from passerelle.gateway.peers.sse import SseParser
+from passerelle.gateway.peers.wire import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.gateway.peers.call import Call
+    from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.interface import Interface
+    from passerelle.gateway.peers.sessions import PeerSessions
+    from passerelle.gateway.peers.wire import Wire
+
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
+
+
+class HttpTransport:
+    """The calls of one peer in one form; see ``call.Transport``."""
+
+    def __init__(self, config: PeerConfig, sessions: PeerSessions, wire: Wire) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._wire = wire
+        self._ids = count(1)
+
+    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+        call_id = next(self._ids)
+        try:
+            async with self._exchange(interface, call, call_id) as response:
+                return await self._read_whole(response, call, call_id)
+        except RemoteError as error:
+            # Draining, or no credential: nothing was sent.
+            return Unreached(error.message)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return exchange.explain_failure(error)
+
+    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        call_id = next(self._ids)
+        try:
+            async with (
+                self._exchange(interface, call, call_id) as response,
+                aclosing(self._read(response, call, call_id)) as outcomes,
+            ):
+                async for outcome in outcomes:
+                    yield outcome
+        except RemoteError as error:
+            yield Unreached(error.message)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            yield exchange.explain_failure(error)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, interface: Interface, call: Call, call_id: int
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        request = self._wire.write(interface, call, call_id)
+        headers = exchange.write_headers(self._config, interface.version)
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        if call.operation in STREAMS:
+            headers["Accept"] = "text/event-stream"
+            headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
+        else:
+            headers["Accept"] = "application/json"
+        session = self._sessions.open(interface.origin)
+        async with session.request(
+            request.method,
+            request.url,
+            data=exchange.wrap_body(request.body),
+            headers=headers,
+            timeout=exchange.limit_time(self._config, call.timeout_s),
+            allow_redirects=False,
+        ) as response:
+            yield response
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, call: Call, call_id: int
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        if response.status == HTTPStatus.OK and response.content_type == "text/event-stream":
+            async with aclosing(self._read_frames(response, call_id)) as frames:
+                async for frame in frames:
+                    yield frame
+            return
+        # An error before the first event is a plain response (A2A 1.0 section 9.4.2).
+        outcome = await self._read_whole(response, call, call_id)
+        yield outcome
+        if isinstance(outcome, Answered):
+            yield Closed()
+
+    async def _read_whole(
+        self, response: aiohttp.ClientResponse, call: Call, call_id: int
+    ) -> PeerOutcome:
+        if exchange.has_long_headers(response):
+            return Malformed("a header block over 64 KiB", b"")
+        try:
+            raw = await exchange.read_body(response, MAX_BODY_BYTES)
+        except exchange.TooLong as fault:
+            return answers.reject(str(fault), fault.head)
+        reply = Reply(response.status, response.headers.get("Retry-After"), raw)
+        return self._wire.read(call, call_id, reply)
+
+    async def _read_frames(
+        self, response: aiohttp.ClientResponse, call_id: int
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        """The frames of an event stream, then exactly one outcome that says how it ended."""
+        if exchange.has_long_headers(response):
+            yield Malformed("a header block over 64 KiB", b"")
+            return
+        parser = SseParser(MAX_EVENT_BYTES)
+        while chunk := await _read_chunk(response, self._config.idle_timeout_s):
+            for payload in parser.feed(chunk):
+                if not payload:
+                    continue
+                outcome = self._wire.read_event(call_id, payload)
+                yield outcome
+                if not isinstance(outcome, Answered):
+                    return
+            if parser.overflowed:
+                yield answers.reject(f"an event over {MAX_EVENT_BYTES} bytes", chunk)
+                return
+        yield Unknown("the stream ended inside an event") if parser.in_event else Closed()
+
+
+async def _read_chunk(response: aiohttp.ClientResponse, idle_s: float) -> bytes:
+    """The next bytes; pings count as life."""
+    async with asyncio.timeout(idle_s):
+        return await response.content.readany()

@@ -1,0 +1,123 @@
+"""The interfaces that a card offers, and the order in which they are tried (A2A 1.0 section 8.3). Pure.
+
+A card of 1.0 lists them; one of 0.3 has a main address and further ones; a merged card has both. Whether calls may go
+to an address is judged by its origin alone: a card cannot send our credentials to somebody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
+
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.gateway.peers.origin import origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC"]
+Version: TypeAlias = Literal["1.0", "0.3"]
+Choice: TypeAlias = Literal[
+    "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"
+]
+PREFERENCE: Final[tuple[Choice, ...]] = get_args(Choice)
+"""Cheapest first: of gRPC each frame is converted twice, and 0.3 has no list of tasks to find a lost send in."""
+
+_WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
+    ("JSONRPC", "1.0"): ("JSONRPC", "1.0"),
+    ("HTTP+JSON", "1.0"): ("HTTP+JSON", "1.0"),
+    ("GRPC", "1.0"): ("GRPC", "1.0"),
+    ("JSONRPC", "0.3"): ("JSONRPC", "0.3"),
+    ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Where and how a peer is called. ``tenant`` is sent as the card says it; ``origin`` is that of ``url``."""
+
+    binding: Binding
+    version: Version
+    url: str
+    origin: str
+    tenant: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """The name of its kind in a preference."""
+        return cast("Choice", f"{self.binding}/{self.version}")
+
+    @property
+    def lists(self) -> bool:
+        """Whether it has ListTasks; 0.3 had none over JSON-RPC and HTTP+JSON."""
+        return self.version == "1.0"
+
+    @property
+    def protocol(self) -> str:
+        """What an attempt records as its native protocol (A2A-2)."""
+        return f"a2a/{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a card offers: ``usable`` in no order yet, and the origins of ``foreign`` ones that calls may not go to."""
+
+    usable: tuple[Interface, ...]
+    foreign: tuple[str, ...]
+
+
+def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
+    """The interfaces of a card that are spoken here; calls may go to ``origins``."""
+    usable: list[Interface] = []
+    foreign: list[str] = []
+    for interface in _list_all(card, origins):
+        if interface.origin not in origins:
+            foreign.append(interface.origin)
+        elif interface not in usable:
+            usable.append(interface)
+    return Offer(tuple(usable), tuple(dict.fromkeys(foreign)))
+
+
+def order(
+    interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
+) -> tuple[Interface, ...]:
+    """Those that the preference names, in its order; of one kind, in the card's."""
+    ranks = {choice: rank for rank, choice in enumerate(preference)}
+    named = [one for one in interfaces if one.choice in ranks]
+    return tuple(sorted(named, key=lambda one: ranks[one.choice]))
+
+
+def _list_all(card: JsonObject, origins: frozenset[str]) -> Iterator[Interface]:
+    for entry in objects_at(card, "supportedInterfaces"):
+        kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion")
+        yield from _read(kind, text_at(entry, "url"), origins, text_at(entry, "tenant") or None)
+    older = text_at(card, "protocolVersion")
+    if older and text_at(card, "url"):
+        # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
+        first = text_at(card, "preferredTransport") or "JSONRPC"
+        yield from _read((first, older), text_at(card, "url"), origins)
+        for entry in objects_at(card, "additionalInterfaces"):
+            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), origins)
+
+
+def _read(
+    kind: tuple[str, str], url: str, origins: frozenset[str], tenant: str | None = None
+) -> Iterator[Interface]:
+    binding, version = kind
+    # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
+    known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
+    if known is None:
+        return
+    origin = _find_dialled(url, origins) if binding == "GRPC" else origin_of(url)
+    if origin is not None:
+        yield Interface(*known, url, origin, tenant)
+
+
+def _find_dialled(url: str, origins: frozenset[str]) -> str | None:
+    """Of gRPC: dialers expect ``host:port`` without a scheme, so what the operator allows says whether it is TLS."""
+    if "://" in url:
+        return origin_of(url)
+    spellings = [origin_of(f"{scheme}://{url}") for scheme in ("https", "http")]
+    return next((one for one in spellings if one in origins), spellings[0])

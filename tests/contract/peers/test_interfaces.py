@@ -1,0 +1,162 @@
+"""Which interface of a card a call goes to, when the next one is tried, and when never."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from passerelle.core.json import Json
+from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.gateway.peers.breaker import FAILURES, PAUSE_MS
+from passerelle.gateway.peers.config import PeerConfig
+from tests.contract.peers.conftest import Clients
+from tests.contract.peers.test_peer_suite import read_all, say
+from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+
+pytestmark = pytest.mark.anyio
+
+OLD_VERSION = HttpAnswer(
+    200, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32009,"message":"not that one"}}'
+)
+
+
+@pytest.fixture
+async def second(anyio_backend: str) -> AsyncGenerator[ScriptedPeer, None]:
+    async with ScriptedPeer("second") as peer:
+        yield peer
+
+
+def offer(*urls: str) -> list[Json]:
+    return [
+        {"url": url + "/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"} for url in urls
+    ]
+
+
+def offer_both(scripted: ScriptedPeer, second: ScriptedPeer) -> PeerConfig:
+    scripted.card = {**scripted.card, "supportedInterfaces": offer(scripted.url, second.url)}
+    return PeerConfig("both", scripted.url, allowed_origins=frozenset({second.url}))
+
+
+async def test_interface_that_cannot_be_reached_gives_way_to_the_next(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    scripted.card = {**scripted.card, "supportedInterfaces": offer(gone, scripted.url)}
+    peer = clients.connect(PeerConfig("scripted", scripted.url, allowed_origins=frozenset({gone})))
+    assert isinstance(await peer.send(say("hello")), Answered)
+    assert (await read_all(peer.stream(say("hello"))))[-1] == Closed()
+    assert scripted.texts == ["hello", "hello"]
+
+
+@pytest.mark.parametrize("answer", [OLD_VERSION, HttpAnswer(404), HttpAnswer(405)])
+async def test_interface_that_does_not_fit_its_card_gives_way_and_is_not_asked_again(
+    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients, answer: HttpAnswer
+) -> None:
+    peer = clients.connect(offer_both(scripted, second))
+    scripted.answer_next(answer)
+    assert isinstance(await peer.send(say("one")), Answered)
+    assert scripted.card_reads == [200, 304], "the card is read again, once"
+    assert (await read_all(peer.stream(say("two"))))[-1] == Closed()
+    assert second.texts == ["one", "two"]
+    assert scripted.count("SendMessage") == 1
+    assert (await peer.describe()).endpoint == second.url + "/"
+
+
+async def test_new_card_makes_an_unfit_interface_worth_another_try(
+    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(offer_both(scripted, second))
+    scripted.answer_next(OLD_VERSION)
+    await peer.send(say("one"))
+    scripted.card = {**scripted.card, "description": "A new version."}
+    clients.clock.ms += 600_000
+    assert isinstance(await peer.send(say("two")), Answered)
+    assert scripted.texts == ["one", "two"]
+    assert second.texts == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (HttpAnswer(502), Unknown),
+        (HttpAnswer(503), Refused),
+        (HttpAnswer(401), Refused),
+        (
+            HttpAnswer(200, b'{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"x"}}'),
+            Refused,
+        ),
+    ],
+)
+async def test_what_may_have_been_taken_or_was_answered_is_never_sent_to_the_next(
+    scripted: ScriptedPeer,
+    second: ScriptedPeer,
+    clients: Clients,
+    answer: HttpAnswer,
+    kind: type[object],
+) -> None:
+    peer = clients.connect(offer_both(scripted, second))
+    scripted.answer_next(answer, answer)
+    assert isinstance(await peer.send(say("hello")), kind)
+    assert isinstance((await read_all(peer.stream(say("hello"))))[-1], kind)
+    assert second.requests == []
+
+
+async def test_stream_that_breaks_after_its_first_frame_is_not_begun_again(
+    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(offer_both(scripted, second))
+    assert isinstance((await read_all(peer.stream(say("drop"))))[-1], Unknown)
+    assert second.requests == []
+
+
+async def test_breaker_keeps_calls_from_a_peer_that_fails_and_probes_with_its_card(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    for _ in range(FAILURES):
+        assert isinstance(await peer.send(say("hello")), Unknown)
+    held_back = await peer.send(say("hello"))
+    assert isinstance(held_back, Unreached)
+    assert held_back.retry_after_s == 5
+    assert scripted.count("SendMessage") == FAILURES
+    clients.clock.ms += PAUSE_MS
+    assert isinstance(await peer.send(say("hello")), Answered)
+    assert scripted.card_reads == [200, 304], "something harmless went before the send"
+    assert isinstance(await peer.send(say("hello")), Answered)
+
+
+async def test_probe_that_fails_sends_nothing(scripted: ScriptedPeer, clients: Clients) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    for _ in range(FAILURES):
+        await peer.send(say("hello"))
+    await scripted.stop()
+    clients.clock.ms += PAUSE_MS
+    held_back = await peer.send(say("hello"))
+    assert isinstance(held_back, Unreached)
+    assert held_back.retry_after_s == 10
+    assert scripted.count("SendMessage") == FAILURES
+
+
+async def test_question_passes_an_open_breaker_and_its_answer_closes_it(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
+    for _ in range(FAILURES):
+        await peer.send(say("hello"))
+    assert isinstance(await peer.get("no-such-task"), Refused)
+    assert isinstance(await peer.send(say("hello")), Answered)
+
+
+async def test_errors_of_an_agent_that_answers_open_no_breaker(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    for _ in range(FAILURES * 2):
+        assert isinstance(await peer.get("no-such-task"), Refused)
+    assert isinstance(await peer.send(say("hello")), Answered)
