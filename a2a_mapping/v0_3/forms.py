@@ -1,0 +1,95 @@
+"""The two spellings of 0.3, and the words that differ between them and 1.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from passerelle.core.json import Json, JsonObject
+
+
+class Form(StrEnum):
+    """A spelling of 0.3."""
+
+    KIND = "kind"
+    """JSON-RPC: objects carry ``kind``, states and roles are small words."""
+    PROTO = "proto"
+    """HTTP+JSON and gRPC: ProtoJSON of the package ``a2a.v1``."""
+
+
+UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
+_STATES: Final[Mapping[str, str]] = {
+    "submitted": "TASK_STATE_SUBMITTED",
+    "working": "TASK_STATE_WORKING",
+    "input-required": "TASK_STATE_INPUT_REQUIRED",
+    "auth-required": "TASK_STATE_AUTH_REQUIRED",
+    "completed": "TASK_STATE_COMPLETED",
+    "canceled": "TASK_STATE_CANCELED",
+    "failed": "TASK_STATE_FAILED",
+    "rejected": "TASK_STATE_REJECTED",
+    "unknown": UNSPECIFIED,
+}
+_KIND_OF_STATE: Final = {state: word for word, state in _STATES.items()}
+_CANCELED: Final = "TASK_STATE_CANCELED"
+_CANCELLED: Final = "TASK_STATE_CANCELLED"
+"""The protobuf of 0.3 has two l."""
+_ROLES: Final[Mapping[str, str]] = {"user": "ROLE_USER", "agent": "ROLE_AGENT"}
+_KIND_OF_ROLE: Final = {role: word for word, role in _ROLES.items()}
+
+
+def read_state(state: Json) -> Json:
+    """The 1.0 state of a word of either spelling; one that is not known stays as it is."""
+    if not isinstance(state, str):
+        return state
+    return _CANCELED if state == _CANCELLED else _STATES.get(state, state)
+
+
+def write_state(state: Json, form: Form) -> Json:
+    """The word for a 1.0 state; one that 0.3 does not know is unknown there."""
+    if form is Form.PROTO:
+        known = isinstance(state, str) and state in _KIND_OF_STATE
+        return (_CANCELLED if state == _CANCELED else state) if known else UNSPECIFIED
+    return _KIND_OF_STATE.get(state, "unknown") if isinstance(state, str) else "unknown"
+
+
+def read_role(role: Json) -> Json:
+    """The 1.0 role of a word of either spelling; one that is not known stays as it is."""
+    return _ROLES.get(role, role) if isinstance(role, str) else role
+
+
+def write_role(role: Json, form: Form) -> Json:
+    """The word for a 1.0 role."""
+    if form is Form.PROTO:
+        return role
+    return _KIND_OF_ROLE.get(role, role) if isinstance(role, str) else role
+
+
+def map_object(value: Json, change: Callable[[JsonObject], JsonObject]) -> Json:
+    """``value`` changed if it is an object; anything else is for somebody else to judge."""
+    return change(value) if isinstance(value, dict) else value
+
+
+def map_objects(value: Json, change: Callable[[JsonObject], JsonObject]) -> Json:
+    """The objects of a list changed, everything else as it is."""
+    if not isinstance(value, list):
+        return value
+    return [map_object(item, change) for item in value]
+
+
+def rename(holder: JsonObject, names: Mapping[str, str]) -> JsonObject:
+    """A copy without ``kind`` and nulls, members renamed; the new name wins where both are given."""
+    renamed: JsonObject = {}
+    for name, value in holder.items():
+        wire = names.get(name, name)
+        if value is not None and name != "kind" and not (wire != name and wire in holder):
+            renamed[wire] = value
+    return renamed
+
+
+def drop_empty(holder: JsonObject, *names: str) -> JsonObject:
+    """``holder`` without those of ``names`` that hold nothing: 0.3 leaves them out."""
+    for name in names:
+        if name in holder and not holder[name]:
+            del holder[name]
+    return holder

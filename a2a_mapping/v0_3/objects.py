@@ -1,0 +1,151 @@
+"""Messages, tasks, artifacts and events."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from passerelle.a2a_mapping.states import INPUT_REQUIRED, TERMINAL_STATES
+from passerelle.a2a_mapping.v0_3.forms import (
+    Form,
+    drop_empty,
+    map_object,
+    map_objects,
+    read_role,
+    read_state,
+    rename,
+    write_role,
+    write_state,
+)
+from passerelle.a2a_mapping.v0_3.parts import read_part, write_part
+from passerelle.core.json import Json, JsonObject
+
+_MESSAGE_NAMES: Final = {
+    "message_id": "messageId",
+    "context_id": "contextId",
+    "task_id": "taskId",
+    "reference_task_ids": "referenceTaskIds",
+    "content": "parts",
+}
+_ARTIFACT_NAMES: Final = {"artifact_id": "artifactId"}
+_IDS: Final = {"context_id": "contextId", "task_id": "taskId"}
+_EVENT_NAMES: Final = {**_IDS, "last_chunk": "lastChunk"}
+_ENDS: Final = TERMINAL_STATES | {INPUT_REQUIRED}
+"""States with which a turn ends in 0.3: its streams close there, ``final`` on the last event."""
+
+
+def read_message(message: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 Message; what is malformed stays so, for the reader of 1.0 to name it."""
+    read = rename(message, _MESSAGE_NAMES)
+    if "role" in read:
+        read["role"] = read_role(read["role"])
+    if "parts" in read:
+        read["parts"] = map_objects(read["parts"], partial(read_part, form=form))
+    return read
+
+
+def write_message(message: JsonObject, form: Form) -> JsonObject:
+    """A Message of 0.3."""
+    written = dict(message)
+    parts = map_objects(written.pop("parts", []), partial(write_part, form=form))
+    if "role" in written:
+        written["role"] = write_role(written["role"], form)
+    drop_empty(written, "contextId", "taskId", "referenceTaskIds", "extensions", "metadata")
+    if form is Form.PROTO:
+        written.pop("referenceTaskIds", None)  # its protobuf has none
+        return {**written, "content": parts}
+    return {"kind": "message", **written, "parts": parts}
+
+
+def read_artifact(artifact: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 Artifact."""
+    read = rename(artifact, _ARTIFACT_NAMES)
+    if "parts" in read:
+        read["parts"] = map_objects(read["parts"], partial(read_part, form=form))
+    return read
+
+
+def write_artifact(artifact: JsonObject, form: Form) -> JsonObject:
+    """An Artifact of 0.3."""
+    written = dict(artifact)
+    written["parts"] = map_objects(written.get("parts", []), partial(write_part, form=form))
+    return drop_empty(written, "name", "description", "extensions", "metadata")
+
+
+def read_status(status: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 TaskStatus."""
+    read = rename(status, {"update": "message"})
+    if "state" in read:
+        read["state"] = read_state(read["state"])
+    if "message" in read:
+        read["message"] = map_object(read["message"], partial(read_message, form=form))
+    return read
+
+
+def write_status(status: JsonObject, form: Form) -> JsonObject:
+    """A TaskStatus of 0.3."""
+    written = dict(status)
+    written["state"] = write_state(written.get("state"), form)
+    if "message" in written:
+        written["message"] = map_object(written["message"], partial(write_message, form=form))
+    return written
+
+
+def read_task(task: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 Task."""
+    read = rename(task, _IDS)
+    if "status" in read:
+        read["status"] = map_object(read["status"], partial(read_status, form=form))
+    if "history" in read:
+        read["history"] = map_objects(read["history"], partial(read_message, form=form))
+    if "artifacts" in read:
+        read["artifacts"] = map_objects(read["artifacts"], partial(read_artifact, form=form))
+    return read
+
+
+def write_task(task: JsonObject, form: Form) -> JsonObject:
+    """A Task of 0.3."""
+    written: JsonObject = {"kind": "task", **task} if form is Form.KIND else dict(task)
+    written["status"] = map_object(task.get("status", {}), partial(write_status, form=form))
+    for name, write in (("history", write_message), ("artifacts", write_artifact)):
+        if name in written:
+            written[name] = map_objects(written[name], partial(write, form=form))
+    return drop_empty(written, "history", "artifacts", "metadata")
+
+
+def read_status_event(event: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 TaskStatusUpdateEvent; ``final`` says nothing that the state does not."""
+    read = rename(event, _EVENT_NAMES)
+    read.pop("final", None)
+    if "status" in read:
+        read["status"] = map_object(read["status"], partial(read_status, form=form))
+    return read
+
+
+def write_status_event(event: JsonObject, form: Form) -> JsonObject:
+    """A TaskStatusUpdateEvent of 0.3."""
+    written: JsonObject = {"kind": "status-update", **event} if form is Form.KIND else dict(event)
+    status = event.get("status")
+    written["status"] = map_object(status, partial(write_status, form=form))
+    written["final"] = ends_turn(status)
+    return drop_empty(written, "metadata")
+
+
+def read_artifact_event(event: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 TaskArtifactUpdateEvent."""
+    read = rename(event, _EVENT_NAMES)
+    if "artifact" in read:
+        read["artifact"] = map_object(read["artifact"], partial(read_artifact, form=form))
+    return read
+
+
+def write_artifact_event(event: JsonObject, form: Form) -> JsonObject:
+    """A TaskArtifactUpdateEvent of 0.3."""
+    written: JsonObject = {"kind": "artifact-update", **event} if form is Form.KIND else dict(event)
+    written["artifact"] = map_object(event.get("artifact"), partial(write_artifact, form=form))
+    return drop_empty(written, "metadata")
+
+
+def ends_turn(status: Json) -> bool:
+    """Whether a 1.0 TaskStatus is one with which a turn of 0.3 ends."""
+    return isinstance(status, dict) and status.get("state") in _ENDS

@@ -1,0 +1,67 @@
+"""Responses and frames: what the four kinds of answer are called in either spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from passerelle.a2a_mapping.v0_3 import objects
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.core.json import JsonObject
+
+_Change = Callable[[JsonObject, Form], JsonObject]
+_WRITERS: Final[Mapping[str, _Change]] = {
+    "task": objects.write_task,
+    "message": objects.write_message,
+    "statusUpdate": objects.write_status_event,
+    "artifactUpdate": objects.write_artifact_event,
+}
+_READERS: Final[Mapping[str, tuple[str, _Change]]] = {
+    "task": ("task", objects.read_task),
+    "message": ("message", objects.read_message),
+    "msg": ("message", objects.read_message),
+    "status-update": ("statusUpdate", objects.read_status_event),
+    "statusUpdate": ("statusUpdate", objects.read_status_event),
+    "status_update": ("statusUpdate", objects.read_status_event),
+    "artifact-update": ("artifactUpdate", objects.read_artifact_event),
+    "artifactUpdate": ("artifactUpdate", objects.read_artifact_event),
+    "artifact_update": ("artifactUpdate", objects.read_artifact_event),
+}
+
+
+def write_response(response: JsonObject, form: Form) -> JsonObject:
+    """A SendMessageResponse or StreamResponse in 0.3; JSON-RPC has the object bare."""
+    for name, write in _WRITERS.items():
+        value = response.get(name)
+        if isinstance(value, dict):
+            written = write(value, form)
+            return written if form is Form.KIND else {name: written}
+    return dict(response)
+
+
+def read_response(response: JsonObject, form: Form) -> JsonObject:
+    """A 1.0 StreamResponse; what is none of the four kinds stays as it is."""
+    kind = response.get("kind")
+    if isinstance(kind, str) and kind in _READERS:
+        name, read = _READERS[kind]
+        return {name: read(response, form)}
+    for member, (name, read) in _READERS.items():
+        value = response.get(member)
+        if isinstance(value, dict):
+            return {name: read(value, form)}
+    return response
+
+
+def ends_stream(frame: JsonObject, *, is_first: bool, subscribed: bool) -> bool:
+    """Whether a stream of 0.3 ends with this 1.0 frame.
+
+    A message ends it, and the end of a turn. The Task that opens a subscription says only where things stand, so a
+    waiting one ends nothing.
+    """
+    if "message" in frame:
+        return True
+    for name in ("statusUpdate", "task"):
+        value = frame.get(name)
+        if isinstance(value, dict):
+            return objects.ends_turn(value.get("status")) and not (is_first and subscribed)
+    return False
