@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.events import EncodedEvent
+    from passerelle.core.ports import IndexRow
 
 
 class EntityKind(StrEnum):
@@ -193,7 +194,9 @@ class Batch:
     task_times: tuple[tuple[str, int], ...] = ()
     """Facade id and last status time in ms: the session's own task list."""
     feed: bool = True
-    """Whether a projection needs these events; a run's progress does not."""
+    """Whether a projection needs to look at these events; the progress of a task says nothing to one."""
+    index: tuple[IndexRow, ...] = ()
+    """Rows of owners' lists, which the relay passes on as they are."""
     targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
     hint: HintMode = HintMode.DURABLE

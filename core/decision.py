@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     )
     from passerelle.core.events import EncodedEvent, Fact
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports import Ids, IndexRow
 
 R = TypeVar("R")
 MAX_EVENTS: Final = 64
@@ -158,6 +158,7 @@ class Decision:
         targets: tuple[TargetChange, ...] = (),
         idem: IdempotencyRow | None = None,
         feed: bool = True,
+        index: tuple[IndexRow, ...] = (),
     ) -> Batch:
         """The batch of this decision."""
         return Batch(
@@ -176,6 +177,7 @@ class Decision:
             task_times=task_times,
             targets=targets,
             feed=feed,
+            index=index,
             idem=idem,
         )
 

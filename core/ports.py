@@ -212,13 +212,18 @@ class DueRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FeedRow:
-    """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard."""
+    """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard.
+
+    ``index`` has the rows of owners' lists that came with them; ``look``: a projection has to look at the events.
+    """
 
     id: str
     session: str
     first: int
     last: int
     epoch: int
+    look: bool = True
+    index: tuple[IndexRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

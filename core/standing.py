@@ -1,4 +1,4 @@
-"""What follows from a change of records: open things, the session's task list, and whether projections must look.
+"""What follows from a change of records: open things, lists of tasks, and whether projections must look at the events.
 
 None of it is decided by a caller. It is read off the records before and after, so no write path can forget it.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.ports import IndexRow
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
@@ -28,6 +29,7 @@ class Standing:
 
     opened: tuple[OpenChange, ...]
     task_times: tuple[tuple[str, int], ...]
+    index: tuple[IndexRow, ...]
     feed: bool
 
 
@@ -36,7 +38,7 @@ def derive_standing(
 ) -> Standing:
     """Compares the records of a decision before and after it."""
     opened: list[OpenChange] = []
-    times: list[tuple[str, int]] = []
+    index: list[IndexRow] = []
     feed = False
     for ref, record in after.items():
         earlier = before.get(ref)
@@ -52,9 +54,9 @@ def derive_standing(
             was = earlier if isinstance(earlier, TaskRecord) else None
             if was is None or not was.shown or was.status is not record.status:
                 facade = expose(TaskId(record.task_id), record.exposure)
-                times.append((facade, parse_ms(record.status_at)))
-                feed = True
-    return Standing(tuple(opened), tuple(times), feed)
+                index.append(IndexRow(record.owner, facade, parse_ms(record.status_at)))
+    times = tuple((row.facade, row.at_ms) for row in index)
+    return Standing(tuple(opened), times, tuple(index), feed)
 
 
 def is_open(record: Record | None) -> bool:

@@ -21,6 +21,7 @@ from passerelle.core.ids import Shard
 from passerelle.gateway.auth.keys import make_authenticator
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
 BLOBS: Final = "blobs"
 _NEWS_S: Final = 0.05
-"""How long the relay may let what was just stored wait, so that it passes on several things at once."""
+"""How long questions and deliveries may wait that were just stored, so that several are taken up at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | N
         async with open_gateway(settings) as gateway:
             edges = make_edges(gateway, settings, make_authenticator_of(settings))
             server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
+            calm_collector()
             with stop_on_signals(stop, server.hurry):
                 watch = asyncio.create_task(_watch(gateway, stop))
                 ready = asyncio.create_task(_announce(listener.url, on_ready))
@@ -146,8 +148,8 @@ def _compose(
     async def drop(shard: Shard, row: DueRow) -> bool:
         return await duties.settling.drop_row(shard, row)
 
-    def tell(shard: Shard, feed: bool) -> None:  # noqa: FBT001  a callback of the write path
-        if feed:
+    def tell(shard: Shard, urgent: bool) -> None:  # noqa: FBT001  a callback of the write path
+        if urgent:
             duties.wake(shard, _NEWS_S)
 
     service = make_service(

@@ -113,7 +113,7 @@ def pack_append(batch: Batch) -> bytes:
             for change in batch.open
         ],
         "times": [[facade, str(at_ms)] for facade, at_ms in batch.task_times],
-        "feed": batch.feed,
+        "feed": [batch.feed, _write_index(batch)] if batch.feed or batch.index else False,
         "targets": [
             [change.target, change.filter or False, change.whole] for change in batch.targets
         ],
@@ -186,6 +186,10 @@ def _fence(batch: Batch, arguments: Arguments) -> ControlValue:
         return False
     task = EntityRef(EntityKind.TASK, batch.fence.task)
     return [arguments.key(keys.entity(task)), str(batch.fence.driver)]
+
+
+def _write_index(batch: Batch) -> str:
+    return "\n".join(f"{row.owner} {row.facade} {row.at_ms}" for row in batch.index)
 
 
 def _idempotency(batch: Batch, arguments: Arguments) -> ControlValue:

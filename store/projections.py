@@ -202,7 +202,14 @@ def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
         first=int(fields[b"f"]),
         last=int(fields[b"t"]),
         epoch=int(fields[b"e"]),
+        look=fields[b"l"] == b"1",
+        index=tuple(map(_index_row, fields[b"x"].decode().splitlines())),
     )
+
+
+def _index_row(line: str) -> IndexRow:
+    owner, facade, at_ms = line.split(" ")
+    return IndexRow(owner, facade, int(at_ms))
 
 
 def _order(feed_id: str) -> tuple[int, int]:

@@ -90,7 +90,8 @@ class Writes:
     runtime_id: str
     tally: Callable[[str], None] = field(default=lambda _outcome: None)
     news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
-    """Told of each stored batch: its shard, and whether projections have to look. Due rows may be new as well."""
+    """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
+    reach its inbox, a webhook. Everything else is found at the next regular visit."""
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
         """The entities as they are stored now; one that does not exist has no record."""
@@ -141,6 +142,7 @@ class Writes:
             targets=terms.targets,
             idem=terms.idem,
             feed=standing.feed,
+            index=standing.index,
         )
         try:
             result = await self.log.append(batch)

@@ -1,8 +1,9 @@
 """What views in other shards are made of: pure functions from a stored event and its record to rows.
 
 A projection says which types of events it looks at, and which record it reads with them; events of other types are
-not decoded for it. It must bear to see an event twice, and a record that is newer than the event: a row of the index
-carries the time of the record, and an entry of the inbox the id of its event.
+not decoded for it. It must bear to see an event twice, and a record that is newer than the event: an entry of the inbox
+carries the id of its event. Rows of owners' lists need no projection: they are derived with each decision, and stand in
+the feed (``core/standing.py``).
 """
 
 from __future__ import annotations
@@ -17,11 +18,8 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import TaskId, expose
 from passerelle.core.machine import Record
-from passerelle.core.ports import Entry, InboxRow, IndexRow, ProjectionRow
-from passerelle.core.task_record import TaskRecord
-from passerelle.core.times import parse_ms
+from passerelle.core.ports import Entry, InboxRow, ProjectionRow
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
@@ -38,14 +36,6 @@ class Projection:
     kind: EntityKind
     sees: Callable[[str], bool]
     project: Project
-
-
-def index_owner(_entry: Entry, record: Record) -> list[ProjectionRow]:
-    """A shown task stands in the list of its owner, by the time of its last status."""
-    if not isinstance(record, TaskRecord) or not record.shown:
-        return []
-    facade = expose(TaskId(record.task_id), record.exposure)
-    return [IndexRow(record.owner, facade, parse_ms(record.status_at))]
 
 
 def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
@@ -77,11 +67,5 @@ _OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQ
 _CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
 
 REGISTRY: Final = (
-    Projection(
-        "owner index",
-        EntityKind.TASK,
-        lambda kind: kind.startswith(("task.", "run.", "artifact.")),
-        index_owner,
-    ),
     Projection("inbox", EntityKind.ACTION, lambda kind: kind in _OPENING | _CLOSING, fill_inbox),
 )

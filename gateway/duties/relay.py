@@ -1,9 +1,10 @@
 """The relay: what was stored in our shards reaches the views that live in others.
 
-It reads the feed of a shard from its mark, the events that the feed names, and the records of those events; the
-projections make rows of them; each destination gets its rows in the order of the feed, each with its feed id; then
-the mark moves. A destination skips what is not above its own mark for this source, so everything here may be done
-again: by us after a crash, by another owner of the duty, or by both at once.
+It reads the feed of a shard from its mark. Rows of owners' lists stand in the feed itself. Where a projection has to
+look, the relay reads the events that the feed names and the records of those events, and the projections make rows of
+them. Each destination gets its rows in the order of the feed, each with its feed id; then the mark moves. A destination
+skips what is not above its own mark for this source, so everything here may be done again: by us after a crash, by
+another owner of the duty, or by both at once.
 
 Rows of one feed row always travel in one call under its own id. Only index rows wait for the next call of their
 destination, since writing them twice is harmless: an inbox row that travelled under a later id would come twice.
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 CONSUMER: Final = "relay"
 _PAGE: Final = 128
 _BUSY_S: Final = 0.2
-"""A shard that had something is looked at again so soon: other instances may be writing there now."""
+"""A shard that had questions is looked at again so soon: other instances may be writing there now."""
 
 
 @dataclass(slots=True)
@@ -105,7 +106,9 @@ class Relay:
         self._positions[shard] = position
         if not feed:
             return LONGEST_S
-        return 0.0 if len(feed) == _PAGE else _BUSY_S
+        if len(feed) == _PAGE:
+            return 0.0
+        return _BUSY_S if any(row.look for row in feed) else LONGEST_S
 
     async def _read_position(self, shard: Shard) -> Position:
         mark = await self.projections.read_mark(shard, CONSUMER)
@@ -118,16 +121,15 @@ class Relay:
         self, shard: Shard, feed: list[FeedRow]
     ) -> list[tuple[str, list[ProjectionRow]]]:
         """The rows of each feed row that has some, in the order of the feed."""
-        pages = await join_all(self._read_events(row) for row in feed)
+        pages = await self._read_pages(feed)
         wanted = [list(self._find_wanted(page)) for page in pages]
         refs = {ref for page in wanted for _, _, ref in page}
-        records = {
-            loaded.ref: self._read_record(shard, loaded)
-            for loaded in await self.facts.load(sorted(refs, key=lambda ref: ref.id))
-        }
+        loaded = await self.facts.load(sorted(refs, key=lambda ref: ref.id)) if refs else []
+        records = {one.ref: self._read_record(shard, one) for one in loaded}
         found: list[tuple[str, list[ProjectionRow]]] = []
         for row, page in zip(feed, wanted, strict=True):
-            rows = [
+            rows: list[ProjectionRow] = [*row.index]
+            rows += [
                 made
                 for entry, projection, ref in page
                 if (record := records[ref]) is not None
@@ -137,7 +139,14 @@ class Relay:
                 found.append((row.id, rows))
         return found
 
+    async def _read_pages(self, feed: list[FeedRow]) -> list[list[Entry]]:
+        if not any(row.look for row in feed):
+            return [[] for _ in feed]
+        return await join_all(self._read_events(row) for row in feed)
+
     async def _read_events(self, row: FeedRow) -> list[Entry]:
+        if not row.look:
+            return []
         stream = StreamRef(StreamKind.SESSION, row.session)
         page = await self.facts.read_page(stream, row.first - 1, row.last - row.first + 1)
         return [entry for entry in page if entry.sequence <= row.last]

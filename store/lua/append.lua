@@ -23,7 +23,8 @@
 --         due          list of [member, milliseconds as text, or false to drop]
 --         open         list of [member, event index, or false to close]
 --         times        list of [facade id, milliseconds as text]
---         feed         whether to add a feed row
+--         feed         false or [look, rows]: adds a feed row; look: a projection has to look at the events;
+--                      rows of owners' lists as text, "<owner> <facade id> <ms>" each
 --         targets      list of [target, filter or false to end it, whether it gets the whole state first]; the first
 --                      one needs stuck, the index of the shard's stuck targets
 --         idem         false or [key, digest, index into ARGV of the result, lifetime in ms as text]
@@ -215,7 +216,8 @@ if #control.events == 0 then
 end
 local first = sequences[1]
 if control.feed then
-  redis.call('XADD', KEYS[8], '*', 's', control.session, 'f', first, 't', last, 'e', shard_epoch)
+  redis.call('XADD', KEYS[8], '*', 's', control.session, 'f', first, 't', last, 'e', shard_epoch,
+    'l', control.feed[1] and '1' or '0', 'x', control.feed[2])
 end
 local targets = redis.call('HGETALL', KEYS[7])
 for n = 1, #targets, 2 do

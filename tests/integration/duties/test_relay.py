@@ -72,6 +72,24 @@ async def test_shown_task_reaches_its_owners_list_with_the_time_of_its_status(
     assert [facade for facade, _ in found] == [other.task.id]
 
 
+async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
+    instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await instances.start("in_one", runs=False)
+    story = await begin(store)
+    await story.show()
+
+    async def refuse(*_args: object) -> None:
+        raise AssertionError("the feed row says it all")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.store.log, "read_page", refuse)
+        patch.setattr(one.store.log, "load", refuse)
+        await one.duties.relay.pass_on(SOURCE)
+    found = await store.projections.read_index(OWNER.key, None, 10)
+    assert [facade for facade, _ in found] == [story.task.id]
+
+
 async def test_question_stands_in_the_inbox_until_it_is_answered(
     instances: Instances, store: Store
 ) -> None:

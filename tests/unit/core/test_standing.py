@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
 from passerelle.core.machine import Record
+from passerelle.core.ports import IndexRow
 from passerelle.core.standing import Standing, derive_standing, is_open
 from passerelle.core.status import ENDED
 from passerelle.core.task_commands import FailTask, StartRun, TaskCommand
@@ -19,7 +20,7 @@ from tests.support.approvals import Stream, make_answer
 from tests.support.task_commands import COMMANDS, FAILURE, STARTED, make_story
 
 TASK = EntityRef(EntityKind.TASK, "task_1")
-NOTHING = Standing((), (), feed=False)
+NOTHING = Standing((), (), (), feed=False)
 
 
 def derive(before: Record | None, after: Record | None, ref: EntityRef = TASK) -> Standing:
@@ -57,7 +58,7 @@ def test_change_of_open_things_follows_the_status_alone(commands: list[TaskComma
 def test_task_that_callers_do_not_see_is_in_no_list() -> None:
     story = make_story(StartRun("run_1", STARTED))
     standing = derive(None, story.state)
-    assert (standing.task_times, standing.feed) == ((), False)
+    assert (standing.task_times, standing.index, standing.feed) == ((), (), False)
 
 
 def test_shown_task_is_listed_with_the_time_of_its_status() -> None:
@@ -65,7 +66,8 @@ def test_shown_task_is_listed_with_the_time_of_its_status() -> None:
     hidden, shown = story.state, show(story.state)
     expected = (("task_1", parse_ms(shown.status_at)),)
     standing = derive(hidden, shown)
-    assert (standing.task_times, standing.feed) == (expected, True)
+    assert (standing.task_times, standing.feed) == (expected, False)
+    assert standing.index == (IndexRow(shown.owner, *expected[0]),)
     story.state = shown
     story.tell(FailTask(FAILURE))
     ended = show(story.state)
