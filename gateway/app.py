@@ -26,6 +26,7 @@ from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.edges import make_edges
+from passerelle.gateway.grpc.opening import open_grpc
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
@@ -40,7 +41,7 @@ from passerelle.store.engine_process import EngineSettings
 from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Authenticator
@@ -81,19 +82,26 @@ async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | N
         async with open_gateway(settings) as gateway:
             edges = make_edges(gateway, settings, make_authenticator_of(settings))
             server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
-            calm_collector()
-            with stop_on_signals(stop, server.hurry):
-                watch = asyncio.create_task(_watch(gateway, stop))
-                ready = asyncio.create_task(_announce(listener.url, on_ready))
-                try:
-                    await server.serve(stop)
-                finally:
-                    ready.cancel()
-                    watch.cancel()
-                    await asyncio.gather(watch, ready, return_exceptions=True)
+            async with open_grpc(settings, edges.face):
+                calm_collector()
+                await _serve(gateway, server, stop, _announce(listener.url, on_ready))
             _raise_fault(gateway)
     finally:
         listener.close()
+
+
+async def _serve(
+    gateway: Gateway, server: Server, stop: asyncio.Event, announcement: Coroutine[None, None, None]
+) -> None:
+    with stop_on_signals(stop, server.hurry):
+        watch = asyncio.create_task(_watch(gateway, stop))
+        ready = asyncio.create_task(announcement)
+        try:
+            await server.serve(stop)
+        finally:
+            ready.cancel()
+            watch.cancel()
+            await asyncio.gather(watch, ready, return_exceptions=True)
 
 
 @asynccontextmanager

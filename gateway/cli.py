@@ -88,6 +88,9 @@ def serve(
     config: ConfigFlag = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on [127.0.0.1].")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on, 0 for any [8080].")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option(help="Port for A2A over gRPC, 0 for any; absent: no gRPC.")
+    ] = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
     auth: Annotated[
@@ -100,7 +103,13 @@ def serve(
     from passerelle.gateway.server import run
 
     sources = _name_sources(
-        config, host=host, port=port, redis_url=redis_url, data_dir=data_dir, auth=auth
+        config,
+        host=host,
+        port=port,
+        redis_url=redis_url,
+        data_dir=data_dir,
+        auth=auth,
+        **{"grpc.port": grpc_port},
     )
     settings = _load(sources)
     configure_logs(settings.log_level, settings.log_format)

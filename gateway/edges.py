@@ -44,6 +44,7 @@ class Edges:
     """What is served, and how it lets go of its callers."""
 
     site: ASGIApp
+    face: Face
     drain: Callable[[], Awaitable[None]]
 
 
@@ -83,7 +84,7 @@ def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticato
     async def drain() -> None:
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
 
-    return Edges(site, drain)
+    return Edges(site, face, drain)
 
 
 def _make_endpoint(

@@ -132,6 +132,22 @@ class ChannelSettings(Section):
         )
 
 
+class GrpcSettings(Section):
+    """A2A over gRPC; it takes the extra ``grpc``."""
+
+    port: Port | None = Field(
+        default=None, description="Port to listen on, 0 for a free one; absent: no gRPC."
+    )
+    address: str | None = Field(
+        default=None,
+        pattern=r"^[^\s/]+:[0-9]{1,5}$",
+        description="host:port under which callers reach it, for agent cards; absent: host and port.",
+    )
+    default_agent: Name | None = Field(
+        default=None, description="The agent of requests that name none as their tenant."
+    )
+
+
 class Settings(Section):
     """The whole of it; immutable, so that a reload builds another one."""
 
@@ -173,4 +189,5 @@ class Settings(Section):
     agents: tuple[AgentSettings, ...] = ()
     clients: tuple[ClientSettings, ...] = ()
     channels: ChannelSettings = Field(default=ChannelSettings())
+    grpc: GrpcSettings = Field(default=GrpcSettings())
     signing: SigningSettings = Field(default=SigningSettings())

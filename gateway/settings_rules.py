@@ -44,6 +44,8 @@ def find_contradictions(
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
     yield from _find_client_faults(settings)
+    if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
+        yield ("grpc", "default_agent"), f"there is no agent {name!r}"
 
 
 def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -31,6 +31,7 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "name": NAME_RULE,
     "key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
     "bearer_env": "the name of an environment variable",
+    "address": "host:port",
 }
 """What a person can make of a pattern, by the last step of its path."""
 
@@ -59,7 +60,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where to look. ``flags`` are top-level settings given on the command line; None is not given."""
+    """Where to look. ``flags`` are settings given on the command line by their dotted names; None is not given."""
 
     environ: Mapping[str, str]
     folder: Path
@@ -160,16 +161,24 @@ class _Layers:
 
     def merge(self, data_dir: Path | None) -> dict[str, object]:
         floor: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
-        return _merge(_merge(_merge(floor, self.file.tree), self.environment.tree), self.flags)
+        merged = _merge(_merge(floor, self.file.tree), self.environment.tree)
+        for name, value in self.flags.items():
+            *sections, key = name.split(".")
+            branch: dict[str, object] = {key: value}
+            for section in reversed(sections):
+                branch = {section: branch}
+            merged = _merge(merged, branch)
+        return merged
 
     def explain(self, path: KeyPath, reason: str) -> Fault:
         """Says where the value at ``path`` came from: the highest layer that has it, or a part of it."""
         return Fault(self._locate(path), ".".join(str(step) for step in path), reason)
 
     def _locate(self, path: KeyPath) -> str:
-        if path and path[0] in self.flags:
-            return f"--{str(path[0]).replace('_', '-')}"
         for length in range(len(path), 0, -1):
+            flag = ".".join(str(step) for step in path[:length])
+            if flag in self.flags:
+                return f"--{flag.replace('.', '-').replace('_', '-')}"
             if variable := self.environment.names.get(path[:length]):
                 return variable
         return self.file.locate(path)

@@ -13,6 +13,8 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.gateway.a2a.cards import EXTENSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.gateway.a2a.incoming import Incoming
@@ -66,9 +68,15 @@ def list_required(card: JsonObject) -> frozenset[str]:
 
 def read_asked(incoming: Incoming, *, legacy: bool = False) -> frozenset[str]:
     """The extensions that a request names, in its header or in the query; ``legacy`` reads the name of 0.3 too."""
+    named = read_metadata(incoming.headers, legacy=legacy)
+    query = {name.lower(): value for name, value in incoming.query.items()}
+    return named | read_metadata(query, legacy=legacy)
+
+
+def read_metadata(headers: Mapping[str, str], *, legacy: bool = False) -> frozenset[str]:
+    """The extensions that headers or gRPC metadata name; the names of ``headers`` are lower case."""
     names = (HEADER, LEGACY_HEADER) if legacy else (HEADER,)
-    texts = [incoming.headers.get(name.lower(), "") for name in names]
-    texts += [incoming.query.get(name, "") for name in names]
+    texts = (headers.get(name.lower(), "") for name in names)
     return frozenset(uri for text in texts for item in text.split(",") if (uri := item.strip()))
 
 

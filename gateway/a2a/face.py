@@ -100,20 +100,21 @@ def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
 
 
 class Face:
-    """An ASGI application for the requests that ``matches`` takes."""
+    """An ASGI application for the requests that ``matches`` takes; other bindings serve the same ``operations``."""
 
     def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
-        self._parts = parts
+        self.parts: Final = parts
         self._settings = settings
         self._waits = Waits()
+        self.operations: Final = Operations(
+            parts.service,
+            self._waits,
+            Extensions(parts.agents),
+            parts.push,
+            parts.extended_cards,
+        )
         self._calls = Calls(
-            Operations(
-                parts.service,
-                self._waits,
-                Extensions(parts.agents),
-                parts.push,
-                parts.extended_cards,
-            ),
+            self.operations,
             parts.ids,
             settings.body_limit_bytes,
             settings.keep_alive_s,
@@ -139,7 +140,7 @@ class Face:
             spot = find_spot(rest)
             target = spot.verbs.get(incoming.verb)
             binding = _choose_binding(incoming, target)
-            if agent is None or agent not in self._parts.agents.names:
+            if agent is None or agent not in self.parts.agents.names:
                 reply = await self._miss(incoming, agent, binding, target)
                 await reply.write(send)
             else:
@@ -152,7 +153,7 @@ class Face:
             await self._guard(visit, spot, target)
         finally:
             seconds = loop.time() - began_s
-            self._parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+            self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
 
     async def _guard(self, visit: Visit, spot: Spot, target: Target | None) -> None:
         """Serves, and makes an answer of everything that goes wrong before one was begun."""
@@ -170,7 +171,7 @@ class Face:
             await visit.refuse(shown)
         except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
             visit.outcome = "internal"
-            self._parts.metrics.runtime_errors.labels("a2a").inc()
+            self.parts.metrics.runtime_errors.labels("a2a").inc()
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
             await visit.refuse(PasserelleError("the gateway failed to answer; its log says why"))
 
@@ -196,9 +197,9 @@ class Face:
     async def _serve_card(self, visit: Visit) -> None:
         visit.operation = Resource.CARD.value
         incoming, agent = visit.incoming, visit.agent
-        peer = await self._parts.agents.find(agent).describe()
+        peer = await self.parts.agents.find(agent).describe()
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
-        card = self._cards.render(agent, peer, self._parts.agents.card_url(agent), base_url)
+        card = self._cards.render(agent, peer, self.parts.agents.card_url(agent), base_url)
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
@@ -215,16 +216,16 @@ class Face:
             else:
                 # As for an agent that exists: names cannot be probed without a credential.
                 outcome, reply = error.stable_code, binding.render_error(error)
-        self._parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
+        self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
-        agents = [one for one in self._parts.agents.names if principal and _sees(principal, one)]
+        agents = [one for one in self.parts.agents.names if principal and _sees(principal, one)]
         here = f"there is no agent {name[:80]!r}" if name else "there is no agent at this address"
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
     async def _identify(self, incoming: Incoming) -> Principal:
-        parts = self._parts
+        parts = self.parts
         credentials = parts.reader.read(incoming.headers, read_address(incoming.scope))
         return await parts.authenticator.authenticate(credentials)
 

@@ -97,7 +97,9 @@ class EventStream:
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
 
     def _dress(self, frame: StreamFrame) -> bytes:
-        data = self.binding.wrap_event(frame.form(RESUME, _mark) if self.marks else frame.data)
+        data = self.binding.wrap_event(
+            frame.form(RESUME, write_marked) if self.marks else frame.data
+        )
         event = b"id: %b\ndata: %b\n\n" % (frame.cursor.encode(), data)
         if self._said:
             return event
@@ -117,7 +119,8 @@ class EventStream:
         await self.send({"type": "http.response.body", "body": content, "more_body": more})
 
 
-def _mark(frame: StreamFrame) -> bytes:
+def write_marked(frame: StreamFrame) -> bytes:
+    """The data of a frame with its generation and cursor, for readers with the resume extension."""
     return mark_frame(frame.data, frame.generation, frame.cursor)
 
 

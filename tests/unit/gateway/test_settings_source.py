@@ -239,3 +239,9 @@ def test_fault_speaks_of_lists_and_names_and_not_of_types_and_patterns(
     tmp_path: Path, text: str, fault: str
 ) -> None:
     assert faults(tmp_path, text) == [fault]
+
+
+def test_flag_of_a_section_is_known_by_its_dotted_name(tmp_path: Path) -> None:
+    assert load(tmp_path, flags={"grpc.port": 9000}).grpc.port == 9000
+    with pytest.raises(ConfigInvalid, match=r"--grpc-port: grpc.port: "):
+        load(tmp_path, flags={"grpc.port": 70_000})

@@ -1,0 +1,234 @@
+"""The A2A face over gRPC: the same operations, the same judgement of callers, other messages.
+
+gRPC has no path. The ``tenant`` of a request names the agent, as the card says; a request without one goes to the
+default agent. Numbers come back as integers, unknown members do not travel: protobuf has no place for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+import orjson
+import structlog
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.resume import read_wish, write_resumed
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.version import HEADER, judge_version
+from passerelle.core.errors import (
+    Draining,
+    InvalidInput,
+    NotFound,
+    PasserelleError,
+    VersionNotSupported,
+)
+from passerelle.gateway.a2a.calls import KEY_HEADER, NO_OPERATION
+from passerelle.gateway.a2a.extensions import read_metadata, write_active
+from passerelle.gateway.a2a.operations import SCOPES, Call
+from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.a2a.streams import write_marked
+from passerelle.gateway.grpc.metadata import Head, read_head
+from passerelle.gateway.grpc.status import Refusal, render_refusal
+from passerelle.gateway.grpc.wire import to_json, to_message
+from passerelle.gateway.rpc import check_key, require_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, MutableMapping
+
+    from google.protobuf.message import Message
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.a2a.face import FaceParts
+    from passerelle.gateway.a2a.operations import Operations, Streaming
+    from passerelle.gateway.grpc.metadata import Context
+    from passerelle.gateway.grpc.methods import Row, Service
+
+TENANT: Final = "tenant"
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One call on its way; what it is about is known better step by step."""
+
+    agent: str = ""
+    operation: str = NO_OPERATION
+    outcome: str = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcFace:
+    """Makes the handlers of services. ``operations`` are those of the other bindings, and so is who may call."""
+
+    operations: Operations
+    parts: FaceParts
+    default_agent: str | None
+
+    def make_handler(self, service: Service) -> grpc.GenericRpcHandler:
+        """What a server of gRPC is told about one service."""
+        return grpc.method_handlers_generic_handler(
+            service.name, {name: self._make(service, row) for name, row in service.rows.items()}
+        )
+
+    def _make(self, service: Service, row: Row) -> grpc.RpcMethodHandler[Any, Any]:
+        streams = row.method in {Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK}
+        make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = (
+            grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
+        )
+
+        async def serve(request: Message, context: Context) -> Message | None:
+            async with self.operations.waits.enter():
+                outcome = await self._count(service, row, request, context)
+                if isinstance(outcome, Refusal):
+                    await context.abort(outcome.code, outcome.message, outcome.trailing)
+                return outcome
+
+        return make(
+            serve,
+            request_deserializer=row.request.FromString,
+            response_serializer=row.response.SerializeToString,
+        )
+
+    async def _count(
+        self, service: Service, row: Row, request: Message, context: Context
+    ) -> Message | Refusal | None:
+        visit = _Visit()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            return await self._guard(visit, service, row, request, context)
+        finally:
+            seconds = loop.time() - began_s
+            self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+
+    async def _guard(
+        self, visit: _Visit, service: Service, row: Row, request: Message, context: Context
+    ) -> Message | Refusal | None:
+        """Serves, and makes a status of everything that goes wrong."""
+        try:
+            return await self._serve(visit, service, row, request, context)
+        except asyncio.CancelledError:
+            visit.outcome = "left"
+            raise
+        except PasserelleError as error:
+            visit.outcome = error.stable_code
+            shown = veil(error, visit.agent)
+            if shown is not error:
+                structlog.get_logger().warning(
+                    "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
+                )
+        except Exception as error:  # noqa: BLE001  the top of a call: the caller gets a status, the log the rest
+            visit.outcome = "internal"
+            self.parts.metrics.runtime_errors.labels("grpc").inc()
+            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
+            shown = PasserelleError("the gateway failed to answer; its log says why")
+        return render_refusal(shown)
+
+    async def _serve(
+        self, visit: _Visit, service: Service, row: Row, request: Message, context: Context
+    ) -> Message | None:
+        head = read_head(context)
+        principal = await self._identify(head)
+        params = row.read(to_json(request))
+        visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
+        visit.operation = row.method.value
+        _judge_version(head, service)
+        require_scope(principal, SCOPES[row.method])
+        call = self._compose(visit.agent, service, head, principal, params)
+        match row.method:
+            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
+                await self._stream(visit, row, row.method, call, context)
+                return None
+            case _:
+                result = await self.operations.answer(row.method, call, _stay)
+                await _greet(context, write_active(call.extensions))
+                return to_message(row.write(result), row.response)
+
+    async def _stream(
+        self, visit: _Visit, row: Row, method: Streaming, call: Call, context: Context
+    ) -> None:
+        """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
+        operations = self.operations
+        marks = RESUME in call.extensions
+        started = False
+        async with operations.open(method, call) as followed:
+            resumed = write_resumed(resumed=followed.resumed)
+            try:
+                async with operations.waits.hold(_stay):
+                    async for frame in followed.frames:
+                        if not started:
+                            await _greet(context, write_active(call.extensions) | resumed)
+                            started = True
+                        data = frame.form(RESUME, write_marked) if marks else frame.data
+                        message = row.write(orjson.loads(data))
+                        await context.write(to_message(message, row.response))
+            except Draining:
+                if not started:
+                    raise
+                visit.outcome = "drained"
+
+    async def _identify(self, head: Head) -> Principal:
+        credentials = self.parts.reader.read(head.headers, head.address)
+        return await self.parts.authenticator.authenticate(credentials)
+
+    def _choose_agent(self, tenant: object, principal: Principal) -> str:
+        """The agent that a call is for; one that is not there and one that is not allowed look the same.
+
+        Raises:
+            NotFound: no such agent for this caller.
+            InvalidInput: no tenant, and no default agent is configured.
+        """
+        agent = tenant or self.default_agent
+        if not isinstance(agent, str):
+            raise InvalidInput(TENANT, "is required: it names the agent, as its card says")
+        allowed = principal.agents is None or agent in principal.agents
+        if not allowed or agent not in self.parts.agents.names:
+            raise NotFound("agent", agent)
+        return agent
+
+    def _compose(
+        self, agent: str, service: Service, head: Head, principal: Principal, params: JsonObject
+    ) -> Call:
+        asked = read_metadata(head.headers)
+        active = self.operations.extensions.activate(asked)
+        return Call(
+            principal,
+            agent,
+            params,
+            version=service.version,
+            asked=asked,
+            extensions=active,
+            idem=_read_key(head),
+            traceparent=head.headers.get("traceparent"),
+            wish=read_wish(head.headers, {}, active),
+        )
+
+
+def _judge_version(head: Head, service: Service) -> None:
+    """The name of the service and the metadata have to say the same version (A2A 1.0 section 3.6.2)."""
+    version = judge_version(head.headers.get(HEADER.lower()), None)
+    if version != service.version:
+        raise VersionNotSupported(version, (service.version,))
+
+
+def _read_key(head: Head) -> str | None:
+    key = head.headers.get(KEY_HEADER.lower())
+    check_key(key, required=False)
+    return key
+
+
+async def _greet(context: Context, headers: dict[str, str]) -> None:
+    """What stands in headers over HTTP; nothing is sent where there is nothing to say."""
+    if headers:
+        await context.send_initial_metadata(
+            tuple((name.lower(), value) for name, value in headers.items())
+        )
+
+
+async def _stay() -> MutableMapping[str, Any]:
+    """A caller that leaves cancels the call itself, so there is no other sign of it to wait for."""
+    never: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
+    return await never

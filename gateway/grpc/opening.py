@@ -1,0 +1,43 @@
+"""Opens gRPC where it is asked for; its libraries are loaded only then, since they are an extra."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from passerelle.core.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.gateway.a2a.face import Face
+    from passerelle.gateway.settings import Settings
+
+WITHOUT_EXTRA: Final = "gRPC takes further libraries: pip install 'passerelle[grpc]'"
+
+
+@asynccontextmanager
+async def open_grpc(settings: Settings, face: Face) -> AsyncGenerator[int | None]:
+    """Serves the operations of ``face`` over gRPC until the block ends; its port, or None where it is off.
+
+    Raises:
+        ConfigInvalid: the port cannot be listened on, or the libraries are not installed.
+    """
+    port = settings.grpc.port
+    if port is None:
+        yield None
+        return
+    try:
+        from passerelle.gateway.grpc.face import GrpcFace
+        from passerelle.gateway.grpc.server import start_grpc
+    except ImportError:
+        raise ConfigInvalid("grpc.port", WITHOUT_EXTRA) from None
+    handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent)
+    server = await start_grpc(handlers, settings.host, port)
+    structlog.get_logger().info("grpc.listening", host=settings.host, port=server.port)
+    try:
+        yield server.port
+    finally:
+        await server.stop()
