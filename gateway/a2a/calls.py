@@ -168,7 +168,7 @@ class Calls:
                 await stream.greet()
             try:
                 async with self.operations.waits.hold(visit.receive):
-                    failure = await stream.copy(followed.frames)
+                    failure = await stream.copy(followed.batches)
             except Draining:
                 if not stream.started:
                     raise

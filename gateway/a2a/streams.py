@@ -4,16 +4,16 @@ Nothing is sent before the first event is there, so an error before it is a plai
 stream begins with a comment, and a later error is its last event (G12). A comment is one line without a blank line
 behind it: clients make an empty event of anything else.
 
-The follower is read by a task of its own, so the wait for a frame can be given up for a comment without losing it. The
-queue in between is short: a reader that is slow slows only its own position in what is stored.
+There is no queue: a reader that is slow slows only its own position in what is stored. Comments come from a timer, not
+from a task, so that an idle reader costs little more than its socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -23,22 +23,20 @@ from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.refusals import veil
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from starlette.types import Send
 
     from passerelle.gateway.a2a.bindings import Binding
-    from passerelle.gateway.control.stream_frame import StreamFrame
+    from passerelle.gateway.control.stream_frame import Frames, StreamFrame
 
 KEEP_ALIVE_S: Final = 15.0
 COMMENT: Final = b": keep-alive\n"
-_AHEAD: Final = 8
 _HEADERS: Final = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # proxies of that family hold events back otherwise
 ]
-_Item: TypeAlias = "StreamFrame | PasserelleError | None"
 
 
 @dataclass(slots=True)
@@ -59,29 +57,32 @@ class EventStream:
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
+    _written_s: float = field(default=0.0, init=False)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _comment: asyncio.Task[None] | None = field(default=None, init=False)
 
-    async def copy(self, frames: AsyncIterator[StreamFrame]) -> PasserelleError | None:
+    async def copy(self, batches: Frames) -> PasserelleError | None:
         """Writes every frame, then ends the response; the error that it ended with, if any.
 
         Raises:
             PasserelleError: there is no first frame, and nothing has been sent yet.
         """
-        async with _read_ahead(frames) as items:
-            while True:
-                try:
-                    async with asyncio.timeout(self.keep_alive_s):
-                        batch = await _take(items)
-                except TimeoutError:
-                    await self._write(COMMENT)
-                    continue
-                if batch.frames:
-                    await self._write(b"".join(map(self._dress, batch.frames)))
-                if batch.error is not None:
-                    await self._fail(batch.error)
-                    return batch.error
-                if batch.is_last:
-                    await self.end()
-                    return None
+        with self._show_life():
+            try:
+                async with aclosing(batches):
+                    async for frames in batches:
+                        await self._write(b"".join(map(self._dress, frames)))
+            except PasserelleError as error:
+                failure = error
+            except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
+                structlog.get_logger().error("a2a.stream_fault", exc_info=error)
+                failure = PasserelleError("the gateway failed to go on; its log says why")
+            else:
+                await self.end()
+                return None
+        await self._fail(failure)
+        return failure
 
     async def greet(self) -> None:
         """Begins the response before there is an event: for a reader that may have missed nothing."""
@@ -107,68 +108,45 @@ class EventStream:
         return b"retry: %d\n%b" % (self.retry_ms, event)
 
     async def _write(self, content: bytes, *, more: bool = True) -> None:
-        if not self.started:
-            self.started = True
-            more_headers = [
-                (name.lower().encode(), value.encode("latin-1"))
-                for name, value in self.headers.items()
-            ]
-            headers = [*_HEADERS, *more_headers]
-            start = {"type": "http.response.start", "status": 200, "headers": headers}
-            await self.send(start)
-        await self.send({"type": "http.response.body", "body": content, "more_body": more})
+        async with self._writing:
+            if not self.started:
+                self.started = True
+                await self._start()
+            await self.send({"type": "http.response.body", "body": content, "more_body": more})
+            self._written_s = asyncio.get_running_loop().time()
+
+    async def _start(self) -> None:
+        more_headers = [
+            (name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()
+        ]
+        headers = [*_HEADERS, *more_headers]
+        await self.send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    @contextmanager
+    def _show_life(self) -> Generator[None]:
+        """Writes a comment whenever nothing has been written for a while; one timer lasts as long as the stream."""
+        self._written_s = asyncio.get_running_loop().time()
+        self._look_in(self.keep_alive_s)
+        try:
+            yield
+        finally:
+            for waiting in (self._timer, self._comment):
+                if waiting is not None:
+                    waiting.cancel()
+
+    def _look_in(self, wait_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = self._written_s + self.keep_alive_s - loop.time()
+        if wait_s <= 0:
+            wait_s = self.keep_alive_s
+            if not self._writing.locked():
+                self._comment = loop.create_task(self._write(COMMENT))
+        self._look_in(wait_s)
 
 
 def write_marked(frame: StreamFrame) -> bytes:
     """The data of a frame with its generation and cursor, for readers with the resume extension."""
     return mark_frame(frame.data, frame.generation, frame.cursor)
-
-
-@dataclass(slots=True)
-class _Batch:
-    """What was there at once: frames, and perhaps how it ended."""
-
-    frames: list[StreamFrame] = field(default_factory=list["StreamFrame"])
-    error: PasserelleError | None = None
-    is_last: bool = False
-
-
-async def _take(items: asyncio.Queue[_Item]) -> _Batch:
-    """Waits for the next item, and takes what has come with it."""
-    batch = _Batch()
-    item = await items.get()
-    while True:
-        if item is None:
-            batch.is_last = True
-        elif isinstance(item, PasserelleError):
-            batch.error = item
-        else:
-            batch.frames.append(item)
-        if items.empty():
-            return batch
-        item = items.get_nowait()
-
-
-@asynccontextmanager
-async def _read_ahead(
-    frames: AsyncIterator[StreamFrame],
-) -> AsyncGenerator[asyncio.Queue[_Item]]:
-    items: asyncio.Queue[_Item] = asyncio.Queue(_AHEAD)
-    reader = asyncio.create_task(_read(frames, items))
-    try:
-        yield items
-    finally:
-        reader.cancel()
-        await asyncio.gather(reader, return_exceptions=True)
-
-
-async def _read(frames: AsyncIterator[StreamFrame], items: asyncio.Queue[_Item]) -> None:
-    try:
-        async for frame in frames:
-            await items.put(frame)
-        await items.put(None)
-    except PasserelleError as error:
-        await items.put(error)
-    except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
-        structlog.get_logger().error("a2a.stream_fault", exc_info=error)
-        await items.put(PasserelleError("the gateway failed to go on; its log says why"))

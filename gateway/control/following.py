@@ -7,10 +7,9 @@ where the turn begins; a follower of a task gets the Task first and then only wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
@@ -34,20 +33,24 @@ from passerelle.gateway.control.failures import explain_failure
 from passerelle.gateway.control.stream_frame import Followed, StreamFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator
+    from contextlib import AsyncExitStack
 
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.channels.cursor import Linked
     from passerelle.channels.hub import Hub
-    from passerelle.channels.position import Item
+    from passerelle.channels.position import Item, Position
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.errors import PasserelleError
     from passerelle.core.ids import Shard
     from passerelle.core.ports import EventLog
     from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.ownership import Owned
+    from passerelle.gateway.control.stream_frame import Frames
     from passerelle.gateway.control.writes import Writes
 
-T = TypeVar("T")
+_AT_ONCE: Final = 16
+"""Frames that a reader is given together: more would wait in memory for one that is slow."""
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
 _LAST: Final = frozenset(
@@ -69,62 +72,57 @@ class Following:
     hub: Hub
     contents: Contents
 
-    @asynccontextmanager
-    async def follow_turn(self, accepted: TurnAccepted) -> AsyncGenerator[Followed]:
-        """The frames of a task from its first one on, until it ends or answers with a Message."""
+    async def follow_turn(self, stack: AsyncExitStack, accepted: TurnAccepted) -> Followed:
+        """The frames of a task from its first one on, until it ends or answers with a Message.
+
+        What is opened is closed by ``stack``.
+        """
         stream = StreamRef(StreamKind.SESSION, accepted.session_id)
         start = await self._start(stream, await self._first(accepted) - 1)
-        async with self.hub.open(stream, TaskView(accepted.task_id), start) as position:
-            yield Followed(self._cut(position, accepted.facade, accepted.task_id))
+        opening = self.hub.open(stream, TaskView(accepted.task_id), start)
+        position = await stack.enter_async_context(opening)
+        return Followed(self._cut(position, accepted.facade, accepted.task_id))
 
-    @asynccontextmanager
     async def follow_task(
-        self, record: TaskRecord, facade: str, wish: ResumeWish | None = None
-    ) -> AsyncGenerator[Followed]:
+        self, stack: AsyncExitStack, owned: Owned, facade: str, wish: ResumeWish | None = None
+    ) -> Followed:
         """The Task as it stands, then what comes after it; or, after the cursor of ``wish``, what was missed first.
 
-        A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8).
+        A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
+        and the position behind it are of one load, so that nothing older comes after the Task.
 
         Raises:
             UnsupportedOperation: the task has ended, and no cursor was sent (A2A 1.0, section 3.1.6).
         """
-        ref = EntityRef(EntityKind.TASK, record.task_id)
-        held = (await self.writes.load([ref]))[ref]
-        # The Task and the position behind it are read from one load, so that nothing older comes after the Task.
-        record = held.record if isinstance(held.record, TaskRecord) else record
-        if wish is None and record.status in ENDED:
-            raise UnsupportedOperation(f"the task has ended: {record.status}", status=record.status)
-        async with AsyncExitStack() as stack:
-            if wish is not None:
-                resumed = await self._resume(stack, record, facade, wish)
-                if resumed is not None:
-                    yield Followed(resumed, resumed=True)
-                    return
-            begun = await self._begin(stack, record, held.fields, facade)
-            yield Followed(begun, resumed=None if wish is None else False)
+        record = owned.record
+        if wish is None:
+            if record.status in ENDED:
+                raise UnsupportedOperation(
+                    f"the task has ended: {record.status}", status=record.status
+                )
+            return Followed(await self._begin(stack, owned, facade))
+        resumed = await self._resume(stack, record, facade, wish)
+        if resumed is not None:
+            return Followed(resumed, resumed=True)
+        return Followed(await self._begin(stack, owned, facade), resumed=False)
 
-    async def _begin(
-        self,
-        stack: AsyncExitStack,
-        record: TaskRecord,
-        fields: Mapping[str, bytes],
-        facade: str,
-    ) -> AsyncIterator[StreamFrame]:
-        stream = StreamRef(StreamKind.SESSION, record.session_id)
+    async def _begin(self, stack: AsyncExitStack, owned: Owned, facade: str) -> Frames:
+        record = owned.record
         start = await self.locate(record)
-        task = await self.contents.read_task(record, fields)
+        task = await self.contents.read_task(record, owned.held.fields)
         if task is None:
             raise NotFound("task", facade)
         first = StreamFrame(orjson.dumps({"task": task}), str(start), seen=record.generation)
         if record.status in ENDED:
             return _only(first)
+        stream = StreamRef(StreamKind.SESSION, record.session_id)
         opening = self.hub.open(stream, TaskView(record.task_id), start)
         position = await stack.enter_async_context(opening)
         return _prepend(first, self._cut(position, facade, record.task_id, shown=True))
 
     async def _resume(
         self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
-    ) -> AsyncIterator[StreamFrame] | None:
+    ) -> Frames | None:
         """What comes after a cursor; None where it cannot be honoured exactly."""
         try:
             cursor = parse_cursor(wish.after)
@@ -136,13 +134,8 @@ class Following:
         first = await take_step(position, patience_s=0)
         if first is None or isinstance(first, Gap):
             return None
-        frames = self._cut(
-            _prepend(first, position),
-            facade,
-            record.task_id,
-            shown=True,
-            ended=record.status in ENDED,
-        )
+        ended = record.status in ENDED
+        frames = self._cut(position, facade, record.task_id, first=first, shown=True, ended=ended)
         if not wish.snapshot:
             return frames
         head = await self.log.read_head(stream)
@@ -150,9 +143,7 @@ class Following:
             return None
         return await self._precede(record, cursor, frames)
 
-    async def _precede(
-        self, record: TaskRecord, cursor: Cursor, frames: AsyncIterator[StreamFrame]
-    ) -> AsyncIterator[StreamFrame]:
+    async def _precede(self, record: TaskRecord, cursor: Cursor, frames: Frames) -> Frames:
         """The Task as it stood at the cursor before ``frames``; only these, where there was none yet."""
         then = await self.contents.fold_task(change(record, last=min(record.last, cursor.sequence)))
         if then.task is None:
@@ -183,31 +174,45 @@ class Following:
 
     async def _cut(
         self,
-        steps: AsyncIterator[Item],
+        position: Position,
         facade: str,
         task_id: str,
         *,
+        first: Page | Live | None = None,
         shown: bool = False,
         ended: bool = False,
-    ) -> AsyncIterator[StreamFrame]:
-        """The frames of a facade task up to its end. ``ended``: there is nothing to wait for behind what is stored."""
-        while (item := await take_step(steps)) is not None:
+    ) -> Frames:
+        """The frames of a facade task up to its end, as many at once as are there.
+
+        ``first`` has been taken from the position already. ``ended``: behind what is stored there is nothing to wait
+        for.
+        """
+        while (item := first or await take_step(position)) is not None:
+            first = None
             match item:
-                case Page(entries=entries):
-                    for linked in entries:
-                        entry = linked.entry
-                        if entry.facade == facade:
-                            shown = True
-                            yield await self._read_frame(linked, item.cursor.epoch, place(task_id))
-                        if entry.type in _LAST:
-                            if not shown:
-                                raise await self._explain(task_id)
-                            return
+                case Page():
+                    async for frames in self._read_page(item, facade, place(task_id)):
+                        shown = True
+                        yield frames
+                    if any(linked.entry.type in _LAST for linked in item.entries):
+                        if not shown:
+                            raise await self._explain(task_id)
+                        return
                 case Live():
                     if ended:
                         return
                 case Gap(why=why):
                     raise StoreUnavailable(f"the stream cannot be followed on ({why.value})", "no")
+                case _:
+                    assert_never(item)
+
+    async def _read_page(self, page: Page, facade: str, shard: Shard) -> Frames:
+        found = [linked for linked in page.entries if linked.entry.facade == facade]
+        for first in range(0, len(found), _AT_ONCE):
+            yield [
+                await self._read_frame(linked, page.cursor.epoch, shard)
+                for linked in found[first : first + _AT_ONCE]
+            ]
 
     async def _read_frame(self, linked: Linked, epoch: str, shard: Shard) -> StreamFrame:
         entry = linked.entry
@@ -225,14 +230,19 @@ class Following:
         return explain_failure(record if isinstance(record, TaskRecord) else None)
 
 
-async def _prepend(first: T, rest: AsyncIterator[T]) -> AsyncIterator[T]:
-    yield first
-    async for one in rest:
-        yield one
+async def _prepend(first: StreamFrame, rest: Frames) -> Frames:
+    frames = [first]
+    # A reader may wait for hours, and the Task that it has seen long ago may be large.
+    del first
+    yield frames
+    del frames
+    async with aclosing(rest):
+        async for later in rest:
+            yield later
 
 
-async def _only(first: T) -> AsyncIterator[T]:
-    yield first
+async def _only(frame: StreamFrame) -> Frames:
+    yield [frame]
 
 
 async def take_step(steps: AsyncIterator[Item], patience_s: float = _PATIENCE_S) -> Item | None:

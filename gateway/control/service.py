@@ -6,7 +6,7 @@ turn, ``follow`` gives its frames. Edges translate and do nothing else.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -165,13 +165,23 @@ class Service:
             NotFound: no task of the caller.
             UnsupportedOperation: the task has ended.
         """
-        if isinstance(target, str):
-            owned = await self.ownership.find(principal, target, agent)
-            opened = self.following.follow_task(owned.record, target, wish)
-        else:
-            opened = self.following.follow_turn(target)
-        async with opened as followed:
-            yield followed
+        async with AsyncExitStack() as stack:
+            if isinstance(target, str):
+                yield await self._follow_task(stack, principal, target, agent, wish)
+            else:
+                yield await self.following.follow_turn(stack, target)
+
+    async def _follow_task(
+        self,
+        stack: AsyncExitStack,
+        principal: Principal,
+        facade: str,
+        agent: str | None,
+        wish: ResumeWish | None,
+    ) -> Followed:
+        # Apart, so that the record is let go: the body of ``follow`` lasts as long as its reader.
+        owned = await self.ownership.find(principal, facade, agent)
+        return await self.following.follow_task(stack, owned, facade, wish)
 
     async def _read_task(self, principal: Principal, query: GetTask) -> JsonObject:
         owned = await self.ownership.find(principal, query.task, query.agent)

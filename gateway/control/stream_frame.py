@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from passerelle.channels.views import read_header
 from passerelle.core.events import GENERATION
@@ -44,12 +44,28 @@ class StreamFrame:
         return made
 
 
+Frames: TypeAlias = AsyncGenerator[list[StreamFrame], None]
+"""Frames in order, as many at once as are there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Followed:
     """An opened follower. ``resumed``: whether a cursor was honoured, None where none was to be."""
 
-    frames: AsyncIterator[StreamFrame]
+    batches: Frames
     resumed: bool | None = None
 
+    @property
+    def frames(self) -> AsyncGenerator[StreamFrame, None]:
+        """The same, one by one."""
+        return _unpack(self.batches)
 
-Followers = AbstractAsyncContextManager[Followed]
+
+Followers: TypeAlias = AbstractAsyncContextManager[Followed]
+
+
+async def _unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            for frame in batch:
+                yield frame

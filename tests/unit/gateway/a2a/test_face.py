@@ -1,6 +1,6 @@
 """The face over a service that fails: what the caller is told, and what is counted."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +17,7 @@ from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.auth.keys import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
-from passerelle.gateway.control.stream_frame import Followed, StreamFrame
+from passerelle.gateway.control.stream_frame import Followed, Frames, StreamFrame
 from passerelle.gateway.metrics import Metrics
 from tests.support.scripted_service import ScriptedService
 
@@ -58,8 +58,8 @@ class Failing(ScriptedService):
         yield Followed(self._give())
         raise self.error or KeyError("inside")
 
-    async def _give(self) -> AsyncIterator[StreamFrame]:
-        yield StreamFrame(b"{}", "c.1")
+    async def _give(self) -> Frames:
+        yield [StreamFrame(b"{}", "c.1")]
 
 
 @dataclass

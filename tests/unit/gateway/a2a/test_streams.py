@@ -1,7 +1,6 @@
 """What a stream writes, byte for byte: events, comments, and its last event."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import orjson
@@ -13,7 +12,7 @@ from starlette.types import Message
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
-from passerelle.gateway.control.stream_frame import StreamFrame
+from passerelle.gateway.control.stream_frame import Frames, StreamFrame
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -38,11 +37,11 @@ class Wire:
         return self.messages[-1].get("more_body") is False
 
 
-async def read(*items: StreamFrame | PasserelleError) -> AsyncIterator[StreamFrame]:
+async def read(*items: StreamFrame | PasserelleError) -> Frames:
     for item in items:
         if isinstance(item, PasserelleError):
             raise item
-        yield item
+        yield [item]
 
 
 def open_stream(wire: Wire, binding: Binding, keep_alive_s: float = 10) -> EventStream:
@@ -102,8 +101,8 @@ async def test_last_event_does_not_say_where_the_peer_is() -> None:
 
 
 async def test_fault_of_ours_is_told_without_its_inside() -> None:
-    async def fail() -> AsyncIterator[StreamFrame]:
-        yield FRAMES[0]
+    async def fail() -> Frames:
+        yield FRAMES[:1]
         raise ZeroDivisionError("secret inside")
 
     wire = Wire()
@@ -115,11 +114,11 @@ async def test_fault_of_ours_is_told_without_its_inside() -> None:
 async def test_silence_is_filled_with_comments_that_make_no_event() -> None:
     wire, first, second = Wire(), asyncio.Event(), asyncio.Event()
 
-    async def pause() -> AsyncIterator[StreamFrame]:
+    async def pause() -> Frames:
         await first.wait()
-        yield FRAMES[0]
+        yield FRAMES[:1]
         await second.wait()
-        yield FRAMES[1]
+        yield FRAMES[1:]
 
     copying = asyncio.create_task(open_stream(wire, RpcBinding(1), 0.01).copy(pause()))
     await wait_until(
@@ -139,8 +138,8 @@ async def test_silence_is_filled_with_comments_that_make_no_event() -> None:
 async def test_reader_of_the_frames_ends_with_the_stream() -> None:
     gone = asyncio.Event()
 
-    async def wait() -> AsyncIterator[StreamFrame]:
-        yield FRAMES[0]
+    async def wait() -> Frames:
+        yield FRAMES[:1]
         try:
             await asyncio.Event().wait()
         finally:
@@ -157,25 +156,44 @@ async def test_reader_of_the_frames_ends_with_the_stream() -> None:
 async def test_slow_client_holds_up_its_own_reading_and_bounds_it() -> None:
     taken, free = 0, asyncio.Event()
 
-    async def count() -> AsyncIterator[StreamFrame]:
+    async def count() -> Frames:
         nonlocal taken
         for number in range(1000):
             taken += 1
-            yield StreamFrame(b"{}", f"c.{number}")
+            yield [StreamFrame(b"{}", f"c.{number}")]
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.body":
             await free.wait()
 
-    stream = EventStream(send, HttpBinding(), "echo", 1000)
+    stream = EventStream(send, HttpBinding(), "echo", 1000, 0.001)
     copying = asyncio.create_task(stream.copy(count()))
-    await wait_until(lambda: taken >= 10, 5, "it has read ahead")
+    await wait_until(lambda: taken, 5, "it has begun")
     for _ in range(50):
         await asyncio.sleep(0)
-    assert taken < 30
+    assert taken == 1
     free.set()
     assert await copying is None
     assert taken == 1000
+
+
+async def test_no_comment_comes_behind_the_end_or_into_an_event() -> None:
+    wire, free = Wire(), asyncio.Event()
+
+    async def send(message: Message) -> None:
+        await free.wait()
+        await wire.send(message)
+
+    stream = EventStream(send, HttpBinding(), "echo", 1000, 0.001)
+    copying = asyncio.create_task(stream.copy(read(*FRAMES)))
+    # Many comments come due while the first event waits for its client.
+    await asyncio.sleep(0.02)
+    free.set()
+    await copying
+    await asyncio.sleep(0.01)
+    assert wire.is_ended
+    assert wire.body.startswith(b"retry: 1000\nid: c.1\n")
+    assert COMMENT * 2 not in wire.body
 
 
 @given(st.one_of(st.none(), st.text(max_size=50), st.integers(-(2**63), 2**63 - 1)))
