@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from passerelle.core.errors import ConfigInvalid, PasserelleError
 from passerelle.core.ports import Clock
 from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.settings import AgentSettings, Settings
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_peers import make_peer_config
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer

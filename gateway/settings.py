@@ -6,7 +6,6 @@ nothing of files. A setting exists once the thing that it sets is built.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
@@ -16,6 +15,7 @@ from passerelle.channels.limits import Limits
 from passerelle.core.principal import Scope
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
 
@@ -30,63 +30,6 @@ LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
 Grant: TypeAlias = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
-
-
-class AgentAuth(Section):
-    """How the gateway shows itself to an agent."""
-
-    bearer_env: str = Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        description="Environment variable that holds the bearer token.",
-    )
-
-    def read_bearer(self, environ: Mapping[str, str]) -> Secret | None:
-        """The token, or None where the variable is not set or empty."""
-        value = environ.get(self.bearer_env, "").strip()
-        return Secret(value) if value else None
-
-
-class AgentTimeout(Section):
-    """How long an agent may take."""
-
-    connect: Duration = Field(
-        default=parse_duration("5s"),
-        json_schema_extra={"default": "5s"},
-        description="Until a connection stands.",
-    )
-    query: Duration = Field(
-        default=parse_duration("30s"),
-        json_schema_extra={"default": "30s"},
-        description="For the card and for questions about a task.",
-    )
-    total: Duration = Field(
-        default=parse_duration("30m"),
-        json_schema_extra={"default": "30m"},
-        description="Longest time that one run may take.",
-    )
-    idle: Duration = Field(
-        default=parse_duration("2m"),
-        json_schema_extra={"default": "2m"},
-        description="Longest silence in a stream before the agent is asked.",
-    )
-
-
-class AgentSettings(Section):
-    """An agent that the gateway serves at ``/agents/<name>``."""
-
-    name: Name = Field(description="Served at /agents/<name>.")
-    url: WebUrl = Field(description="Where its agent card is.")
-    card_path: str = Field(
-        default="/.well-known/agent-card.json",
-        pattern=r"^/[^\s?#]*$",
-        description="Path of the card below the URL.",
-    )
-    auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
-    allowed_origins: tuple[WebUrl, ...] = Field(
-        default=(), description="Origins beside the card's own that the card may send calls to."
-    )
-    timeout: AgentTimeout = Field(default=AgentTimeout())
-    tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
 
 
 class ClientSettings(Section):

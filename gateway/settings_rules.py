@@ -38,9 +38,8 @@ def find_contradictions(
     yield from _find_repeats("agents", (agent.name for agent in settings.agents))
     yield from _find_repeats("clients", (client.name for client in settings.clients))
     for index, agent in enumerate(settings.agents):
-        if agent.auth and agent.auth.read_bearer(environ) is None:
-            reason = f"the environment variable {agent.auth.bearer_env} is not set"
-            yield ("agents", index, "auth", "bearer_env"), reason
+        for path, reason in agent.auth.find_faults(environ) if agent.auth else ():
+            yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
     yield from _find_client_faults(settings)

@@ -27,6 +27,7 @@ from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.streams import EventStream
+from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc import check_key, require_scope
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Calls:
         require_scope(principal, SCOPES[method])
         incoming = visit.incoming
         asked = read_asked(incoming)
+        carry_on(asked, incoming.headers.get("authorization"))
         active = self.operations.extensions.activate(asked)
         call = Call(
             principal,

@@ -36,7 +36,7 @@ from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.peers.trace import TRACEPARENT
+from passerelle.gateway.peers.carried import TRACEPARENT
 from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
 
 if TYPE_CHECKING:

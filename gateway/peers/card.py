@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
@@ -24,7 +24,6 @@ class KnownCard:
 
     card: PeerCard
     interfaces: tuple[Interface, ...]
-    extensions: frozenset[str]
 
 
 def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> KnownCard:
@@ -51,7 +50,7 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
         protocol=first.protocol,
         lists=first.lists,
     )
-    return KnownCard(described, interfaces, _read_extensions(card))
+    return KnownCard(described, interfaces)
 
 
 def _choose_interfaces(
@@ -69,11 +68,6 @@ def _choose_interfaces(
     else:
         reason = f"none of {', '.join(kinds)} is offered"
     raise reject_card(config, "supportedInterfaces", reason)
-
-
-def _read_extensions(card: JsonObject) -> frozenset[str]:
-    declared = objects_at(object_at(card, "capabilities"), "extensions")
-    return frozenset(uri for one in declared if (uri := text_at(one, "uri")))
 
 
 def _reads_streaming(config: PeerConfig, card: JsonObject) -> bool:

@@ -14,12 +14,13 @@ from passerelle.core.errors import PeerUnavailable, RemoteError
 from passerelle.gateway.peers import exchange
 from passerelle.gateway.peers.card import KnownCard, read_card, reject_card
 from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.wire import Request
 
 if TYPE_CHECKING:
     from passerelle.core.ports import Clock
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.http_client import HttpClient
     from passerelle.gateway.peers.interface import Choice
-    from passerelle.gateway.peers.sessions import PeerSessions
 
 MAX_CARD_BYTES: Final = 1024 * 1024
 _DEFAULT_AGE_S: Final = 600
@@ -38,14 +39,14 @@ class CardCache:
     def __init__(
         self,
         config: PeerConfig,
-        sessions: PeerSessions,
+        client: HttpClient,
         clock: Clock,
         kinds: tuple[Choice, ...],
     ) -> None:
         """``kinds`` of interfaces can be spoken, the preferred one first."""
         self._config = config
         self._kinds = kinds
-        self._sessions = sessions
+        self._client = client
         self._clock = clock
         self._asking = asyncio.Lock()
         self._attempts = 0
@@ -90,16 +91,14 @@ class CardCache:
 
     async def _fetch(self) -> tuple[KnownCard, int]:
         config = self._config
-        headers = {**exchange.write_headers(config), "Accept": "application/json"}
+        headers = {"A2A-Version": "1.0", "Accept": "application/json"}
         if self._known is not None:
             headers.update(self._validators)
-        session = self._sessions.open(origin_of(config.url) or config.url)
+        origin = origin_of(config.url) or config.url
+        asked = Request("GET", config.card_url)
         try:
-            async with session.get(
-                config.card_url,
-                headers=headers,
-                timeout=exchange.limit_time(config, config.query_timeout_s),
-                allow_redirects=False,
+            async with self._client.request(
+                asked, origin, headers, config.query_timeout_s
             ) as response:
                 return await self._read(response), _read_age_s(response)
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from yarl import URL
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.peers.credential import Auth, is_writable
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.origin import origin_of
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 WELL_KNOWN_CARD: Final = "/.well-known/agent-card.json"
 
-_HEADER_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files: authorities in place of the system's, our certificate and its key."""
 
-class SecretText(Protocol):
-    """A secret that does not print itself; ``pydantic.SecretStr`` is one."""
-
-    def get_secret_value(self) -> str:
-        """The secret in the clear."""
-        ...
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,9 @@ class PeerConfig:
     name: str
     url: str
     card_path: str = WELL_KNOWN_CARD
-    bearer: SecretText | None = None
+    auth: Auth | None = None
+    forward_auth: bool = False
+    tls: Tls | None = None
     allowed_origins: frozenset[str] = frozenset()
     interfaces: tuple[Choice, ...] = PREFERENCE
     connect_timeout_s: float = 5.0
@@ -64,9 +65,8 @@ class PeerConfig:
             yield "url", "must not have a query or a fragment"
         if not self.card_path.startswith("/"):
             yield "card_path", "must begin with a slash"
-        if self.bearer and not _HEADER_VALUE.fullmatch(self.bearer.get_secret_value()):
-            # CR and LF would let a token write header lines of its own.
-            yield "auth", "the token is empty or has characters that a header cannot carry"
+        if self.auth is not None and not is_writable(self.auth):
+            yield "auth", "the secret is empty or has characters that a header cannot carry"
         for origin in self.allowed_origins:
             if origin_of(origin) is None:
                 yield "allowed_origins", f"{origin!r} is not an http or https origin"

@@ -10,11 +10,9 @@ from aiohttp.http_exceptions import ContentEncodingError
 
 from passerelle.core.peer import Malformed, Unknown, Unreached
 from passerelle.gateway.peers.sessions import MAX_HEADER_BYTES
-from passerelle.gateway.peers.trace import read_traceparent
 
 if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
-    from passerelle.gateway.peers.interface import Version
 
 # aiohttp holds up the loop with larger bodies that are given as bytes, and warns.
 _DIRECT_BODY_BYTES: Final = 1024 * 1024
@@ -26,18 +24,6 @@ class TooLong(Exception):
     def __init__(self, limit_bytes: int, head: bytes) -> None:
         super().__init__(f"a body over {limit_bytes} bytes")
         self.head = head
-
-
-def write_headers(config: PeerConfig, version: Version = "1.0") -> dict[str, str]:
-    """What every request to a peer carries; the credential is the configured one, never a caller's."""
-    # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
-    headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
-    if config.bearer is not None:
-        headers["Authorization"] = f"Bearer {config.bearer.get_secret_value()}"
-    traceparent = read_traceparent()
-    if traceparent is not None:
-        headers["traceparent"] = traceparent
-    return headers
 
 
 def wrap_body(content: bytes | None) -> bytes | BytesIO | None:

@@ -26,6 +26,7 @@ from passerelle.core.peer import (
 )
 from passerelle.gateway.peers import answers, exchange
 from passerelle.gateway.peers.call import STREAMS
+from passerelle.gateway.peers.http_client import write_version
 from passerelle.gateway.peers.sse import SseParser
 from passerelle.gateway.peers.wire import Reply
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.peers.call import Call
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.http_client import HttpClient
     from passerelle.gateway.peers.interface import Interface
-    from passerelle.gateway.peers.sessions import PeerSessions
     from passerelle.gateway.peers.wire import Wire
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
@@ -45,9 +46,9 @@ MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 class HttpTransport:
     """The calls of one peer in one form; see ``call.Transport``."""
 
-    def __init__(self, config: PeerConfig, sessions: PeerSessions, wire: Wire) -> None:
+    def __init__(self, config: PeerConfig, client: HttpClient, wire: Wire) -> None:
         self._config = config
-        self._sessions = sessions
+        self._client = client
         self._wire = wire
         self._ids = count(1)
 
@@ -81,7 +82,7 @@ class HttpTransport:
         self, interface: Interface, call: Call, call_id: int
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         request = self._wire.write(interface, call, call_id)
-        headers = exchange.write_headers(self._config, interface.version)
+        headers = write_version(interface.version, interface.extensions)
         if request.body is not None:
             headers["Content-Type"] = "application/json"
         if call.operation in STREAMS:
@@ -89,14 +90,8 @@ class HttpTransport:
             headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
         else:
             headers["Accept"] = "application/json"
-        session = self._sessions.open(interface.origin)
-        async with session.request(
-            request.method,
-            request.url,
-            data=exchange.wrap_body(request.body),
-            headers=headers,
-            timeout=exchange.limit_time(self._config, call.timeout_s),
-            allow_redirects=False,
+        async with self._client.request(
+            request, interface.origin, headers, call.timeout_s
         ) as response:
             yield response
 

@@ -6,10 +6,10 @@ to an address is judged by its origin alone: a card cannot send our credentials 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
-from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.gateway.peers.origin import origin_of
 
 if TYPE_CHECKING:
@@ -36,13 +36,17 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """Where and how a peer is called. ``tenant`` is sent as the card says it; ``origin`` is that of ``url``."""
+    """Where and how a peer is called. ``tenant`` is sent as the card says it; ``origin`` is that of ``url``.
+
+    ``extensions`` are those that the agent declares.
+    """
 
     binding: Binding
     version: Version
     url: str
     origin: str
     tenant: str | None = None
+    extensions: frozenset[str] = frozenset()
 
     @property
     def choice(self) -> Choice:
@@ -70,14 +74,16 @@ class Offer:
 
 def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
     """The interfaces of a card that are spoken here; calls may go to ``origins``."""
+    declared = objects_at(object_at(card, "capabilities"), "extensions")
+    extensions = frozenset(uri for one in declared if (uri := text_at(one, "uri")))
     usable: list[Interface] = []
     foreign: list[str] = []
     for interface in _list_all(card, origins):
         if interface.origin not in origins:
             foreign.append(interface.origin)
-        elif interface not in usable:
-            usable.append(interface)
-    return Offer(tuple(usable), tuple(dict.fromkeys(foreign)))
+        else:
+            usable.append(replace(interface, extensions=extensions))
+    return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
 
 
 def order(

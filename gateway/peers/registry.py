@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.gateway.peers.agent import AgentPeer
 from passerelle.gateway.peers.cards import CardCache
+from passerelle.gateway.peers.credential import ClientCredentials, Fixed, show_fixed
+from passerelle.gateway.peers.http_client import HttpClient
 from passerelle.gateway.peers.http_json import HttpJson
 from passerelle.gateway.peers.http_transport import HttpTransport
 from passerelle.gateway.peers.jsonrpc import JsonRpc
 from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.peers.tokens import TokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Clock
     from passerelle.gateway.peers.call import Transport
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.credential import Credential
     from passerelle.gateway.peers.interface import Choice
     from passerelle.gateway.peers.wire import Wire
 
@@ -86,11 +90,22 @@ _WIRES: Final[Mapping[Choice, Wire]] = {"JSONRPC/1.0": JsonRpc(), "HTTP+JSON/1.0
 
 
 def make_peer(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> AgentPeer:
-    """A peer with everything that carries calls to it."""
+    """A peer with everything that carries calls to it.
+
+    Raises:
+        ConfigInvalid: a certificate cannot be read.
+    """
+    client = HttpClient(config, sessions, _make_credential(config, sessions, clock))
     transports: dict[Choice, Transport] = {
-        kind: HttpTransport(config, sessions, wire) for kind, wire in _WIRES.items()
+        kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
     }
     kinds: tuple[Choice, ...] = tuple(
         kind for kind in config.interfaces if transports.get(kind) is not None
     )
-    return AgentPeer(config, CardCache(config, sessions, clock, kinds), transports, clock)
+    return AgentPeer(config, CardCache(config, client, clock, kinds), transports, clock)
+
+
+def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:
+    if isinstance(config.auth, ClientCredentials):
+        return TokenSource(config, config.auth, sessions, clock)
+    return Fixed(show_fixed(config.auth))

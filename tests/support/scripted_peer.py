@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ssl
 from collections import deque
 from collections.abc import Mapping
 from copy import deepcopy
@@ -62,6 +63,7 @@ class RecordedRequest:
     method: str
     params: JsonObject
     headers: Mapping[str, str]
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,13 @@ class ScriptedPeer:
     """
 
     def __init__(
-        self, name: str = "scripted", behaviours: Mapping[str, Script] = BEHAVIOURS
+        self,
+        name: str = "scripted",
+        behaviours: Mapping[str, Script] = BEHAVIOURS,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.name = name
+        self._tls = tls
         self.keeps_history = True
         self.lists = True
         self.on_cancel: CancelOutcome = "canceled"
@@ -128,7 +134,9 @@ class ScriptedPeer:
         app.router.add_post("/", self._serve_call)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
+        site = web.TCPSite(
+            self._runner, "127.0.0.1", self._port, reuse_address=True, ssl_context=self._tls
+        )
         await site.start()
         self._port = cast("tuple[str, int]", self._runner.addresses[0])[1]
         if not self.card:
@@ -151,6 +159,8 @@ class ScriptedPeer:
     @property
     def url(self) -> str:
         """Where its card is; also its origin. Known once it has been started."""
+        if self._tls is not None:
+            return f"https://localhost:{self._port}"
         return f"http://127.0.0.1:{self._port}"
 
     # ------------------------------------------------------------ what a test decides
@@ -248,7 +258,9 @@ class ScriptedPeer:
         call = cast("JsonObject", orjson.loads(await request.read()))
         method, params = str(call["method"]), cast("JsonObject", call.get("params", {}))
         headers = {name.lower(): value for name, value in request.headers.items()}
-        self.requests.append(RecordedRequest(method, deepcopy(params), headers))
+        self.requests.append(
+            RecordedRequest(method, deepcopy(params), headers, request.rel_url.raw_query_string)
+        )
         if self._answers:
             answer = self._answers.popleft()
             return web.Response(status=answer.status, body=answer.body, headers=answer.headers)

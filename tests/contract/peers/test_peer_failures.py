@@ -19,10 +19,11 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
+from passerelle.gateway.peers.carried import TRACEPARENT
 from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.credential import Bearer
 from passerelle.gateway.peers.registry import make_peer
 from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.trace import TRACEPARENT
 from passerelle.gateway.secret import Secret
 from tests.contract.peers.conftest import Clients, HandClock
 from tests.contract.peers.test_peer_suite import read_all, say, state_of, task_of, texts_of
@@ -227,7 +228,7 @@ async def test_wrong_token_is_refused_with_401_and_the_right_one_is_sent(
 ) -> None:
     scripted.bearer = "right"
     for token, kind in (("wrong", Refused), ("right", Answered)):
-        peer = clients.connect(PeerConfig("locked", scripted.url, bearer=Secret(token)))
+        peer = clients.connect(PeerConfig("locked", scripted.url, auth=Bearer(Secret(token))))
         assert isinstance(await peer.send(say("hello")), kind)
 
 

@@ -7,6 +7,7 @@ import pytest
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.core.peer import Answered, Unreached
 from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.credential import Bearer
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.secret import Secret
 from tests.contract.peers.conftest import HandClock
@@ -25,7 +26,7 @@ async def test_peers_are_found_by_name_and_others_are_not_found() -> None:
 
 
 async def test_reload_keeps_equal_peers_and_replaces_the_others() -> None:
-    same = PeerConfig("same", "http://a.example", bearer=Secret("one"))
+    same = PeerConfig("same", "http://a.example", auth=Bearer(Secret("one")))
     registry = PeerRegistry(
         [same, PeerConfig("moved", "http://b.example"), PeerConfig("gone", "http://c.example")],
         HandClock(),
@@ -34,13 +35,13 @@ async def test_reload_keeps_equal_peers_and_replaces_the_others() -> None:
     registry.replace(
         [
             PeerConfig("moved", "http://d.example"),
-            PeerConfig("same", "http://a.example", bearer=Secret("one")),
+            PeerConfig("same", "http://a.example", auth=Bearer(Secret("one"))),
         ]
     )
     assert registry.names == ("moved", "same")
     assert registry.find("same") is kept
     assert registry.find("moved") is not moved
-    registry.replace([PeerConfig("same", "http://a.example", bearer=Secret("two"))])
+    registry.replace([PeerConfig("same", "http://a.example", auth=Bearer(Secret("two")))])
     assert registry.find("same") is not kept
 
 

@@ -1,8 +1,15 @@
 """What an agent section of the configuration becomes for the peer client."""
 
-from passerelle.gateway.peers.config import PeerConfig
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.peers.config import PeerConfig, Tls
+from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings import AgentSettings
+from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 
 
@@ -18,6 +25,9 @@ def test_every_setting_of_an_agent_arrives() -> None:
             "url": "https://agents.example.com/echo/",
             "card_path": "/card.json",
             "auth": {"bearer_env": "ECHO_TOKEN"},
+            "forward_auth": True,
+            "tls": {"ca": "/etc/ca.pem", "cert": "/etc/us.pem"},
+            "interfaces": ["HTTP+JSON/1.0", "JSONRPC/1.0"],
             "allowed_origins": ["https://calls.example.com"],
             "timeout": {"connect": "1s", "query": "2s", "idle": "3s", "total": "1m"},
         }
@@ -28,10 +38,85 @@ def test_every_setting_of_an_agent_arrives() -> None:
         name="echo",
         url="https://agents.example.com/echo",
         card_path="/card.json",
-        bearer=Secret("t0p"),
+        auth=Bearer(Secret("t0p")),
+        forward_auth=True,
+        tls=Tls(ca="/etc/ca.pem", cert="/etc/us.pem"),
+        interfaces=("HTTP+JSON/1.0", "JSONRPC/1.0"),
         allowed_origins=frozenset({"https://calls.example.com"}),
         connect_timeout_s=1.0,
         query_timeout_s=2.0,
         idle_timeout_s=3.0,
         total_timeout_s=60.0,
     )
+
+
+@pytest.mark.parametrize(
+    ("auth", "made"),
+    [
+        ({"bearer_file": "FILE"}, Bearer(Secret("from file"))),
+        (
+            {"api_key": {"env": "KEY", "place": "query", "name": "key"}},
+            ApiKey("query", "key", Secret("k3y")),
+        ),
+        ({"api_key": {"file": "FILE"}}, ApiKey("header", "X-API-Key", Secret("from file"))),
+        ({"basic": {"user": "us", "env": "KEY"}}, Basic("us", Secret("k3y"))),
+        (
+            {
+                "oauth2": {
+                    "token_url": "https://id.example/token",
+                    "client_id": "us",
+                    "env": "KEY",
+                    "scopes": ["a", "b"],
+                    "audience": "them",
+                }
+            },
+            ClientCredentials("https://id.example/token", "us", Secret("k3y"), ("a", "b"), "them"),
+        ),
+    ],
+)
+def test_each_way_to_show_ourselves_is_made_from_its_section(
+    auth: JsonObject, made: Auth, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text(" from file\n")
+    text = str(auth).replace("FILE", str(tmp_path / "secret")).replace("'", '"')
+    agent = AgentSettings.model_validate_json(
+        f'{{"name": "echo", "url": "http://e.example", "auth": {text}}}'
+    )
+    assert make_peer_config(agent, {"KEY": "k3y"}).auth == made
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"auth": {}},
+        {"auth": {"bearer_env": "A", "bearer_file": "/b"}},
+        {"auth": {"api_key": {}}},
+        {"auth": {"api_key": {"env": "A", "file": "/b"}}},
+        {"auth": {"api_key": {"env": "A", "name": "X: y"}}},
+        {"auth": {"basic": {"user": "a:b", "env": "A"}}},
+        {"tls": {"key": "/k"}},
+        {"interfaces": []},
+        {"interfaces": ["SOAP/1.0"]},
+    ],
+)
+def test_section_that_cannot_hold_is_refused(section: JsonObject) -> None:
+    with pytest.raises(ValidationError):
+        AgentSettings.model_validate({"name": "echo", "url": "http://e.example", **section})
+
+
+@pytest.mark.parametrize(
+    ("auth", "path", "reason"),
+    [
+        ({"bearer_env": "NOPE"}, ("bearer_env",), "variable NOPE is not set"),
+        ({"bearer_file": "/no/such"}, ("bearer_file",), "cannot be read"),
+        ({"basic": {"user": "u", "env": "NOPE"}}, ("basic", "env"), "NOPE is not set"),
+    ],
+)
+def test_secret_that_is_not_there_is_named(
+    auth: JsonObject, path: tuple[str, ...], reason: str
+) -> None:
+    agent = AgentSettings.model_validate({"name": "e", "url": "http://e.example", "auth": auth})
+    assert agent.auth is not None
+    ((where, why),) = agent.auth.find_faults({})
+    assert where == path
+    assert reason in why

@@ -26,5 +26,5 @@ def test_defaults_stand_in_the_form_in_which_they_are_written() -> None:
 def test_shape_finds_names_through_lists_and_optional_sections() -> None:
     auth = Shape.root().descend(("agents", 3, "auth"))
     assert auth is not None
-    assert auth.names() == ("bearer_env",)
+    assert auth.names() == ("bearer_env", "bearer_file", "api_key", "basic", "oauth2")
     assert Shape.root().descend(("agents", 0, "nothing")) is None

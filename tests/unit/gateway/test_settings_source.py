@@ -86,9 +86,7 @@ channels: {{heartbeat: 5s}}
     assert agent.url == "http://127.0.0.1:9001"
     assert agent.timeout.total == Duration(1_800_000)
     assert agent.auth is not None
-    bearer = agent.auth.read_bearer({"ECHO_TOKEN": "t0p"})
-    assert bearer is not None
-    assert bearer.get_secret_value() == "t0p"
+    assert agent.auth.bearer_env == "ECHO_TOKEN"
     assert settings.channels.limits().idle_s == 15.0
 
 

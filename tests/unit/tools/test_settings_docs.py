@@ -1,12 +1,18 @@
 """The drawn list of settings has every setting, under its section, with its default."""
 
 from passerelle.gateway.settings import (
-    AgentAuth,
-    AgentSettings,
-    AgentTimeout,
     ChannelSettings,
     ClientSettings,
     Settings,
+)
+from passerelle.gateway.settings_agents import (
+    AgentAuth,
+    AgentSettings,
+    AgentTimeout,
+    AgentTls,
+    ApiKeyAuth,
+    BasicAuth,
+    OAuth2Auth,
 )
 from passerelle.gateway.settings_section import Section
 from tools.settings_docs import render_settings
@@ -15,6 +21,10 @@ SECTIONS: dict[str, type[Section]] = {
     "Top level": Settings,
     "`agents[]`": AgentSettings,
     "`agents[].auth`": AgentAuth,
+    "`agents[].auth.api_key`": ApiKeyAuth,
+    "`agents[].auth.basic`": BasicAuth,
+    "`agents[].auth.oauth2`": OAuth2Auth,
+    "`agents[].tls`": AgentTls,
     "`agents[].timeout`": AgentTimeout,
     "`clients[]`": ClientSettings,
     "`channels`": ChannelSettings,

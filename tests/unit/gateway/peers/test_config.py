@@ -8,6 +8,7 @@ import pytest
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.peers.config import PeerConfig
+from passerelle.gateway.peers.credential import ApiKey, Basic, Bearer, ClientCredentials
 from passerelle.gateway.peers.origin import origin_of
 from passerelle.gateway.secret import Secret
 
@@ -24,11 +25,16 @@ from passerelle.gateway.secret import Secret
         ({"url": "http://echo..example"}, "url"),
         ({"url": f"http://{'a' * 64}.example"}, "url"),
         ({"card_path": "card.json"}, "card_path"),
-        ({"bearer": Secret("two\r\nlines")}, "auth"),
-        ({"bearer": Secret("two\nlines")}, "auth"),
-        ({"bearer": Secret("")}, "auth"),
-        ({"bearer": Secret("é")}, "auth"),
-        ({"bearer": Secret(" padded")}, "auth"),
+        ({"auth": Bearer(Secret("two\r\nlines"))}, "auth"),
+        ({"auth": Bearer(Secret("two\nlines"))}, "auth"),
+        ({"auth": Bearer(Secret(""))}, "auth"),
+        ({"auth": ApiKey("header", "X-Key", Secret("two\nlines"))}, "auth"),
+        ({"auth": ApiKey("cookie", "key", Secret("a; admin=1"))}, "auth"),
+        ({"auth": Basic("user", Secret(""))}, "auth"),
+        ({"auth": ClientCredentials("https://t.example", "me", Secret(""))}, "auth"),
+        ({"interfaces": ()}, "interfaces"),
+        ({"auth": Bearer(Secret("é"))}, "auth"),
+        ({"auth": Bearer(Secret(" padded"))}, "auth"),
         ({"allowed_origins": frozenset({"elsewhere"})}, "allowed_origins"),
         ({"connect_timeout_s": 0}, "connect_timeout_s"),
         ({"total_timeout_s": -1.0}, "total_timeout_s"),
@@ -46,7 +52,7 @@ def test_value_that_cannot_be_used_is_refused_by_its_key(
 
 def test_refusal_does_not_show_the_token() -> None:
     with pytest.raises(ConfigInvalid) as caught:
-        PeerConfig("echo", "http://echo.example", bearer=Secret("hush\r\nhush"))
+        PeerConfig("echo", "http://echo.example", auth=Bearer(Secret("hush\r\nhush")))
     assert "hush" not in str(caught.value)
 
 

@@ -1,0 +1,118 @@
+"""The requests of one peer: its connections, its credential, what every request carries on."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.peers import exchange
+from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, read_traceparent
+from passerelle.gateway.peers.credential import HEADER_VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    import aiohttp
+
+    from passerelle.gateway.peers.config import PeerConfig, Tls
+    from passerelle.gateway.peers.credential import Credential, Shown
+    from passerelle.gateway.peers.interface import Version
+    from passerelle.gateway.peers.sessions import PeerSessions
+    from passerelle.gateway.peers.wire import Request
+
+_EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
+    "1.0": "A2A-Extensions",
+    "0.3": "X-A2A-Extensions",
+}
+
+
+class HttpClient:
+    """Makes the requests of one peer. They follow no redirect."""
+
+    def __init__(self, config: PeerConfig, sessions: PeerSessions, credential: Credential) -> None:
+        """Loads certificates.
+
+        Raises:
+            ConfigInvalid: one cannot be read.
+        """
+        self._config = config
+        self._sessions = sessions
+        self._credential = credential
+        self._tls: ssl.SSLContext | bool = (
+            _make_tls(config.name, config.tls) if config.tls else True
+        )
+
+    @asynccontextmanager
+    async def request(
+        self,
+        request: Request,
+        origin: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
+        """The response to a request. One that was refused with 401 is made once more where that can help.
+
+        Raises:
+            aiohttp.ClientError, TimeoutError: see ``exchange.explain_failure``.
+            PeerUnavailable: no credential is to be had; nothing was sent.
+            Draining: no more requests are made.
+        """
+        for is_last in (False, True):
+            shown = await self._credential.show()
+            async with self._send(request, origin, headers, timeout_s, shown) as response:
+                refused = response.status == HTTPStatus.UNAUTHORIZED
+                if is_last or not refused or not self._credential.renew(shown):
+                    yield response
+                    return
+
+    def _send(
+        self,
+        request: Request,
+        origin: str,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        shown: Shown,
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        url = request.url
+        if shown.query:
+            url = f"{url}{'&' if '?' in url else '?'}{shown.query}"
+        carried = {**headers, **shown.headers}
+        own = AUTHORIZATION.get() if self._config.forward_auth else None
+        if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
+            carried["Authorization"] = own.get_secret_value()
+        traceparent = read_traceparent()
+        if traceparent is not None:
+            carried["traceparent"] = traceparent
+        return self._sessions.open(origin).request(
+            request.method,
+            url,
+            data=exchange.wrap_body(request.body),
+            headers=carried,
+            timeout=exchange.limit_time(self._config, timeout_s),
+            allow_redirects=False,
+            ssl=self._tls,
+        )
+
+
+def write_version(version: Version, declared: frozenset[str]) -> dict[str, str]:
+    """Headers that say the version, and those of the caller's extensions that the peer declares."""
+    # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
+    headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
+    wanted = EXTENSIONS.get() & declared
+    if wanted:
+        headers[_EXTENSIONS_HEADER[version]] = ", ".join(sorted(wanted))
+    return headers
+
+
+def _make_tls(name: str, tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.ca)
+        if tls.cert is not None:
+            context.load_cert_chain(tls.cert, tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigInvalid(f"agents.{name}.tls", str(error)) from None
+    return context

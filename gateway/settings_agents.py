@@ -1,0 +1,200 @@
+"""Settings of agents: where they are, how they are called, what they may cost us in time and load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.peers.interface import PREFERENCE, Choice
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_section import Name, Section, WebUrl
+
+Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Fault: TypeAlias = tuple[tuple[str, ...], str]
+
+
+def read_secret(variable: str | None, file: Path | None, environ: Mapping[str, str]) -> Secret:
+    """The secret of a variable, else of a file, without the white space around it.
+
+    Raises:
+        LookupError: there is none; the text says why.
+    """
+    if variable is not None:
+        value = environ.get(variable, "").strip()
+        if not value:
+            raise LookupError(f"the environment variable {variable} is not set")
+        return Secret(value)
+    if file is None:
+        raise LookupError("names no variable and no file")
+    try:
+        value = file.expanduser().read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise LookupError(f"{file} cannot be read: {error}") from None
+    if not value:
+        raise LookupError(f"{file} is empty")
+    return Secret(value)
+
+
+class SecretSection(Section):
+    """A secret that stands in a variable or in a file, and never in the configuration itself."""
+
+    env: Variable | None = Field(default=None, description="Environment variable that holds it.")
+    file: Path | None = Field(default=None, description="File that holds it.")
+
+    @model_validator(mode="after")
+    def _name_one(self) -> Self:
+        if (self.env is None) == (self.file is None):
+            raise ValueError("names either env or file")
+        return self
+
+    def read(self, environ: Mapping[str, str]) -> Secret:
+        """The secret.
+
+        Raises:
+            LookupError: there is none.
+        """
+        return read_secret(self.env, self.file, environ)
+
+
+class ApiKeyAuth(SecretSection):
+    """An API key, and where requests carry it."""
+
+    place: Literal["header", "query", "cookie"] = Field(
+        default="header", description="Where requests carry it."
+    )
+    name: str = Field(
+        default="X-API-Key",
+        pattern=r"^[A-Za-z0-9_.~-]{1,100}$",
+        description="Its name there.",
+    )
+
+
+class BasicAuth(SecretSection):
+    """HTTP basic authentication; the secret is the password."""
+
+    user: str = Field(pattern=r"^[^:\x00-\x1f\x7f]{1,200}$", description="User name.")
+
+
+class OAuth2Auth(SecretSection):
+    """OAuth2 client credentials; the secret is the client's."""
+
+    token_url: WebUrl = Field(description="Where tokens are asked for.")
+    client_id: str = Field(min_length=1, description="Who we are there.")
+    scopes: tuple[str, ...] = Field(default=(), description="Scopes to ask for.")
+    audience: str | None = Field(
+        default=None, description="Whom the token is for, where the server wants to know."
+    )
+
+
+class AgentAuth(Section):
+    """How the gateway shows itself to an agent: one way, by a secret in a variable or a file."""
+
+    bearer_env: Variable | None = Field(
+        default=None, description="Environment variable that holds the bearer token."
+    )
+    bearer_file: Path | None = Field(default=None, description="File that holds the bearer token.")
+    api_key: ApiKeyAuth | None = Field(default=None, description="An API key.")
+    basic: BasicAuth | None = Field(default=None, description="User and password.")
+    oauth2: OAuth2Auth | None = Field(default=None, description="OAuth2 client credentials.")
+
+    @model_validator(mode="after")
+    def _name_one(self) -> Self:
+        ways = [way for way, value in self if value is not None]
+        if len(ways) != 1:
+            raise ValueError("names exactly one of " + ", ".join(type(self).model_fields))
+        return self
+
+    def find_faults(self, environ: Mapping[str, str]) -> Iterator[Fault]:
+        """Path and reason of a secret that is not there."""
+        for way in ("api_key", "basic", "oauth2"):
+            section: SecretSection | None = getattr(self, way)
+            if section is not None:
+                key = "env" if section.env else "file"
+                yield from _find_fault((way, key), section.env, section.file, environ)
+        if self.bearer_env or self.bearer_file:
+            key = "bearer_env" if self.bearer_env else "bearer_file"
+            yield from _find_fault((key,), self.bearer_env, self.bearer_file, environ)
+
+
+def _find_fault(
+    path: tuple[str, ...], variable: str | None, file: Path | None, environ: Mapping[str, str]
+) -> Iterator[Fault]:
+    try:
+        read_secret(variable, file, environ)
+    except LookupError as error:
+        yield path, str(error)
+
+
+class AgentTls(Section):
+    """What an `https` agent is checked against, and what we show it."""
+
+    ca: Path | None = Field(
+        default=None, description="Authorities to trust instead of the system's, as PEM."
+    )
+    cert: Path | None = Field(
+        default=None, description="Our certificate for mutual TLS, with its chain, as PEM."
+    )
+    key: Path | None = Field(default=None, description="Its key; absent: in the same file.")
+
+    @model_validator(mode="after")
+    def _need_cert(self) -> Self:
+        if self.key is not None and self.cert is None:
+            raise ValueError("has a key without its cert")
+        return self
+
+
+class AgentTimeout(Section):
+    """How long an agent may take."""
+
+    connect: Duration = Field(
+        default=parse_duration("5s"),
+        json_schema_extra={"default": "5s"},
+        description="Until a connection stands.",
+    )
+    query: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="For the card and for questions about a task.",
+    )
+    total: Duration = Field(
+        default=parse_duration("30m"),
+        json_schema_extra={"default": "30m"},
+        description="Longest time that one run may take.",
+    )
+    idle: Duration = Field(
+        default=parse_duration("2m"),
+        json_schema_extra={"default": "2m"},
+        description="Longest silence in a stream before the agent is asked.",
+    )
+
+
+class AgentSettings(Section):
+    """An agent that the gateway serves at ``/agents/<name>``."""
+
+    name: Name = Field(description="Served at /agents/<name>.")
+    url: WebUrl = Field(description="Where its agent card is.")
+    card_path: str = Field(
+        default="/.well-known/agent-card.json",
+        pattern=r"^/[^\s?#]*$",
+        description="Path of the card below the URL.",
+    )
+    auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
+    forward_auth: bool = Field(
+        default=False,
+        description="Sends the caller's own Authorization header on to the agent, where there is one.",
+    )
+    tls: AgentTls | None = Field(default=None, description="Own authorities, and mutual TLS.")
+    interfaces: tuple[Choice, ...] = Field(
+        default=PREFERENCE,
+        min_length=1,
+        description="Kinds of interfaces that may be used, the preferred one first.",
+    )
+    allowed_origins: tuple[WebUrl, ...] = Field(
+        default=(), description="Origins beside the card's own that the card may send calls to."
+    )
+    timeout: AgentTimeout = Field(default=AgentTimeout())
+    tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
