@@ -13,6 +13,7 @@ from passerelle.gateway.peers.http_client import HttpClient
 from passerelle.gateway.peers.http_json import HttpJson
 from passerelle.gateway.peers.http_transport import HttpTransport
 from passerelle.gateway.peers.jsonrpc import JsonRpc
+from passerelle.gateway.peers.legacy import LegacyHttpJson, LegacyJsonRpc
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.tokens import TokenSource
 
@@ -86,7 +87,12 @@ class PeerRegistry:
         await self._sessions.close()
 
 
-_WIRES: Final[Mapping[Choice, Wire]] = {"JSONRPC/1.0": JsonRpc(), "HTTP+JSON/1.0": HttpJson()}
+_WIRES: Final[Mapping[Choice, Wire]] = {
+    "JSONRPC/1.0": JsonRpc(),
+    "HTTP+JSON/1.0": HttpJson(),
+    "JSONRPC/0.3": LegacyJsonRpc(),
+    "HTTP+JSON/0.3": LegacyHttpJson(),
+}
 
 
 def make_peer(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> AgentPeer:

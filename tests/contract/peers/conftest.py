@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
@@ -70,14 +71,19 @@ def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
     return make
 
 
-@pytest.fixture(params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0"])
-async def peer(request: pytest.FixtureRequest, clients: Clients) -> AsyncGenerator[Peer, None]:
-    """Each agent that the suite runs on, the SDK's by kind of interface; a further transport is a parameter."""
-    if request.param == "scripted":
+@pytest.fixture(params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What the suite runs on: the scripted agent, and one of the SDK by kind of interface."""
+    return cast("str", request.param)
+
+
+@pytest.fixture
+async def peer(kind: str, clients: Clients) -> AsyncGenerator[Peer, None]:
+    if kind == "scripted":
         async with ScriptedPeer("scripted") as agent:
             yield clients.connect(PeerConfig("scripted", agent.url))
             await clients.close()
     else:
-        async with run_sdk_agent(request.param) as url:
+        async with run_sdk_agent(kind) as url:
             yield clients.connect(PeerConfig("sdk", url))
             await clients.close()
