@@ -22,6 +22,7 @@ from passerelle.core.errors import InvalidInput, MalformedBody
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Ref, Scope
 from passerelle.core.payloads import PAYLOADS, Payload
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +86,7 @@ class OpaquePayload:
 AnyPayload: TypeAlias = Payload | VendorPayload | OpaquePayload
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fact:
     """What was decided. ``frame`` is the A2A StreamResponse that callers of ``facade`` see, if they see any."""
 
@@ -96,7 +97,7 @@ class Fact:
     facade: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Event:
     """A fact with identity, time (RFC 3339 UTC with milliseconds, the producer's) and place in its stream.
 
@@ -122,7 +123,7 @@ class Event:
         return replace(self, sequence=sequence)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EncodedEvent:
     """An event as the store takes it. ``frame`` = offset, length of the A2A frame in ``body``."""
 
