@@ -3,105 +3,103 @@
 The card that we serve tells the truth about the gateway, not about the peer: our interfaces, what our
 edge asks for, what we can do. Everything else of the peer's card passes, fields that nobody here knows
 included. No string may still lead to the peer, except those that point at its documentation, icon and
-provider.
+provider and the names of its extensions, and these only where links are kept.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 import orjson
 
-from passerelle.a2a_mapping.members import as_list, objects_at, text_at
+from passerelle.a2a_mapping.extensions import PREFIX
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
+from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
+from passerelle.a2a_mapping.v0_3.cards import LEGACY_MEMBERS, lift_card
+from passerelle.a2a_mapping.version import SERVED
 from passerelle.core.json import Json, JsonObject
 
-EdgeAuth: TypeAlias = Literal["open", "bearer"]
 PROTOCOL_VERSION: Final = "1.0"
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
-"""What we serve, the preferred one first."""
+"""What every agent is served over, the preferred one first."""
 
 _POINTS_AT_PEER: Final = ("documentationUrl", "iconUrl", "provider")
-_REPLACED: Final = frozenset(
-    {
-        "supportedInterfaces",
-        "securitySchemes",
-        "securityRequirements",
-        "capabilities",
-        "signatures",
-        # Where a 0.3 card keeps its addresses and its auth.
-        "url",
-        "preferredTransport",
-        "additionalInterfaces",
-        "protocolVersion",
-        "security",
-        "supportsAuthenticatedExtendedCard",
-    }
-)
+_REPLACED: Final = LEGACY_MEMBERS | {
+    "supportedInterfaces",
+    "securitySchemes",
+    "securityRequirements",
+    "capabilities",
+    "signatures",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class ServedCard:
-    """A card as it goes out: its bytes, and the strong ETag that is made from them."""
+class Edge:
+    """What our edge is, the same on every card.
 
-    card: JsonObject
-    body: bytes
-    etag: str
-
-
-def rewrite_card(
-    card: JsonObject,
-    card_url: str,
-    base_url: str,
-    auth: EdgeAuth,
-    extensions: Sequence[JsonObject] = (),
-) -> ServedCard:
-    """The peer's 1.0 card as ours.
-
-    ``card_url`` is where the peer's card was read, ``base_url`` where this agent is served, without a
-    slash at the end. ``extensions`` are AgentExtension objects of ours; of the peer's own none is listed,
-    since none is forwarded.
+    ``schemes`` are SecurityScheme objects of 1.0 by name, any one of which is enough, and ``scopes`` what a caller
+    needs of them. ``grpc`` is ``host:port``; ``grpc_default`` is the agent that calls without a tenant reach, since
+    those of 0.3 have none. ``links``: whether what points at the peer on purpose stays.
     """
-    rest: JsonObject = {name: value for name, value in card.items() if name not in _REPLACED}
-    skills = [
-        {name: value for name, value in skill.items() if name != "securityRequirements"}
-        for skill in objects_at(card, "skills")
-    ]
+
+    schemes: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    scopes: tuple[str, ...] = ()
+    extensions: tuple[JsonObject, ...] = ()
+    push: bool = False
+    extended: bool = False
+    grpc: str | None = None
+    grpc_default: str | None = None
+    links: bool = True
+    versions: tuple[str, ...] = SERVED
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent is: ``card_url`` its own card, ``base_url`` our face of it, without a slash at the end."""
+
+    agent: str
+    card_url: str
+    base_url: str
+
+
+def rewrite_card(card: JsonObject, place: Place, edge: Edge) -> JsonObject:
+    """The peer's card, of 1.0 or 0.3, as ours in the form of 1.0, without signatures."""
+    lifted = lift_card(card)
+    rest: JsonObject = {name: value for name, value in lifted.items() if name not in _REPLACED}
     pointers: JsonObject = {name: rest.pop(name) for name in _POINTS_AT_PEER if name in rest}
-    cleaned = replace_origins(
-        {**rest, "skills": as_list(skills)}, list_origins(card, card_url), base_url
-    )
+    rest["skills"] = as_list(list(_clean_skills(lifted)))
+    origins = list_origins(card, place.card_url)
+    cleaned = replace_origins(rest, origins, place.base_url)
     served: JsonObject = {
         **(cleaned if isinstance(cleaned, dict) else {}),
-        **pointers,
-        "supportedInterfaces": list_interfaces(base_url),
+        **(pointers if edge.links else {}),
+        "supportedInterfaces": list_interfaces(place, edge),
         "capabilities": {
             "streaming": True,
-            "pushNotifications": False,
-            "extendedAgentCard": False,
-            "extensions": as_list(list(extensions)),
+            "pushNotifications": edge.push,
+            "extendedAgentCard": edge.extended,
+            "extensions": [*edge.extensions, *_pass_extensions(lifted, origins, place, edge)],
         },
-        **_demand(auth),
+        **_demand(edge),
     }
-    served["version"] = f"{text_at(card, 'version') or '0'}+{_hash(orjson.dumps(served))[:8]}"
-    return encode_card(served)
+    served["version"] = _mark_version(text_at(lifted, "version"), served)
+    return served
 
 
-def encode_card(card: JsonObject) -> ServedCard:
-    """The bytes of a card with their ETag."""
-    body = orjson.dumps(card)
-    return ServedCard(card, body, f'"{_hash(body)[:32]}"')
-
-
-def list_interfaces(base_url: str) -> list[Json]:
-    """Our interfaces under ``base_url``; many clients take the first one per binding."""
-    return [
-        {"url": base_url, "protocolBinding": binding, "protocolVersion": PROTOCOL_VERSION}
-        for binding in BINDINGS
-    ]
+def list_interfaces(place: Place, edge: Edge) -> list[Json]:
+    """Our interfaces of one agent. All of 1.0 stand before those of 0.3: clients take the first one per binding."""
+    listed: list[Json] = []
+    for version in sorted(edge.versions, reverse=True):
+        listed += [_describe(place.base_url, binding, version) for binding in BINDINGS]
+        # A call of 0.3 over gRPC cannot name its agent: there is no tenant in it.
+        if edge.grpc and (version != LEGACY or place.agent == edge.grpc_default):
+            tenant: JsonObject = {} if version == LEGACY else {"tenant": place.agent}
+            listed.append({**_describe(edge.grpc, "GRPC", version), **tenant})
+    return listed
 
 
 def list_origins(card: JsonObject, card_url: str) -> set[str]:
@@ -109,17 +107,52 @@ def list_origins(card: JsonObject, card_url: str) -> set[str]:
     urls = [card_url, text_at(card, "url")]
     for name in ("supportedInterfaces", "additionalInterfaces"):
         urls += [text_at(interface, "url") for interface in objects_at(card, name)]
-    return {origin for origin in map(read_origin, urls) if origin is not None}
+    # An address of gRPC has no scheme (A2A 1.0 section 8.3, as dialers expect it).
+    spelled = (url if "://" in url else f"grpc://{url}" for url in urls if url)
+    return {origin for origin in map(read_origin, spelled) if origin is not None}
 
 
-def _demand(auth: EdgeAuth) -> JsonObject:
-    if auth == "open":
-        return {}
-    return {
-        "securitySchemes": {"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}},
-        "securityRequirements": [{"schemes": {"bearer": {"list": []}}}],
-    }
-
-
-def _hash(body: bytes) -> str:
+def hash_bytes(body: bytes) -> str:
+    """The SHA-256 of a card's bytes, in hex."""
     return hashlib.sha256(body).hexdigest()
+
+
+def _describe(url: str, binding: str, version: str) -> JsonObject:
+    return {"url": url, "protocolBinding": binding, "protocolVersion": version}
+
+
+def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
+    """Whom a skill asks for credentials is said by our edge, the same for all of them."""
+    for skill in objects_at(card, "skills"):
+        yield {name: value for name, value in skill.items() if name != "securityRequirements"}
+
+
+def _pass_extensions(
+    card: JsonObject, origins: set[str], place: Place, edge: Edge
+) -> Iterator[JsonObject]:
+    """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here."""
+    for extension in objects_at(object_at(card, "capabilities"), "extensions"):
+        uri = text_at(extension, "uri")
+        cleaned = replace_origins(extension, origins, place.base_url)
+        if not uri or uri.startswith(PREFIX) or not isinstance(cleaned, dict):
+            continue
+        if cleaned["uri"] == uri or edge.links:
+            # A name is no address: another one would be another extension.
+            yield {**cleaned, "uri": uri}
+
+
+def _demand(edge: Edge) -> JsonObject:
+    if not edge.schemes:
+        return {}
+    # Scopes are named for every kind of scheme: a requirement that is empty inside would be dropped by verifiers that
+    # drop all empty values, and a signature over the card would not hold for them.
+    requirements: list[Json] = [
+        {"schemes": {name: {"list": [*edge.scopes]}}} for name in edge.schemes
+    ]
+    return {"securitySchemes": {**edge.schemes}, "securityRequirements": requirements}
+
+
+def _mark_version(version: str, served: JsonObject) -> str:
+    """The peer's version with a suffix of our hash, as build metadata (semver section 10)."""
+    separator = "." if "+" in version else "+"
+    return f"{version or '0'}{separator}{hash_bytes(orjson.dumps(served))[:8]}"

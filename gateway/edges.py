@@ -13,6 +13,7 @@ from starlette.routing import WebSocketRoute
 
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
+from passerelle.gateway.a2a.cards import make_card_options
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
@@ -72,9 +73,7 @@ def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticato
             SystemClock(),
             SystemIds(),
         ),
-        FaceSettings(
-            auth="open" if settings.auth == "open" else "bearer", public_url=settings.public_url
-        ),
+        FaceSettings(make_card_options(settings, gateway.signer), settings.public_url),
     )
     endpoint = _make_endpoint(gateway, settings, authenticator)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)

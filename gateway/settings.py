@@ -99,6 +99,16 @@ class Settings(Section):
     public_url: WebUrl | None = Field(
         default=None, description="How callers reach the gateway; it stands on agent cards."
     )
+    card_shape: Literal["merged", "v1"] | None = Field(
+        default=None,
+        description="Cards for readers that name no version: `merged` has the addresses of 0.3 too, `v1` is pure. "
+        "Absent: `merged`, or `v1` where cards are signed.",
+    )
+    card_links: Literal["keep", "drop"] = Field(
+        default="keep",
+        description="Documentation, icon and provider of an agent, and extensions named by its address: on our card, "
+        "or left out so that nothing leads to the agent.",
+    )
     redis_url: Secret | None = Field(
         default=None,
         description="redis://, rediss:// or unix:// of a server or cluster; absent: embedded engine.",

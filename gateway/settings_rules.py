@@ -54,6 +54,8 @@ def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     if signing.signs_cards and settings.public_url is None:
         # Without it the caller's Host would stand on a card that bears our signature.
         yield ("public_url",), "is wanted where cards are signed"
+    if signing.signs_cards and settings.card_shape == "merged":
+        yield ("card_shape",), "merged cannot be signed: strict readers would find no signature"
 
 
 def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -7,32 +7,48 @@ from email.utils import formatdate, parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.cards import rewrite_card
-from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
+import orjson
+import structlog
+
+from passerelle.a2a_mapping.card_payload import render_payload
+from passerelle.a2a_mapping.card_shapes import Shape, choose_shape, shape_card
+from passerelle.a2a_mapping.cards import hash_bytes, rewrite_card
+from passerelle.core.errors import InvalidInput
+from passerelle.gateway.a2a.edge import KEY_EDGE, make_edge
 from passerelle.gateway.a2a.reply import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.a2a_mapping.cards import EdgeAuth
-    from passerelle.core.json import JsonObject
+    from passerelle.a2a_mapping.cards import Edge, Place
+    from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports import Clock
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.signing.signer import Signer
 
 CACHE_CONTROL: Final = "public, max-age=300, stale-while-revalidate=60"
-EXTENSIONS: Final[tuple[JsonObject, ...]] = (
-    {
-        "uri": PERMISSION,
-        "description": "An open decision on a waiting task, and the typed answer to it.",
-        "required": False,
-    },
-    {
-        "uri": RESUME,
-        "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
-        "required": False,
-        "params": {"cursor": "sse-id"},
-    },
-)
+
+
+@dataclass(frozen=True, slots=True)
+class CardOptions:
+    """What stands on our cards, the shape for readers that name no version, and who signs them."""
+
+    edge: Edge = KEY_EDGE
+    shape: Shape = "merged"
+    signer: Signer | None = None
+
+    def compose(self, card: JsonObject, place: Place) -> JsonObject:
+        """A peer's card as ours, in the form of 1.0, signed where cards are."""
+        return sign_card(rewrite_card(card, place, self.edge), self.signer)
+
+
+def make_card_options(settings: Settings, signer: Signer | None) -> CardOptions:
+    """The options of the settings; only a card of one version can be signed for strict readers."""
+    signs = signer if settings.signing.signs_cards else None
+    return CardOptions(
+        make_edge(settings), settings.card_shape or ("v1" if signs else "merged"), signs
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,35 +58,51 @@ class _Kept:
     sha256: str
     base_url: str
     since_s: int
-    reply: Reply
+    replies: Mapping[Shape, Reply]
 
 
 class Cards:
     """Renders cards, and keeps the last one of each agent."""
 
-    def __init__(self, auth: EdgeAuth, clock: Clock) -> None:
-        self._auth: EdgeAuth = auth
+    def __init__(self, options: CardOptions, clock: Clock) -> None:
+        self._options = options
         self._clock = clock
         self._kept: dict[str, _Kept] = {}
 
-    def render(self, agent: str, peer: PeerCard, card_url: str, base_url: str) -> Reply:
-        """The whole answer for a card that was read at ``card_url`` and is served at ``base_url``."""
-        kept = self._kept.get(agent)
-        if kept is not None and (kept.sha256, kept.base_url) == (peer.sha256, base_url):
-            return kept.reply
-        # The host that a caller names changes the bytes, but not when the card changed.
-        same = kept is not None and kept.sha256 == peer.sha256
-        since_s = kept.since_s if kept is not None and same else self._clock.now_ms() // 1000
-        served = rewrite_card(peer.card, card_url, base_url, self._auth, EXTENSIONS)
-        headers = {
-            "etag": served.etag,
-            "last-modified": formatdate(since_s, usegmt=True),
-            "cache-control": CACHE_CONTROL,
-            "vary": "A2A-Version",
+    def render(self, peer: PeerCard, place: Place, version: str | None) -> Reply:
+        """The whole answer for a card; ``version`` is what the reader said in ``A2A-Version``."""
+        kept = self._kept.get(place.agent)
+        if kept is None or (kept.sha256, kept.base_url) != (peer.sha256, place.base_url):
+            # The host that a caller names changes the bytes, but not when the card changed.
+            same = kept is not None and kept.sha256 == peer.sha256
+            since_s = kept.since_s if kept is not None and same else self._clock.now_ms() // 1000
+            kept = self._kept[place.agent] = self._make(peer, place, since_s)
+        return kept.replies[choose_shape(version, self._options.shape)]
+
+    def _make(self, peer: PeerCard, place: Place, since_s: int) -> _Kept:
+        card = self._options.compose(peer.card, place)
+        shapes: tuple[Shape, ...] = ("v1", "v0.3", "merged")
+        replies: dict[Shape, Reply] = {
+            shape: _answer(shape_card(card, shape), since_s) for shape in shapes
         }
-        reply = Reply(HTTPStatus.OK, served.body, headers=headers)
-        self._kept[agent] = _Kept(peer.sha256, base_url, since_s, reply)
-        return reply
+        return _Kept(peer.sha256, place.base_url, since_s, replies)
+
+
+def sign_card(card: JsonObject, signer: Signer | None) -> JsonObject:
+    """A 1.0 card with one signature for each key that signs (A2A 1.0 section 8.4)."""
+    if signer is None:
+        return card
+    try:
+        payload = render_payload(card)
+    except InvalidInput as error:
+        # The peer wrote something that has no canonical form. Its card is of more use than none.
+        name = str(card.get("name"))
+        structlog.get_logger().warning("card.unsigned", agent=name, reason=error.reason)
+        return card
+    signatures: list[Json] = [
+        {"protected": made.protected, "signature": made.signature} for made in signer.sign(payload)
+    ]
+    return {**card, "signatures": signatures}
 
 
 def shorten(reply: Reply, request: Mapping[str, str]) -> Reply:
@@ -84,6 +116,17 @@ def shorten(reply: Reply, request: Mapping[str, str]) -> Reply:
     if not same:
         return reply
     return replace(reply, status=HTTPStatus.NOT_MODIFIED, body=b"", media_type=None)
+
+
+def _answer(card: JsonObject, since_s: int) -> Reply:
+    body = orjson.dumps(card)
+    headers = {
+        "etag": f'"{hash_bytes(body)[:32]}"',
+        "last-modified": formatdate(since_s, usegmt=True),
+        "cache-control": CACHE_CONTROL,
+        "vary": "A2A-Version",
+    }
+    return Reply(HTTPStatus.OK, body, headers=headers)
 
 
 def _is_unchanged(modified: str, since: str | None) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.a2a_mapping.errors import ExtensionRequired
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.gateway.a2a.cards import EXTENSIONS
+from passerelle.gateway.a2a.edge import EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,11 +7,13 @@ order: path, caller, agent, then what ``calls`` judges. What is unknown and what
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from passerelle.a2a_mapping.cards import Place
+from passerelle.a2a_mapping.version import HEADER
 from passerelle.core.errors import (
     PasserelleError,
     Unauthenticated,
@@ -24,7 +26,7 @@ from passerelle.gateway.a2a.bindings import (
     refuse_verb,
 )
 from passerelle.gateway.a2a.calls import NO_OPERATION, Calls, Visit
-from passerelle.gateway.a2a.cards import Cards, shorten
+from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
 from passerelle.gateway.a2a.extensions import Extensions
 from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
@@ -38,7 +40,6 @@ from passerelle.gateway.auth.credentials import READER, CredentialReader, read_a
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from passerelle.a2a_mapping.cards import EdgeAuth
     from passerelle.core.commands import Authenticator
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
@@ -73,7 +74,7 @@ class Agents(Protocol):
 class FaceSettings:
     """``public_url``: how callers reach the gateway, without a slash at the end; None takes the request's host."""
 
-    auth: EdgeAuth = "bearer"
+    cards: CardOptions = field(default_factory=CardOptions)
     public_url: str | None = None
     body_limit_bytes: int = BODY_LIMIT_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
@@ -119,7 +120,12 @@ class Face:
             settings.body_limit_bytes,
             settings.keep_alive_s,
         )
-        self._cards = Cards(settings.auth, parts.clock)
+        edge = replace(
+            settings.cards.edge,
+            push=parts.push is not None,
+            extended=parts.extended_cards is not None,
+        )
+        self._cards = Cards(replace(settings.cards, edge=edge), parts.clock)
 
     @staticmethod
     def matches(scope: Scope) -> bool:
@@ -199,7 +205,9 @@ class Face:
         incoming, agent = visit.incoming, visit.agent
         peer = await self.parts.agents.find(agent).describe()
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
-        card = self._cards.render(agent, peer, self.parts.agents.card_url(agent), base_url)
+        place = Place(agent, self.parts.agents.card_url(agent), base_url)
+        version = incoming.headers.get(HEADER.lower()) or incoming.query.get(HEADER)
+        card = self._cards.render(peer, place, version)
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 

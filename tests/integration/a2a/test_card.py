@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from passerelle.gateway.a2a.cards import CardOptions
+from passerelle.gateway.a2a.edge import OPEN_EDGE
 from passerelle.gateway.a2a.face import FaceSettings
 from tests.integration.a2a.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -89,7 +91,7 @@ async def test_host_that_is_no_host_does_not_stand_on_a_card(rig: Rig, host: str
 
 
 async def test_public_url_stands_on_the_card(engine_server: Server, tmp_path: Path) -> None:
-    settings = FaceSettings(auth="open", public_url="https://agents.example.com/a2a")
+    settings = FaceSettings(CardOptions(OPEN_EDGE), "https://agents.example.com/a2a")
     async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:
         card = (await rig.http.get(CARD)).json()
     urls = {face["url"] for face in card["supportedInterfaces"]}

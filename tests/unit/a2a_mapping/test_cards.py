@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import orjson
 import pytest
 from a2a.types.a2a_pb2 import AgentCard
 from google.protobuf.json_format import ParseDict
@@ -10,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.cards import (
-    encode_card,
+    Edge,
+    Place,
     list_interfaces,
     list_origins,
     rewrite_card,
@@ -31,7 +31,7 @@ CARD: JsonObject = {
     "iconUrl": "http://peer.internal:9001/icon.png",
     "supportedInterfaces": [
         {
-            "url": "http://peer.internal:9001/grpc",
+            "url": "dial.internal:9002",
             "protocolBinding": "GRPC",
             "protocolVersion": "1.0",
         },
@@ -61,7 +61,11 @@ CARD: JsonObject = {
             "securityRequirements": [{"schemes": {"key": {"list": []}}}],
         }
     ],
-    "someday": {"home": "http://backup.internal/x", "keep": [1, {"a": None}]},
+    "someday": {
+        "home": "http://backup.internal/x",
+        "dial": "dial.internal:9002",
+        "keep": [1, {"a": None}],
+    },
     "url": "http://peer.internal:9001",
     "preferredTransport": "JSONRPC",
 }
@@ -72,19 +76,36 @@ def _without_pointers(card: JsonObject) -> JsonObject:
     return {name: value for name, value in card.items() if name not in pointers}
 
 
+EDGE = Edge(
+    schemes={"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}, scopes=("a2a:call",)
+)
+OPEN = Edge()
+PLACE = Place("echo", CARD_URL, BASE)
+
+
+def _without(*names: str) -> JsonObject:
+    return {key: value for key, value in CARD.items() if key not in names}
+
+
 def test_no_text_of_the_card_leads_to_the_peer() -> None:
-    card = rewrite_card(CARD, CARD_URL, BASE, "bearer").card
+    card = rewrite_card(CARD, PLACE, EDGE)
     assert not [text for text in list_texts(_without_pointers(card)) if "internal" in text.lower()]
 
 
 def test_documentation_icon_and_provider_stay_with_the_peer() -> None:
-    card = rewrite_card(CARD, CARD_URL, BASE, "open").card
+    card = rewrite_card(CARD, PLACE, OPEN)
     for name in ("documentationUrl", "iconUrl", "provider"):
         assert card[name] == CARD[name]
 
 
+def test_where_links_are_dropped_nothing_at_all_leads_to_the_peer() -> None:
+    card = rewrite_card(CARD, PLACE, Edge(links=False))
+    assert not {"documentationUrl", "iconUrl", "provider"} & set(card)
+    assert not [text for text in list_texts(card) if "internal" in text.lower()]
+
+
 def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
-    card = rewrite_card(CARD, CARD_URL, BASE, "open").card
+    card = rewrite_card(CARD, PLACE, Edge(versions=("1.0",)))
     assert card["supportedInterfaces"] == [
         {"url": BASE, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"},
         {"url": BASE, "protocolBinding": "HTTP+JSON", "protocolVersion": "1.0"},
@@ -92,58 +113,118 @@ def test_the_interfaces_are_ours_and_nothing_of_an_older_card_is_left() -> None:
     assert not {"url", "preferredTransport", "signatures"} & set(card)
 
 
+def test_every_interface_of_the_newer_version_stands_before_those_of_the_older() -> None:
+    edge = Edge(grpc="gateway.example:8443", grpc_default="echo", versions=("0.3", "1.0"))
+    listed = [
+        (entry["protocolBinding"], entry["protocolVersion"], entry["url"], entry.get("tenant"))
+        for entry in list_interfaces(PLACE, edge)
+        if isinstance(entry, dict)
+    ]
+    assert listed == [
+        ("JSONRPC", "1.0", BASE, None),
+        ("HTTP+JSON", "1.0", BASE, None),
+        ("GRPC", "1.0", "gateway.example:8443", "echo"),
+        ("JSONRPC", "0.3", BASE, None),
+        ("HTTP+JSON", "0.3", BASE, None),
+        ("GRPC", "0.3", "gateway.example:8443", None),
+    ]
+
+
+def test_older_grpc_reaches_the_default_agent_alone() -> None:
+    edge = Edge(grpc="gateway.example:8443", grpc_default="other", versions=("1.0", "0.3"))
+    grpc = [
+        entry["protocolVersion"]
+        for entry in list_interfaces(PLACE, edge)
+        if isinstance(entry, dict) and entry["protocolBinding"] == "GRPC"
+    ]
+    assert grpc == ["1.0"]
+
+
 def test_the_capabilities_are_the_gateways() -> None:
     extension: JsonObject = {"uri": PERMISSION, "required": False}
-    card = rewrite_card(CARD, CARD_URL, BASE, "open", [extension]).card
+    card = rewrite_card(CARD, PLACE, Edge(extensions=(extension,)))
     assert card["capabilities"] == {
         "streaming": True,
         "pushNotifications": False,
         "extendedAgentCard": False,
         "extensions": [extension],
     }
+    able = rewrite_card(CARD, PLACE, Edge(push=True, extended=True))["capabilities"]
+    assert isinstance(able, dict)
+    assert (able["pushNotifications"], able["extendedAgentCard"]) == (True, True)
+
+
+def test_extensions_of_the_peer_pass_and_ours_are_not_listed_twice() -> None:
+    theirs: JsonObject = {
+        "uri": "https://vendor.example/ext/trace",
+        "required": True,
+        "description": "see http://peer.internal:9001/ext",
+        "params": {"at": "http://backup.internal/x"},
+    }
+    named: JsonObject = {"uri": "http://peer.internal:9001/ext/own"}
+    chained: JsonObject = {"uri": PERMISSION}
+    nameless: JsonObject = {"description": "x"}
+    capabilities: JsonObject = {"extensions": [chained, theirs, nameless, named]}
+    card: JsonObject = {**CARD, "capabilities": capabilities}
+
+    def list_passed(edge: Edge) -> Json:
+        made = rewrite_card(card, PLACE, edge)["capabilities"]
+        assert isinstance(made, dict)
+        return made["extensions"]
+
+    passed: JsonObject = {**theirs, "description": f"see {BASE}", "params": {"at": BASE}}
+    assert list_passed(OPEN) == [passed, named]
+    assert list_passed(Edge(links=False)) == [passed]
 
 
 def test_the_card_asks_for_what_our_edge_asks_for() -> None:
-    opened = rewrite_card(CARD, CARD_URL, BASE, "open").card
+    opened = rewrite_card(CARD, PLACE, OPEN)
     assert not {"securitySchemes", "securityRequirements"} & set(opened)
-    closed = rewrite_card(CARD, CARD_URL, BASE, "bearer").card
-    assert closed["securitySchemes"] == {"bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}}}
-    assert closed["securityRequirements"] == [{"schemes": {"bearer": {"list": []}}}]
+    closed = rewrite_card(CARD, PLACE, EDGE)
+    assert closed["securitySchemes"] == EDGE.schemes
+    assert closed["securityRequirements"] == [{"schemes": {"bearer": {"list": ["a2a:call"]}}}]
+    assert closed["skills"] == [
+        {"id": "echo", "name": "Echo", "description": f"see {BASE}", "tags": []}
+    ]
+
+
+def test_any_one_of_several_schemes_is_enough() -> None:
+    both = Edge({"a": {"mtlsSecurityScheme": {}}, "b": {"mtlsSecurityScheme": {}}}, ("x",))
+    assert rewrite_card(CARD, PLACE, both)["securityRequirements"] == [
+        {"schemes": {"a": {"list": ["x"]}}},
+        {"schemes": {"b": {"list": ["x"]}}},
+    ]
 
 
 def test_what_nobody_knows_passes() -> None:
-    card = rewrite_card(CARD, CARD_URL, BASE, "open").card
-    assert card["someday"] == {"home": BASE, "keep": [1, {"a": None}]}
+    card = rewrite_card(CARD, PLACE, OPEN)
+    assert card["someday"] == {"home": BASE, "dial": BASE, "keep": [1, {"a": None}]}
 
 
 def test_the_sdk_reads_our_card() -> None:
-    served = rewrite_card(_without("someday"), CARD_URL, BASE, "bearer").card
+    served = rewrite_card(_without("someday"), PLACE, EDGE)
     card = ParseDict(served, AgentCard(), ignore_unknown_fields=False)
-    assert [item.protocol_binding for item in card.supported_interfaces] == ["JSONRPC", "HTTP+JSON"]
+    assert [item.protocol_binding for item in card.supported_interfaces[:2]] == [
+        "JSONRPC",
+        "HTTP+JSON",
+    ]
     assert "bearer" in card.security_requirements[0].schemes
 
 
-def _without(name: str) -> JsonObject:
-    return {key: value for key, value in CARD.items() if key != name}
-
-
-def test_the_version_and_the_etag_follow_the_content() -> None:
-    one = rewrite_card(CARD, CARD_URL, BASE, "open")
-    same = rewrite_card(CARD, CARD_URL, BASE, "open")
-    other = rewrite_card({**CARD, "name": "Other"}, CARD_URL, BASE, "open")
-    assert (one.etag, one.body) == (same.etag, same.body)
-    assert one.etag != other.etag
-    assert str(one.card["version"]).startswith("1.2+")
-    assert one.card["version"] != other.card["version"]
-    assert one.etag.startswith('"')
-    assert orjson.loads(one.body) == one.card
-    assert encode_card(one.card).etag == one.etag
+def test_the_version_follows_the_content() -> None:
+    one = rewrite_card(CARD, PLACE, OPEN)
+    assert one == rewrite_card(CARD, PLACE, OPEN)
+    other = rewrite_card({**CARD, "name": "Other"}, PLACE, OPEN)
+    assert str(one["version"]).startswith("1.2+")
+    assert one["version"] != other["version"]
+    again = rewrite_card({**CARD, "version": "1.2+build.5"}, PLACE, OPEN)
+    assert str(again["version"]).startswith("1.2+build.5.")
 
 
 def test_a_card_without_anything_can_be_served() -> None:
-    card = rewrite_card({}, CARD_URL, BASE, "open").card
+    card = rewrite_card({}, PLACE, OPEN)
     assert card["skills"] == []
-    assert card["supportedInterfaces"] == list_interfaces(BASE)
+    assert card["supportedInterfaces"] == list_interfaces(PLACE, OPEN)
 
 
 def test_a_default_port_may_be_written_or_not() -> None:
@@ -186,7 +267,9 @@ def test_names_of_members_are_replaced_too() -> None:
 
 @given(
     st.recursive(
-        st.sampled_from(["http://peer.internal:9001/a", "x http://backup.internal y", "z"])
+        st.sampled_from(
+            ["http://peer.internal:9001/a", "x http://backup.internal y", "dial.internal:9002", "z"]
+        )
         | st.none(),
         lambda below: (
             st.lists(below, max_size=3)
@@ -198,7 +281,7 @@ def test_names_of_members_are_replaced_too() -> None:
     )
 )
 def test_wherever_a_peer_writes_its_address_it_is_gone(value: Json) -> None:
-    card = rewrite_card({**CARD, "future": value}, CARD_URL, BASE, "open").card
+    card = rewrite_card({**CARD, "future": value}, PLACE, OPEN)
     assert not [text for text in list_texts(_without_pointers(card)) if "internal" in text.lower()]
 
 
@@ -206,4 +289,5 @@ def test_the_origins_of_a_peer_are_all_that_its_card_names() -> None:
     assert list_origins(CARD, CARD_URL) == {
         "http://peer.internal:9001",
         "http://backup.internal:80",
+        "grpc://dial.internal:9002",
     }

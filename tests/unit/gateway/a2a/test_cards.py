@@ -1,15 +1,36 @@
-"""When a card changed, and who has it already."""
+"""When a card changed, who has it already, and what is signed of it."""
 
 from dataclasses import dataclass, replace
 
+import orjson
 import pytest
+from a2a.client.card_resolver import parse_agent_card
+from a2a.utils.signing import InvalidSignaturesError, create_signature_verifier
+from jwt import PyJWK
+from structlog.testing import capture_logs
 
+from passerelle.a2a_mapping.cards import Edge, Place
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import PeerCard
-from passerelle.gateway.a2a.cards import Cards, shorten
+from passerelle.gateway.a2a.cards import CardOptions, Cards, make_card_options, shorten
+from passerelle.gateway.a2a.edge import KEY_EDGE, OPEN_EDGE
+from passerelle.gateway.a2a.reply import Reply
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.signing.keys import mint_signing_key, read_signing_key
+from passerelle.gateway.signing.signer import Signer
 
-CARD: JsonObject = {"name": "echo", "version": "1", "skills": []}
+CARD: JsonObject = {
+    "name": "echo",
+    "description": "Says it again.",
+    "version": "1",
+    "defaultInputModes": ["text/plain"],
+    "defaultOutputModes": ["text/plain"],
+    "skills": [{"id": "s", "name": "S", "description": "d", "tags": ["t"]}],
+}
 PEER = PeerCard({**CARD}, "sha-1", "http://peer:1/", streaming=True, protocol="a2a/1.0")
+KEY = read_signing_key(mint_signing_key("ES256"), "key")
+OLDER = read_signing_key(mint_signing_key("EdDSA"), "older")
+SIGNER = Signer((KEY, OLDER), "https://gateway.example/.well-known/jwks.json")
 
 
 @dataclass
@@ -22,22 +43,34 @@ class HandClock:
         return self.ms
 
 
+def place(host: str = "a") -> Place:
+    return Place("echo", "http://peer:1/card", f"http://{host}/agents/echo")
+
+
+def render(options: CardOptions, version: str | None = None, peer: PeerCard = PEER) -> Reply:
+    return Cards(options, HandClock()).render(peer, place(), version)
+
+
+def read(reply: Reply) -> JsonObject:
+    card: JsonObject = orjson.loads(reply.body)
+    return card
+
+
 def test_card_changed_when_the_card_of_the_peer_did_whatever_host_is_asked() -> None:
     clock = HandClock()
-    cards = Cards("open", clock)
+    cards = Cards(CardOptions(OPEN_EDGE), clock)
 
-    def render(peer: PeerCard, host: str) -> dict[str, str]:
-        reply = cards.render("echo", peer, "http://peer:1/card", f"http://{host}/agents/echo")
-        return dict(reply.headers)
+    def ask(peer: PeerCard, host: str) -> dict[str, str]:
+        return dict(cards.render(peer, place(host), None).headers)
 
-    first = render(PEER, "a")
+    first = ask(PEER, "a")
     assert first["last-modified"] == "Thu, 01 Jan 1970 00:16:40 GMT"
     clock.ms += 60_000
-    other = render(PEER, "b")
+    other = ask(PEER, "b")
     assert other["last-modified"] == first["last-modified"]
     assert other["etag"] != first["etag"]
-    assert render(PEER, "a") == first
-    changed = render(replace(PEER, card={**CARD, "version": "2"}, sha256="sha-2"), "a")
+    assert ask(PEER, "a") == first
+    changed = ask(replace(PEER, card={**CARD, "version": "2"}, sha256="sha-2"), "a")
     assert changed["last-modified"] == "Thu, 01 Jan 1970 00:17:40 GMT"
     assert changed["etag"] != first["etag"]
 
@@ -56,5 +89,61 @@ def test_card_changed_when_the_card_of_the_peer_did_whatever_host_is_asked() -> 
     ],
 )
 def test_caller_that_has_the_card_is_told_so(asked: dict[str, str], status: int) -> None:
-    reply = Cards("open", HandClock()).render("echo", PEER, "http://peer:1/card", "http://a")
-    assert shorten(reply, asked).status == status
+    assert shorten(render(CardOptions(OPEN_EDGE)), asked).status == status
+
+
+def test_each_version_has_its_shape_and_its_own_etag() -> None:
+    options = CardOptions(replace(KEY_EDGE, versions=("1.0", "0.3")))
+    newer, older, merged = (render(options, version) for version in ("1.0", "0.3", None))
+    assert len({reply.headers["etag"] for reply in (newer, older, merged)}) == 3
+    assert ("url" in read(newer), "supportedInterfaces" in read(newer)) == (False, True)
+    assert ("url" in read(older), "supportedInterfaces" in read(older)) == (True, False)
+    assert ("url" in read(merged), "supportedInterfaces" in read(merged)) == (True, True)
+    pure = CardOptions(options.edge, "v1")
+    assert render(pure).body == newer.body
+
+
+def _verify(body: bytes, *keys: PyJWK) -> None:
+    known = {key.key_id: key for key in keys}
+    # A key that is not known is one that verifies nothing.
+    verify = create_signature_verifier(
+        lambda kid, _jku: known.get(kid, next(iter(known.values()))), ["ES256", "EdDSA"]
+    )
+    verify(parse_agent_card(orjson.loads(body)))
+
+
+@pytest.mark.parametrize("key", [KEY, OLDER], ids=["newer", "older"])
+def test_sdk_verifies_our_card_with_either_key_while_keys_rotate(key: type) -> None:
+    signed = render(CardOptions(KEY_EDGE, "v1", SIGNER))
+    assert len(read(signed)["signatures"]) == 2  # type: ignore[arg-type]  # JSON
+    _verify(signed.body, PyJWK.from_dict(key.jwk))  # type: ignore[attr-defined]  # a signing key
+
+
+def test_signature_does_not_hold_for_a_card_that_was_changed() -> None:
+    signed = render(CardOptions(KEY_EDGE, "v1", SIGNER)).body
+    forged = signed.replace(b"http://a/agents/echo", b"http://b/agents/echo")
+    with pytest.raises(InvalidSignaturesError):
+        _verify(forged, PyJWK.from_dict(KEY.jwk))
+
+
+def test_same_card_has_the_same_bytes_on_every_instance() -> None:
+    options = CardOptions(KEY_EDGE, "v1", SIGNER)
+    assert render(options).body == render(options).body
+
+
+def test_card_that_has_no_canonical_form_is_served_without_a_signature() -> None:
+    odd = replace(PEER, card={**CARD, "future": 2**60})
+    with capture_logs() as logs:
+        assert "signatures" not in read(render(CardOptions(OPEN_EDGE, "v1", SIGNER), peer=odd))
+    assert [entry["event"] for entry in logs] == ["card.unsigned"]
+
+
+def test_options_follow_the_settings() -> None:
+    plain = make_card_options(Settings(), SIGNER)
+    assert (plain.shape, plain.signer, plain.edge.links) == ("merged", None, True)
+    assert set(plain.edge.schemes) == {"bearer", "apiKey"}
+    signing = {"keys": [{"file": "k.pem"}]}
+    signed = make_card_options(Settings.model_validate({"signing": signing}), SIGNER)
+    assert (signed.shape, signed.signer) == ("v1", SIGNER)
+    opened = make_card_options(Settings(auth="open", card_links="drop", card_shape="v1"), None)
+    assert (opened.shape, opened.edge) == ("v1", Edge(extensions=OPEN_EDGE.extensions, links=False))

@@ -1,0 +1,139 @@
+"""What is signed of a card: its canonical bytes (A2A 1.0 section 8.4.1).
+
+Default values are left out, except those of required fields and of optional fields that were set: so the same bytes
+come out of a card that went through a parser and of the one that was written. Members that nobody here knows stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from passerelle.core.canonical import canonicalize
+from passerelle.core.json import Json, JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A message of the protocol: which of its fields may be left out when empty, and what its messages are.
+
+    ``implicit`` fields have no presence: empty is as good as absent. ``messages`` are fields that hold a message, or
+    a list or a map of them. Every other known field is required, or tells by its presence that it was set.
+    """
+
+    implicit: frozenset[str] = frozenset()
+    messages: Mapping[str, Kind] = field(default_factory=dict[str, "Kind"])
+    maps: frozenset[str] = frozenset()
+    """Those of ``messages`` whose keys are names of the author."""
+
+
+_STRINGS: Final = Kind(frozenset({"list"}))
+_REQUIREMENT: Final = Kind(frozenset({"schemes"}), {"schemes": _STRINGS}, frozenset({"schemes"}))
+_FLOWS: Final = Kind(
+    messages={
+        "authorizationCode": Kind(frozenset({"refreshUrl", "pkceRequired"})),
+        "clientCredentials": Kind(frozenset({"refreshUrl"})),
+        "implicit": Kind(frozenset({"authorizationUrl", "refreshUrl", "scopes"})),
+        "password": Kind(frozenset({"tokenUrl", "refreshUrl", "scopes"})),
+        "deviceCode": Kind(frozenset({"refreshUrl"})),
+    }
+)
+_SCHEME: Final = Kind(
+    messages={
+        "apiKeySecurityScheme": Kind(frozenset({"description"})),
+        "httpAuthSecurityScheme": Kind(frozenset({"description", "bearerFormat"})),
+        "oauth2SecurityScheme": Kind(
+            frozenset({"description", "oauth2MetadataUrl"}), {"flows": _FLOWS}
+        ),
+        "openIdConnectSecurityScheme": Kind(frozenset({"description"})),
+        "mtlsSecurityScheme": Kind(frozenset({"description"})),
+    }
+)
+_CAPABILITIES: Final = Kind(
+    frozenset({"extensions"}),
+    {"extensions": Kind(frozenset({"uri", "description", "required"}))},
+)
+_SKILL: Final = Kind(
+    frozenset({"examples", "inputModes", "outputModes", "securityRequirements"}),
+    {"securityRequirements": _REQUIREMENT},
+)
+CARD: Final = Kind(
+    frozenset({"securitySchemes", "securityRequirements", "signatures"}),
+    {
+        "supportedInterfaces": Kind(frozenset({"tenant"})),
+        "provider": Kind(),
+        "capabilities": _CAPABILITIES,
+        "securitySchemes": _SCHEME,
+        "securityRequirements": _REQUIREMENT,
+        "skills": _SKILL,
+    },
+    frozenset({"securitySchemes"}),
+)
+"""AgentCard, down to its last message; free objects (``params``) are taken as they are."""
+
+
+def render_payload(card: JsonObject) -> bytes:
+    """The bytes that a signature of a 1.0 card covers.
+
+    Raises:
+        InvalidInput: the card has no canonical form: a whole number beyond 2^53, say.
+    """
+    return canonicalize(_prune(_without_signatures(card), CARD))
+
+
+def list_payloads(card: JsonObject) -> list[bytes]:
+    """What a signature of somebody else's card may cover, as it was received, in the order in which to try.
+
+    The form of the specification; the card as it stands, which is what 0.3 signed; and the form without any empty
+    value, which is what the Python SDK signs (1.3: required fields are dropped too when they are empty). Each covers
+    everything that the card says.
+
+    Raises:
+        InvalidInput: the card has no canonical form.
+    """
+    bare = _without_signatures(card)
+    pruned = _prune(bare, CARD)
+    forms: list[Json] = [pruned, bare, _drop_empty(pruned)]
+    return list(dict.fromkeys(canonicalize(form) for form in forms))
+
+
+def _without_signatures(card: JsonObject) -> JsonObject:
+    return {name: value for name, value in card.items() if name != "signatures"}
+
+
+def _prune(message: JsonObject, kind: Kind) -> JsonObject:
+    kept: JsonObject = {}
+    for name, value in message.items():
+        below = kind.messages.get(name)
+        pruned = value if below is None else _prune_member(value, below, name in kind.maps)
+        if pruned is None or (name in kind.implicit and not pruned):
+            continue
+        kept[name] = pruned
+    return kept
+
+
+def _prune_member(value: Json, kind: Kind, is_map: bool) -> Json:  # noqa: FBT001  data of the table
+    match value:
+        case list():
+            return [_prune_member(item, kind, is_map=False) for item in value]
+        case dict() if is_map:
+            return {name: _prune_member(item, kind, is_map=False) for name, item in value.items()}
+        case dict():
+            return _prune(value, kind)
+        case _:
+            return value
+
+
+def _drop_empty(value: Json) -> Json:
+    match value:
+        case dict():
+            members = {name: _drop_empty(member) for name, member in value.items()}
+            return {name: member for name, member in members.items() if member is not None} or None
+        case list():
+            items = [_drop_empty(item) for item in value]
+            return [item for item in items if item is not None] or None
+        case "":
+            return None
+        case _:
+            return value
