@@ -155,6 +155,10 @@ _PASSED_ON: Final = {
 }
 
 
+_AS_TASKS: Final = frozenset({"task", "push config"})
+"""A2A has no error of its own for a config that is not there."""
+
+
 def classify_native(native_code: int) -> ErrorKind:
     """What a peer's JSON-RPC code is to our caller; an internal error or an unknown code is no A2A answer."""
     return _PASSED_ON.get(native_code, ErrorKind.INVALID_AGENT_RESPONSE)
@@ -164,6 +168,6 @@ def classify(error: errors.PasserelleError) -> ErrorKind:
     """The kind that ``error`` shows as; a class that is not in the table shows as its nearest ancestor."""
     if isinstance(error, errors.PeerRefused):
         return classify_native(error.native_code)
-    if isinstance(error, errors.NotFound) and error.kind == "task":
+    if isinstance(error, errors.NotFound) and error.kind in _AS_TASKS:
         return ErrorKind.TASK_NOT_FOUND
     return next(KINDS[ancestor] for ancestor in type(error).__mro__ if ancestor in KINDS)

@@ -17,29 +17,31 @@ _TEXT_LIMIT: Final = 1024
 _WHOLE: Final = re.compile(r"-?[0-9]{1,11}", re.ASCII)
 
 
-def read_text(holder: JsonObject, name: str, path: str = "") -> str | None:
+def read_text(
+    holder: JsonObject, name: str, path: str = "", *, limit: int = _TEXT_LIMIT
+) -> str | None:
     """A text, or None when it is absent, null or empty.
 
     Raises:
-        InvalidInput: not a text, or longer than 1024 characters.
+        InvalidInput: not a text, or longer than ``limit`` characters.
     """
     value = holder.get(name)
     if value is None or value == "":
         return None
     if not isinstance(value, str):
         raise InvalidInput(path + name, "must be a text")
-    if len(value) > _TEXT_LIMIT:
-        raise InvalidInput(path + name, f"is longer than {_TEXT_LIMIT} characters")
+    if len(value) > limit:
+        raise InvalidInput(path + name, f"is longer than {limit} characters")
     return value
 
 
-def require_text(holder: JsonObject, name: str, path: str = "") -> str:
+def require_text(holder: JsonObject, name: str, path: str = "", *, limit: int = _TEXT_LIMIT) -> str:
     """A text that must be there.
 
     Raises:
         InvalidInput: absent, empty, not a text or too long.
     """
-    value = read_text(holder, name, path)
+    value = read_text(holder, name, path, limit=limit)
     if value is None:
         raise InvalidInput(path + name, "is required")
     return value

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.credentials import Credentials
     from passerelle.core.ids import FacadeTaskId
     from passerelle.core.principal import Principal
+    from passerelle.core.push import PushConfig
 
 TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
 Wait: TypeAlias = Literal["stream", "unary", "none"]
@@ -40,6 +41,8 @@ class SubmitTurn:
     session_id: str | None = None
     params: JsonObject | None = None
     traceparent: str | None = None
+    push: PushConfig | None = None
+    """Where to tell of the task, from its first event on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,34 @@ class RespondAction:
     comment: str | None = None
 
 
-Command: TypeAlias = SubmitTurn | CancelTask | RespondAction
+@dataclass(frozen=True, slots=True)
+class SetPushConfig:
+    """Tell of a task at a webhook; a config with the same id is replaced, and goes on where it was."""
+
+    task: str
+    config: PushConfig
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePushConfig:
+    """Tell there no more; a config that is not there is as good as deleted."""
+
+    task: str
+    config_id: str
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDelivery:
+    """Try a failing webhook again now, from what it has confirmed."""
+
+    delivery: str
+
+
+Command: TypeAlias = (
+    SubmitTurn | CancelTask | RespondAction | SetPushConfig | DeletePushConfig | RetryDelivery
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +145,42 @@ class ListActions:
     limit: int = 100
 
 
-Query: TypeAlias = GetTask | ListTasks | GetRecord | GetAction | ListActions
+@dataclass(frozen=True, slots=True)
+class GetPushConfig:
+    """One push config; ``config_id`` None means the only one there is."""
+
+    task: str
+    config_id: str | None
+    agent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListPushConfigs:
+    """The push configs of a task, by their ids."""
+
+    task: str
+    agent: str | None = None
+    page_size: int | None = None
+    page_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListDeliveries:
+    """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
+
+    limit: int = 100
+
+
+Query: TypeAlias = (
+    GetTask
+    | ListTasks
+    | GetRecord
+    | GetAction
+    | ListActions
+    | GetPushConfig
+    | ListPushConfigs
+    | ListDeliveries
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +212,34 @@ class ActionAnswered:
     decision: Decision
 
 
-Result: TypeAlias = TurnAccepted | CancelAccepted | ActionAnswered
+@dataclass(frozen=True, slots=True)
+class PushConfigSet:
+    """The config is stored, in A2A form."""
+
+    config: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class PushConfigDeleted:
+    """The config is not there (any more)."""
+
+
+@record
+class DeliveryRetried:
+    """The webhook is tried again (``retried``), or there was nothing to be retried (``live``)."""
+
+    delivery: str
+    outcome: Literal["retried", "live"]
+
+
+Result: TypeAlias = (
+    TurnAccepted
+    | CancelAccepted
+    | ActionAnswered
+    | PushConfigSet
+    | PushConfigDeleted
+    | DeliveryRetried
+)
 
 
 class Authenticator(Protocol):

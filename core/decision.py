@@ -95,6 +95,11 @@ class Decision:
         """The events so far, with provisional sequences."""
         return tuple(self._events)
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether there is neither a fact nor a field to be written."""
+        return not self._events and not self._touched
+
     def introduce(self, ref: EntityRef) -> None:
         """Takes an entity that does not exist yet into the decision; the store checks that it still does not."""
         self._held[ref] = NOTHING
@@ -108,6 +113,10 @@ class Decision:
     def state(self, ref: EntityRef) -> Record | None:
         """The record as it stands after the facts so far."""
         return self._states.get(ref)
+
+    def fields(self, ref: EntityRef) -> Mapping[str, bytes]:
+        """The further fields of an entity's hash as they were read."""
+        return self._held[ref].fields
 
     def add(self, facts: Iterable[Fact]) -> None:
         """Folds further facts into every record that they change.

@@ -21,6 +21,7 @@ class Scope(StrEnum):
     CONNECT = "channels:connect"
     READ_APPROVALS = "approvals:read"
     DECIDE = "approvals:decide"
+    OPERATE = "runtime:operate"
 
 
 @dataclass(frozen=True, slots=True)

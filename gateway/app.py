@@ -35,6 +35,11 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 from passerelle.gateway.signing.signer import Signer, load_signer
+from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
+from passerelle.gateway.targets.deliveries import Deliveries
+from passerelle.gateway.targets.job import Means
+from passerelle.gateway.targets.sender import WebhookSender
+from passerelle.gateway.targets.webhooks import load_webhooks
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.settings import Settings
+    from passerelle.gateway.targets.webhooks import Webhooks
 
 BLOBS: Final = "blobs"
 _NEWS_S: Final = 0.05
@@ -130,16 +136,23 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             [make_peer_config(agent, os.environ) for agent in settings.agents], SystemClock()
         )
         stack.push_async_callback(peers.close)
-        service, duties = _compose(settings, store, hub, peers, outages)
+        webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
+        service, duties, deliveries = _compose(settings, store, hub, peers, outages, webhooks)
         await duties.start()
+        stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.drain)
         yield Gateway(service, store, hub, duties, peers, metrics, engine, signer)
 
 
 def _compose(
-    settings: Settings, store: Store, hub: Hub, peers: PeerRegistry, outages: Outages
-) -> tuple[Service, Duties]:
+    settings: Settings,
+    store: Store,
+    hub: Hub,
+    peers: PeerRegistry,
+    outages: Outages,
+    webhooks: Webhooks,
+) -> tuple[Service, Duties, Deliveries]:
     ids = SystemIds()
     tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
     policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
@@ -155,6 +168,9 @@ def _compose(
 
     async def drop(shard: Shard, row: DueRow) -> bool:
         return await duties.settling.drop_row(shard, row)
+
+    def wake(shard: Shard, within_s: float) -> None:
+        duties.due.wake(shard, within_s)
 
     def tell(shard: Shard, urgent: bool) -> None:  # noqa: FBT001  a callback of the write path
         if urgent:
@@ -174,6 +190,7 @@ def _compose(
             patience=Patience(),
             tally=outages.tally,
             news=tell,
+            webhooks=webhooks,
         )
     )
     deadlines = Deadlines(
@@ -182,6 +199,22 @@ def _compose(
         service.dispatch,
         service.inputs,
         drop=drop,
+    )
+    deliveries = Deliveries(
+        Means(
+            targets=store.targets,
+            due=store.due,
+            log=store.log,
+            sender=WebhookSender(SystemClock()),
+            clock=SystemClock(),
+            chance=lambda: ids.draw(32) / 2**32,
+            may_send=may_send,
+            drop=drop,
+            wake=wake,
+            logger=outages.log,
+            count=outages.metrics.count_delivery,
+        ),
+        service.dead_letters.kinds,
     )
     duties = make_duties(
         store,
@@ -197,12 +230,13 @@ def _compose(
                 "return": deadlines.on_return,
                 "cancel": deadlines.on_cancel,
                 "input": deadlines.on_input,
+                TARGET_ROW: deliveries.on_due,
             },
             count=lambda what, outcome: _count(outages.metrics, what, outcome),
         ),
         outages.log,
     )
-    return service, duties
+    return service, duties, deliveries
 
 
 def _count(metrics: Metrics, what: str, outcome: str) -> None:

@@ -15,6 +15,7 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
 from passerelle.gateway.a2a.cards import make_card_options
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
@@ -72,6 +73,7 @@ def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticato
             gateway.metrics,
             SystemClock(),
             SystemIds(),
+            push=ServicePush(gateway.service),
         ),
         FaceSettings(make_card_options(settings, gateway.signer), settings.public_url),
     )

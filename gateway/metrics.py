@@ -55,6 +55,13 @@ class Metrics:
         self.channel_gaps: Final = Counter(
             "passerelle_channel_gaps", "Gaps that were announced.", ["why"], registry=registry
         )
+        self.deliveries: Final = Counter(
+            "passerelle_deliveries",
+            "Tries to deliver to webhooks, by how they were taken; `whole`: the state in place of events, "
+            "`put_off`: the breaker of the origin is open, `given_up`: a dead letter.",
+            ["kind", "outcome"],
+            registry=registry,
+        )
         self.runtime_errors: Final = Counter(
             "passerelle_runtime_errors",
             "Errors that nobody asked for: each one is a fault to look into.",
@@ -66,6 +73,10 @@ class Metrics:
         """One answered request; ``outcome`` is ``ok`` or the code of the error."""
         self.requests.labels(agent, operation, outcome).inc()
         self.request_seconds.labels(agent, operation).observe(seconds)
+
+    def count_delivery(self, kind: str, outcome: str) -> None:
+        """What became of one try to deliver."""
+        self.deliveries.labels(kind, outcome).inc()
 
     def render(self) -> bytes:
         """The text format, as ``GET /metrics`` answers it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import structlog
@@ -11,10 +11,13 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.contents import Contents
+from passerelle.gateway.control.dead_letters import DeadLetters
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
 from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.push_configs import KIND as PUSH
+from passerelle.gateway.control.push_configs import PushConfigs
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.control.writes import Writes
@@ -22,6 +25,8 @@ from passerelle.gateway.delegation.dispatch import Dispatch
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.delegation.inputs import Inputs
 from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.targets.push import PushKind
+from passerelle.gateway.targets.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +55,7 @@ class Surroundings:
     patience: Patience
     tally: Callable[[str], None]
     news: Callable[[Shard, bool], None]
+    webhooks: Webhooks = field(default_factory=Webhooks)
 
 
 def make_service(around: Surroundings) -> Service:
@@ -76,9 +82,15 @@ def make_service(around: Surroundings) -> Service:
         patience=around.patience,
     )
     actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
+    following = Following(writes, store.log, around.hub, contents)
+    webhooks = around.webhooks
+    push_configs = PushConfigs(
+        writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
+    )
+    kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
     return Service(
         writes=writes,
-        turns=Turns(writes, store.blobs, dispatch.mend),
+        turns=Turns(writes, store.blobs, push_configs, dispatch.mend),
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,
@@ -86,7 +98,9 @@ def make_service(around: Surroundings) -> Service:
         listing=Listing(writes, store.log, store.projections, contents),
         contents=contents,
         answers=Answers(writes, contents, dispatch),
-        following=Following(writes, store.log, around.hub, contents),
+        following=following,
+        push_configs=push_configs,
+        dead_letters=DeadLetters(store.targets, kinds, around.news),
         projections=store.projections,
         dispatch=dispatch,
         find_peer=around.find_peer,

@@ -22,12 +22,19 @@ from passerelle.core.commands import (
     CancelTask,
     Command,
     CommandService,
+    DeletePushConfig,
+    DeliveryRetried,
     GetAction,
     GetRecord,
     ListActions,
+    ListDeliveries,
+    PushConfigDeleted,
+    PushConfigSet,
     Query,
     RespondAction,
     Result,
+    RetryDelivery,
+    SetPushConfig,
     SubmitTurn,
     TurnAccepted,
     TurnSource,
@@ -47,7 +54,9 @@ from passerelle.gateway.rpc_forms import (
     CancelAnswer,
     CancelTaskParams,
     DecisionAnswer,
+    DeliveryParams,
     ListActionsParams,
+    ListDeliveriesParams,
     SubmitTurnParams,
     TaskParams,
     TurnAnswer,
@@ -180,6 +189,21 @@ _ROWS: Final = (
         DecisionAnswer,
         keyed=True,
     ),
+    Call(
+        "list_deliveries",
+        "Webhooks whose deliveries fail",
+        (Scope.READ_TASKS, Scope.OPERATE),
+        ListDeliveriesParams,
+        lambda params, _: ListDeliveries(params.limit),
+    ),
+    Call(
+        "retry_delivery",
+        "Try a failing webhook again now, from what it has confirmed",
+        (Scope.WRITE_TASKS, Scope.OPERATE),
+        DeliveryParams,
+        lambda params, _: RetryDelivery(params.delivery),
+        DeliveryRetried,
+    ),
 )
 CALLS: Final[Mapping[str, Call]] = {row.name: row for row in _ROWS}
 
@@ -204,7 +228,9 @@ async def call(
     match request:
         case SubmitTurn():
             return render_result(await _submit(service, caller, request))
-        case CancelTask() | RespondAction():
+        case (
+            CancelTask() | RespondAction() | RetryDelivery() | SetPushConfig() | DeletePushConfig()
+        ):
             return render_result(await service.execute(caller.principal, request, caller.idem))
         case _:
             return await service.read(caller.principal, request)
@@ -239,6 +265,12 @@ def render_result(result: Result) -> JsonObject:
             return to_wire(CancelAnswer(result.task))
         case ActionAnswered():
             return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision))
+        case DeliveryRetried():
+            return to_wire(result)
+        case PushConfigSet():
+            return result.config
+        case PushConfigDeleted():
+            return {}
         case _:
             assert_never(result)
 

@@ -11,6 +11,7 @@ from passerelle.core.payloads.approval import Decision
 from passerelle.core.record import record
 
 PENDING_LIMIT: Final = 500
+DELIVERIES_LIMIT: Final = 1_000
 
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -55,6 +56,20 @@ class ListActionsParams:
     """How many open questions at most."""
 
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
+
+
+@record
+class ListDeliveriesParams:
+    """How many failing webhooks at most."""
+
+    limit: Annotated[int, Field(ge=1, le=DELIVERIES_LIMIT)] = 100
+
+
+@record
+class DeliveryParams:
+    """One failing webhook, as the list names it."""
+
+    delivery: Annotated[str, Field(min_length=1, max_length=512)]
 
 
 @record

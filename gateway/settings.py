@@ -18,6 +18,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
+from passerelle.gateway.settings_webhooks import WebhookSettings
 
 HEARTBEAT_SLACK_S: Final = 10.0
 DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
@@ -144,3 +145,4 @@ class Settings(Section):
     channels: ChannelSettings = Field(default=ChannelSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     signing: SigningSettings = Field(default=SigningSettings())
+    webhooks: WebhookSettings = Field(default=WebhookSettings())

@@ -232,8 +232,6 @@ class Operations:
 
     async def _judge(self, call: Call, request: SendRequest) -> None:
         """What can be refused before the message is accepted."""
-        if request.push is not None:
-            self._require_push().screen(call, request.push)
         try:
             await self.extensions.require(call.agent, call.asked)
         except RemoteError:
@@ -252,12 +250,10 @@ class Operations:
             context_id=request.context_id,
             params=request.params,
             traceparent=call.traceparent,
+            push=self._require_push().read(call, request.push) if request.push else None,
         )
         result = await self.service.execute(call.principal, command, call.idem)
-        accepted = cast(TurnAccepted, result)
-        if request.push is not None:
-            await self._require_push().attach(call, accepted, request.push)
-        return accepted
+        return cast(TurnAccepted, result)
 
 
 def _compose_list(call: Call) -> ListTasks:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from passerelle.core.commands import TurnAccepted
     from passerelle.core.json import JsonObject
+    from passerelle.core.push import PushConfig
     from passerelle.gateway.a2a.operations import Call
 
 
@@ -32,16 +32,12 @@ class PushConfigs(Protocol):
         """Forgets a config; one that is not there is as good as forgotten. Returns an empty object."""
         ...
 
-    def screen(self, call: Call, config: JsonObject) -> None:
-        """Judges a config that comes with a message, before the message is accepted.
+    def read(self, call: Call, config: JsonObject) -> PushConfig:
+        """A config that comes with a message; it is judged and kept together with the message.
 
         Raises:
-            InvalidInput: a field is malformed, or its address is refused; it is named.
+            InvalidInput: a field is malformed; it is named.
         """
-        ...
-
-    async def attach(self, call: Call, accepted: TurnAccepted, config: JsonObject) -> None:
-        """Keeps a config that came with a message, whose task callers may not see yet."""
         ...
 
 

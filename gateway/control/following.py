@@ -53,7 +53,7 @@ _AT_ONCE: Final = 16
 """Frames that a reader is given together: more would wait in memory for one that is slow."""
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
-_LAST: Final = frozenset(
+LAST: Final = frozenset(
     {
         EventType.TASK_COMPLETED.value,
         EventType.TASK_FAILED.value,
@@ -194,7 +194,7 @@ class Following:
                     async for frames in self._read_page(item, facade, place(task_id)):
                         shown = True
                         yield frames
-                    if any(linked.entry.type in _LAST for linked in item.entries):
+                    if any(linked.entry.type in LAST for linked in item.entries):
                         if not shown:
                             raise await self._explain(task_id)
                         return

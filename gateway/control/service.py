@@ -19,12 +19,20 @@ from passerelle.core.commands import (
     ActionAnswered,
     CancelAccepted,
     CancelTask,
+    DeletePushConfig,
     GetAction,
+    GetPushConfig,
     GetRecord,
     GetTask,
     ListActions,
+    ListDeliveries,
+    ListPushConfigs,
     ListTasks,
+    PushConfigDeleted,
+    PushConfigSet,
     RespondAction,
+    RetryDelivery,
+    SetPushConfig,
     SubmitTurn,
     TurnAccepted,
 )
@@ -55,10 +63,12 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.answers import Answers
     from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.dead_letters import DeadLetters
     from passerelle.gateway.control.follow_ups import FollowUps
     from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.push_configs import PushConfigs
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.turns import Opened, Turns
     from passerelle.gateway.control.writes import Writes
@@ -82,6 +92,8 @@ class Service:
     contents: Contents
     answers: Answers
     following: Following
+    push_configs: PushConfigs
+    dead_letters: DeadLetters
     projections: Projections
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
@@ -102,6 +114,13 @@ class Service:
                 return await self._cancel(principal, command)
             case RespondAction():
                 return await self._respond(principal, command)
+            case SetPushConfig():
+                return PushConfigSet(await self.push_configs.set(principal, command))
+            case DeletePushConfig():
+                await self.push_configs.delete(principal, command)
+                return PushConfigDeleted()
+            case RetryDelivery():
+                return await self.dead_letters.retry(principal, command)
             case _:
                 assert_never(command)
 
@@ -120,6 +139,12 @@ class Service:
             case ListActions():
                 pending: list[Json] = [*await self.list_pending(principal, query.limit)]
                 return {"pending": pending}
+            case GetPushConfig():
+                return await self.push_configs.read(principal, query)
+            case ListPushConfigs():
+                return await self.push_configs.list(principal, query)
+            case ListDeliveries():
+                return await self.dead_letters.list(principal, query)
             case _:
                 assert_never(query)
 
@@ -204,7 +229,11 @@ class Service:
         peer = self.find_peer(command.agent)
         if self.is_draining():
             raise Draining("this instance is shutting down", retry_after_s=1)
+        if command.push is not None:
+            self.push_configs.check(command.push)
         if command.task is not None:
+            if command.push is not None:
+                await self.push_configs.set_with_message(principal, command, command.push)
             return await self.follow_ups.take(principal, command, idem)
         opened = await self.turns.open(
             principal, command, idem, await self._plan(principal, command, peer)

@@ -36,6 +36,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import RetryPolicy, Scope, Worker
+from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
 from passerelle.core.record import record
@@ -51,7 +52,7 @@ from passerelle.gateway.delegation.spill import Spill, hold
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.batch import Incarnation
+    from passerelle.core.batch import Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports import Blobs
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.push_configs import PushConfigs
 
 TITLE_LENGTH: Final = 80
 _PREVIEW_LENGTH: Final = 200
@@ -106,6 +108,7 @@ class Turns:
 
     writes: Writes
     blobs: Blobs
+    push_configs: PushConfigs
     doubt: Callable[[EntityRef], None] = lambda _task: None
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
 
@@ -201,7 +204,7 @@ class Opening:
             await self.turns.blobs.put(shard, blob)
         driver = self.plan.drives(shard)
         decision.set_field(task, OWNER, str(driver).encode())
-        terms = self._terms(decision, task.id, turn_id, run_id, idem, driver)
+        terms = self._terms(decision, task, turn_id, run_id, idem, driver)
         outcome = await self._commit(decision, task, terms)
         match outcome:
             case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
@@ -229,7 +232,7 @@ class Opening:
     def _terms(
         self,
         decision: Decision,
-        task_id: str,
+        task: EntityRef,
         turn_id: str,
         run_id: str,
         idem: str | None,
@@ -241,7 +244,7 @@ class Opening:
                 self.place.session.id,
                 self.place.thread.id,
                 turn_id,
-                task_id,
+                task.id,
                 self.place.context_id,
             )
             row = IdempotencyRow(
@@ -252,10 +255,18 @@ class Opening:
             )
         deadline = decision.now_ms + self.plan.policy.total_timeout_ms
         return Terms(
-            runs=(RunMove(run_id, task_id, driver, enters=True),),
-            due=(DueChange(f"timeout:{task_id}", deadline),),
+            runs=(RunMove(run_id, task.id, driver, enters=True),),
+            due=(DueChange(f"timeout:{task.id}", deadline),),
+            targets=self._attach_push(decision, task),
             idem=row,
         )
+
+    def _attach_push(self, decision: Decision, task: EntityRef) -> tuple[TargetChange, ...]:
+        push = self.command.push
+        if push is None:
+            return ()
+        facade = expose(TaskId(task.id), 1)
+        return self.turns.push_configs.attach(decision, task, facade, self.principal, push)
 
     async def _repeat(self, stored: bytes) -> Opened:
         receipt = from_bytes(TurnReceipt, stored)

@@ -235,7 +235,7 @@ class Writes:
             held = await self.load(wanted)
             decision = self.begin(session, held)
             terms = body(decision)
-            if not decision.events and terms == Terms():
+            if decision.changes_nothing and terms == Terms():
                 return Written(held, 0, 0, decision.now_ms)
             outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Conflict | StaleEpoch):

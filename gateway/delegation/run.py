@@ -23,6 +23,7 @@ from passerelle.core.batch import (
     Late,
     RunMove,
     StaleEpoch,
+    TargetChange,
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
@@ -31,6 +32,7 @@ from passerelle.core.ports import IndexRow
 from passerelle.core.status import ENDED, WAITING
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
+from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
@@ -210,8 +212,15 @@ class Run:
             claim=terms.claim,
             runs=(*terms.runs, *runs),
             due=due,
+            targets=self._end_targets(step) if ends else (),
             idem=terms.idem or idem,
         )
+
+    def _end_targets(self, step: Step) -> tuple[TargetChange, ...]:
+        """Nothing would ever wake the webhooks of a task that ends without having been shown."""
+        if step.record.shown or any(event.fact.facade for event in step.decision.events):
+            return ()
+        return end_targets(step.record, self.held[self.sight.task].fields)
 
     def _notice(self, decision: Decision) -> IdempotencyRow:
         """What changes no entity has no version to compare: a row of its own keeps it single."""

@@ -73,6 +73,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+    Operation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
+    Operation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )
 
 

@@ -15,6 +15,8 @@ from passerelle.gateway.settings_agents import (
     OAuth2Auth,
 )
 from passerelle.gateway.settings_section import Section
+from passerelle.gateway.settings_signing import SigningKeySettings, SigningSettings
+from passerelle.gateway.settings_webhooks import WebhookSettings
 from tools.settings_docs import render_settings
 
 SECTIONS: dict[str, type[Section]] = {
@@ -28,6 +30,9 @@ SECTIONS: dict[str, type[Section]] = {
     "`agents[].timeout`": AgentTimeout,
     "`clients[]`": ClientSettings,
     "`channels`": ChannelSettings,
+    "`signing`": SigningSettings,
+    "`signing.keys[]`": SigningKeySettings,
+    "`webhooks`": WebhookSettings,
 }
 
 

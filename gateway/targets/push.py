@@ -1,0 +1,190 @@
+"""A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
+
+The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where
+it is too far behind (A2A 1.0 section 4.3.3; a2a.md of the design, section 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import orjson
+
+from passerelle.a2a_mapping.frames import task_frame
+from passerelle.core import task as tasks
+from passerelle.core.batch import IdempotencyRow
+from passerelle.core.codec import from_bytes
+from passerelle.core.errors import NotFound
+from passerelle.core.events import Fact
+from passerelle.core.ids import TaskId, derive_id, expose
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.following import LAST
+from passerelle.gateway.control.push_configs import StoredPush, read_push_name
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.targets.kinds import Described, Opened, Parcel, Whole
+from passerelle.gateway.targets.push_headers import compose_headers
+
+if TYPE_CHECKING:
+    from passerelle.channels.cursor import Cursor
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Entry
+    from passerelle.gateway.control.following import Following
+    from passerelle.gateway.control.push_configs import PushConfigs, PushName
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.targets.addresses import Address
+    from passerelle.gateway.targets.push_headers import Authority
+
+_WARNING_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PushKind:
+    """Opens push targets over what is stored. ``authority`` signs deliveries, if there are keys."""
+
+    configs: PushConfigs
+    following: Following
+    authority: Authority | None = None
+
+    async def open(self, name: str) -> Opened | None:
+        """The config as it stands now."""
+        found = await self._find(name)
+        if found is None:
+            return None
+        push, held, record = found
+        stored = _read_stored(found)
+        feed = PushFeed(self, push, stored, held, record) if stored else None
+        return Opened(StreamRef(StreamKind.SESSION, record.session_id), feed)
+
+    async def describe(self, name: str) -> Described | None:
+        """What its owner may read: everything but secrets, and but what may be one in the URL."""
+        found = await self._find(name)
+        if found is None:
+            return None
+        push, _, record = found
+        stored = _read_stored(found)
+        members: JsonObject = {
+            "kind": "push",
+            "taskId": push.facade,
+            "configId": push.config_id,
+            "url": stored.url.partition("?")[0] if stored else "",
+        }
+        return Described(record.owner, StreamRef(StreamKind.SESSION, record.session_id), members)
+
+    @property
+    def writes(self) -> Writes:
+        """The way to what is stored."""
+        return self.configs.writes
+
+    async def _find(self, name: str) -> tuple[PushName, Held, TaskRecord] | None:
+        push = read_push_name(name)
+        if push is None:
+            return None
+        held = (await self.writes.load([push.task]))[push.task]
+        return (push, held, held.record) if isinstance(held.record, TaskRecord) else None
+
+
+def _read_stored(found: tuple[PushName, Held, TaskRecord] | None) -> StoredPush | None:
+    if found is None:
+        return None
+    value = found[1].fields.get(found[0].field)
+    return from_bytes(StoredPush, value, newer=True) if value else None
+
+
+@dataclass(slots=True)
+class PushFeed:
+    """What one config gets."""
+
+    kind: PushKind
+    name: PushName
+    stored: StoredPush
+    held: Held
+    record: TaskRecord
+
+    @property
+    def address(self) -> Address:
+        """The URL of the config, judged by the rules as they are now."""
+        return self.kind.configs.rules.judge(self.stored.url)
+
+    def wants(self, entry: Entry) -> bool:
+        """Every frame of its task."""
+        return entry.facade == self.name.facade
+
+    def ends_with(self, entry: Entry) -> bool:
+        """Whether a frame is the last one that callers see."""
+        return entry.type in LAST
+
+    def is_over(self, cursor: Cursor) -> bool:
+        """Whether the task had ended when it was read, and the receiver has all of it."""
+        return self._has_ended() and cursor.sequence >= self.record.last
+
+    async def compose(self, entry: Entry, cursor: Cursor) -> Parcel:
+        """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
+        if self.stored.dialect == "0.3":
+            await self._reload()
+            task = await self._read_task()
+            return self._pack(self._render_old(task), entry.event_id, cursor)
+        if entry.frame is not None:
+            offset, length = entry.frame
+            return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
+        frame = await self.kind.following.contents.read_frame(entry, self.name.task.shard)
+        return self._pack(orjson.dumps(frame), entry.event_id, cursor)
+
+    async def compose_whole(self) -> Whole:
+        """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
+        await self._reload()
+        cursor = await self.kind.following.locate(self.record)
+        if not self.record.shown:
+            return Whole(None, cursor, ends=self._has_ended())
+        task = await self._read_task()
+        old = self.stored.dialect == "0.3"
+        body = self._render_old(task) if old else orjson.dumps(task_frame(task))
+        return Whole(
+            self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
+        )
+
+    async def warn(self, reason: str, since_ms: int) -> None:
+        """A ``runtime.warning`` of the task, once: what follows it may have to be done again."""
+        message = f"push config {self.name.config_id}: deliveries were given up ({reason})"
+        warning = WarningRaised("push_given_up", message)
+        task, writes = self.name.task, self.kind.writes
+        key = derive_id("warn", task.shard, self.name.target, str(since_ms))
+
+        def body(decision: Decision) -> Terms:
+            record = decision.state(task)
+            if isinstance(record, TaskRecord):
+                decision.add([Fact(tasks.scope_of(record), warning)])
+            return Terms(idem=IdempotencyRow(key, key, b"", _WARNING_MS))
+
+        await writes.decide(self.record.session_id, [task], body)
+
+    def _has_ended(self) -> bool:
+        live = expose(TaskId(self.record.task_id), self.record.exposure)
+        return self.record.status in ENDED or live != self.name.facade
+
+    async def _reload(self) -> None:
+        task = self.name.task
+        self.held = (await self.kind.writes.load([task]))[task]
+        if isinstance(self.held.record, TaskRecord):
+            self.record = self.held.record
+
+    async def _read_task(self) -> JsonObject:
+        task = await self.kind.following.contents.read_task(self.record, self.held.fields)
+        if task is None:
+            raise NotFound("task", self.name.facade)
+        return task
+
+    def _render_old(self, task: JsonObject) -> bytes:
+        return orjson.dumps(task)
+
+    def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> Parcel:
+        config = self.kind.configs.open(self.name, self.stored)
+        delivery = f"{quote(self.name.config_id, safe='')}/{event_id}"
+        authority = self.kind.authority
+        headers = compose_headers(config, self.address, body, delivery, str(cursor), authority)
+        return Parcel(body, event_id, headers)

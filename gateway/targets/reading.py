@@ -1,0 +1,84 @@
+"""What a target gets next: the entries behind its cursor that it wants, or that it has to be told the whole.
+
+The cursor is verified as for every reader: one that does not hold exactly is a gap, never a skip (I8). Who is too far
+behind is not told every step either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from passerelle.channels.cursor import (
+    Broken,
+    Cursor,
+    Held,
+    ReadAgain,
+    parse_cursor,
+    verify,
+    verify_again,
+)
+
+if TYPE_CHECKING:
+    from passerelle.channels.cursor import Linked
+    from passerelle.core.ports import EventLog, StreamRef
+    from passerelle.gateway.targets.kinds import Feed
+
+MOST_BEHIND: Final = 100
+"""Events that a receiver wants and has not got."""
+FAR_BEHIND: Final = 2_000
+"""Events of the whole session: reading through all of them would cost more than the state."""
+_PAGE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Entries that are wanted, in order, and the cursor behind all that was read. ``more``: the stream goes on."""
+
+    wanted: tuple[Linked, ...]
+    cursor: Cursor
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The receiver gets the state in place of events: a short word why."""
+
+    why: str
+
+
+Next: TypeAlias = Run | Behind
+
+
+async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed) -> Next:
+    """What comes behind a cursor.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    head, page = await log.read_resume(stream, cursor.sequence, _PAGE)
+    verdict = verify(head, page, cursor)
+    if isinstance(verdict, ReadAgain):
+        verdict = verify_again(*await log.read_resume(stream, cursor.sequence, _PAGE), cursor)
+    if isinstance(verdict, Broken):
+        return Behind(verdict.why.value)
+    return _choose(verdict, cursor, feed)
+
+
+def _choose(held: Held, cursor: Cursor, feed: Feed) -> Next:
+    wanted = tuple(linked for linked in held.entries if feed.wants(linked.entry))
+    if len(wanted) > MOST_BEHIND or held.head.sequence - cursor.sequence > FAR_BEHIND:
+        return Behind("limit")
+    return Run(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
+
+
+def _end(held: Held, cursor: Cursor) -> Cursor:
+    if not held.entries:
+        return cursor
+    last = held.entries[-1]
+    return Cursor(cursor.epoch, last.entry.sequence, last.chain)
+
+
+def read_cursor(text: str) -> Cursor:
+    """The cursor of a stored target."""
+    return parse_cursor(text)

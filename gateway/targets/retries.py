@@ -1,0 +1,166 @@
+"""What follows from an answer of a webhook receiver: it is a table, and this is the whole of it. Pure.
+
+| answer | then |
+|---|---|
+| 2xx | delivered |
+| 410 | given up: the receiver says that it is gone |
+| 3xx, other 4xx but 408, 425, 429; a refused address | refused; given up after the third in a row |
+| the rest, or no answer at all | tried again after 1 s, doubling to 5 min, for 24 h; then given up |
+
+``Retry-After`` makes a pause longer, never shorter (a2a.md of the design, section 9; RFC 9110 section 10.2.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Final, TypeAlias, assert_never
+
+FIRST_PAUSE_MS: Final = 1_000
+LONGEST_PAUSE_MS: Final = 300_000
+LONGEST_MS: Final = 24 * 3_600_000
+MOST_REFUSALS: Final = 3
+_DOUBLINGS: Final = 9
+
+
+class Reaction(StrEnum):
+    """How an answer is taken."""
+
+    TAKEN = "taken"
+    GONE = "gone"
+    REFUSED = "refused"
+    BUSY = "busy"
+
+
+_BY_STATUS: Final[Mapping[int, Reaction]] = {
+    HTTPStatus.GONE: Reaction.GONE,
+    HTTPStatus.REQUEST_TIMEOUT: Reaction.BUSY,
+    HTTPStatus.TOO_EARLY: Reaction.BUSY,
+    HTTPStatus.TOO_MANY_REQUESTS: Reaction.BUSY,
+}
+_BY_CLASS: Final[Mapping[int, Reaction]] = {
+    2: Reaction.TAKEN,
+    3: Reaction.REFUSED,
+    4: Reaction.REFUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The receiver answered; ``retry_after_ms`` is what it asked for."""
+
+    status: int
+    retry_after_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """No answer: a short word that says why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Barred:
+    """The address may not be connected to."""
+
+    reason: str = "address"
+
+
+Outcome: TypeAlias = Answered | Unreached | Barred
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What went wrong since the last success; all zero while nothing has."""
+
+    tries: int = 0
+    since_ms: int = 0
+    refusals: int = 0
+    reason: str = ""
+
+
+CALM: Final = Trouble()
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """The receiver has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """To be tried again in ``delay_ms``."""
+
+    trouble: Trouble
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Not tried again by itself."""
+
+    trouble: Trouble
+
+
+Verdict: TypeAlias = Delivered | Later | GivenUp
+
+
+def read_reaction(outcome: Outcome) -> Reaction:
+    """How an outcome is taken."""
+    match outcome:
+        case Answered(status=status):
+            return _BY_STATUS.get(status) or _BY_CLASS.get(status // 100, Reaction.BUSY)
+        case Barred():
+            return Reaction.REFUSED
+        case Unreached():
+            return Reaction.BUSY
+        case _:
+            assert_never(outcome)
+
+
+def judge(trouble: Trouble, outcome: Outcome, now_ms: int, chance: float) -> Verdict:
+    """What follows from an outcome; ``chance`` in 0..1 spreads the next tries."""
+    reaction = read_reaction(outcome)
+    if reaction is Reaction.TAKEN:
+        return Delivered()
+    after = Trouble(
+        tries=trouble.tries + 1,
+        since_ms=trouble.since_ms or now_ms,
+        refusals=trouble.refusals + 1 if reaction is Reaction.REFUSED else 0,
+        reason=_name(outcome),
+    )
+    if reaction is Reaction.GONE or after.refusals >= MOST_REFUSALS or is_over(after, now_ms):
+        return GivenUp(after)
+    wanted_ms = outcome.retry_after_ms if isinstance(outcome, Answered) else 0
+    left_ms = after.since_ms + LONGEST_MS - now_ms
+    return Later(after, min(max(pause_ms(after.tries, chance), wanted_ms), left_ms))
+
+
+def put_off(trouble: Trouble, delay_ms: int, reason: str, now_ms: int) -> Later | GivenUp:
+    """What follows where nothing was sent: the receiver's breaker is open, or a replica has not confirmed."""
+    after = replace(trouble, since_ms=trouble.since_ms or now_ms, reason=trouble.reason or reason)
+    return GivenUp(after) if is_over(after, now_ms) else Later(after, delay_ms)
+
+
+def is_over(trouble: Trouble, now_ms: int) -> bool:
+    """Whether it has been tried for long enough."""
+    return trouble.since_ms > 0 and now_ms - trouble.since_ms >= LONGEST_MS
+
+
+def pause_ms(tries: int, chance: float) -> int:
+    """The pause after so many tries in a row: between half of it and the whole."""
+    whole = min(FIRST_PAUSE_MS << min(tries - 1, _DOUBLINGS), LONGEST_PAUSE_MS)
+    return round(whole * (0.5 + chance / 2))
+
+
+def _name(outcome: Outcome) -> str:
+    match outcome:
+        case Answered(status=status):
+            return f"http_{status}"
+        case Unreached(reason=reason) | Barred(reason=reason):
+            return reason
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,348 @@
+"""Deliveries: every frame in order, exactly as stored, whatever the receiver and the gateway go through."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from passerelle.channels.cursor import parse_cursor
+from passerelle.core.batch import EntityKind
+from passerelle.gateway.settings_webhooks import WebhookSettings
+from passerelle.gateway.targets import retries
+from passerelle.store.retention import Archived, Trimmed
+from tests.integration.push.rig import Rig, run_rig
+from tests.support.engine import Server
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import Notice, WebhookReceiver
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries again after milliseconds; how long the pauses are is tested where they are judged."""
+    monkeypatch.setattr(retries, "FIRST_PAUSE_MS", 5)
+
+
+async def frames_of(rig: Rig, task: str) -> list[bytes]:
+    """What readers of the task's stream got."""
+    page = await rig.gateway.store.log.read_page(await rig.session_of(task), 0)
+    return [
+        entry.data[entry.frame[0] : entry.frame[0] + entry.frame[1]]
+        for entry in page
+        if entry.facade == task and entry.frame
+    ]
+
+
+def last_state(notice: Notice) -> str:
+    """The state that a notice tells of."""
+    body: dict[str, Any] = notice.body
+    (holder,) = body.values()
+    return str(holder["status"]["state"])
+
+
+async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one_on(
+    rig: Rig,
+) -> None:
+    task = await rig.begin("chunks 4", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await rig.until_state(task, "mine", "gone")
+    frames = await frames_of(rig, task)
+    assert [notice.raw for notice in rig.receiver.at("/hook")] == frames
+    assert len(frames) >= 6
+    assert "task" in rig.receiver.notices[0].body
+    assert last_state(rig.receiver.notices[-1]) == "TASK_STATE_COMPLETED"
+    assert len({notice.event_id for notice in rig.receiver.notices}) == len(frames)
+
+
+async def test_headers_say_what_it_is_and_bring_the_credentials_of_the_config(rig: Rig) -> None:
+    config: dict[str, Any] = {
+        "url": f"{rig.receiver.url}/hook?x=1",
+        "id": "my hook",
+        "token": "t0ken",
+        "authentication": {"scheme": "Bearer", "credentials": "s3cret"},
+    }
+    await rig.begin("echo hello", push=config)
+    (first, *_) = await rig.receiver.until("/hook", 1)
+    assert first.headers["Content-Type"] == "application/a2a+json"
+    assert first.headers["Authorization"] == "Bearer s3cret"
+    assert first.headers["X-A2A-Notification-Token"] == "t0ken"
+    config_id, _, event_id = first.headers["X-Passerelle-Delivery"].partition("/")
+    assert config_id == "my%20hook"
+    assert event_id.startswith("ev_")
+    parse_cursor(first.headers["X-Passerelle-Cursor"])
+    assert "X-Passerelle-Signature" not in first.headers
+
+
+async def test_config_that_is_set_later_gets_what_comes_after_it(rig: Rig) -> None:
+    task = await rig.held_task()
+    before = len(await frames_of(rig, task))
+    await rig.hook(task, id="mine")
+    rig.peer.release_all()
+    await rig.until_state(task, "mine", "gone")
+    frames = await frames_of(rig, task)
+    assert [notice.raw for notice in rig.receiver.at("/hook")] == frames[before:]
+    assert 0 < before < len(frames)
+
+
+async def test_config_that_comes_with_a_message_to_a_task_tells_of_its_answer(rig: Rig) -> None:
+    task = await rig.begin("ask Which?")
+    await wait_until(lambda: rig.peer.count("SendStreamingMessage") == 1, 5, "the peer was asked")
+
+    async def asked() -> bool:
+        found = await rig.do("GetTask", {"id": task})
+        return bool(found["status"]["state"] == "TASK_STATE_INPUT_REQUIRED")
+
+    await wait_until(asked, 5, "the peer asks")
+    push = {"url": f"{rig.receiver.url}/hook"}
+    await rig.do("SendMessage", rig.message("that one", push=push, taskId=task))
+
+    def is_told() -> bool:
+        taken = rig.receiver.taken("/hook")
+        return bool(taken) and last_state(taken[-1]) == "TASK_STATE_COMPLETED"
+
+    await wait_until(is_told, 10, "the receiver knows the end")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_order_per_task_holds_under_failures_and_each_event_is_confirmed_once(
+    rig: Rig,
+) -> None:
+    rig.receiver.answer("/hook", 500, 200, 503, 429, 200, 408, 200)
+    task = await rig.begin("chunks 4", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await rig.until_state(task, "mine", "gone")
+    taken = rig.receiver.taken("/hook")
+    assert [notice.raw for notice in taken] == await frames_of(rig, task)
+    everything = [notice.raw for notice in rig.receiver.at("/hook")]
+    assert len(everything) == len(taken) + 4
+    # A repeat is the event that failed, and nothing comes between.
+    assert [raw for at, raw in enumerate(everything) if raw not in everything[:at]] == [
+        notice.raw for notice in taken
+    ]
+    assert rig.counted("busy") == 4
+
+
+async def test_slow_receiver_holds_back_only_itself(rig: Rig) -> None:
+    rig.receiver.held.add("/slow")
+    async with WebhookReceiver() as other:
+        task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/slow", "id": "slow"})
+        await wait_until(lambda: rig.receiver.waiting == 1, 10, "the slow one waits")
+        await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/same-host"})
+        await rig.begin("chunks 2", push={"url": f"{other.url}/other"})
+        await rig.receiver.until("/same-host", 4)
+        await other.until("/other", 4)
+        assert rig.receiver.at("/slow") == []
+        rig.receiver.release()
+        await rig.until_state(task, "slow", "gone")
+        assert len(rig.receiver.at("/slow")) == len(await frames_of(rig, task))
+
+
+async def test_kill_between_send_and_settle_repeats_one_delivery_with_the_same_event_id(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    targets = rig.gateway.store.targets
+    died = asyncio.Event()
+
+    async def die(*_: object, **__: object) -> None:
+        died.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(targets, "settle", die)
+    task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await asyncio.wait_for(died.wait(), 10)
+    assert len(rig.receiver.notices) == 1
+    await rig.restart()
+    rig.come_due()
+    await rig.until_state(task, "mine", "gone")
+    frames = await frames_of(rig, task)
+    assert [notice.raw for notice in rig.receiver.notices] == [frames[0], *frames]
+    first, second = rig.receiver.notices[:2]
+    assert first.event_id == second.event_id
+
+
+async def test_refusals_end_in_a_dead_letter_that_is_tried_again_from_its_cursor(
+    rig: Rig, quick: None
+) -> None:
+    rig.receiver.answer("/hook", 200, 404, 404, 404)
+    task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    dead = await rig.until_state(task, "mine", "dead")
+    assert dead is not None
+    assert (dead.reason, dead.tries, dead.refusals) == ("http_404", 3, 3)
+    assert dead.cursor == rig.receiver.notices[0].headers["X-Passerelle-Cursor"]
+    assert (await rig.types(task)).count("runtime.warning") == 1
+    (listed,) = await rig.deliveries()
+    assert (listed["taskId"], listed["configId"], listed["state"]) == (task, "mine", "dead")
+    assert listed["reason"] == "http_404"
+    assert rig.counted("given_up") == 1
+    await retry(rig)
+    await rig.until_state(task, "mine", "gone")
+    assert [notice.raw for notice in rig.receiver.taken("/hook")] == await frames_of(rig, task)
+    assert await rig.deliveries() == []
+
+
+async def test_receiver_that_is_gone_is_given_up_at_once(rig: Rig) -> None:
+    rig.receiver.answer("/hook", 410)
+    task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    dead = await rig.until_state(task, "mine", "dead")
+    assert dead is not None
+    assert (dead.reason, dead.tries) == ("http_410", 1)
+    assert len(rig.receiver.notices) == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_redirect_is_refused_and_not_followed(rig: Rig) -> None:
+    rig.receiver.headers = {"Location": f"{rig.receiver.url}/elsewhere"}
+    rig.receiver.answer("/hook", 307, 302, 301)
+    task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    dead = await rig.until_state(task, "mine", "dead")
+    assert dead is not None
+    assert dead.reason == "http_301"
+    assert rig.receiver.at("/elsewhere") == []
+
+
+@pytest.mark.usefixtures("quick")
+async def test_private_address_is_refused_when_it_is_connected_to(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> None:
+    """A pattern vouches for no address: the name of this machine passes it, and leads to loopback."""
+    webhooks = WebhookSettings(allow=("http://*:*",))
+    async with run_rig(engine_server.url, tmp_path, webhooks=webhooks) as rig:
+        port = rig.receiver.url.rpartition(":")[2]
+        url = f"http://ip6-localhost.test.invalid:{port}/hook"
+        refused = await rig.refuse(
+            "SendMessage", rig.message("echo x", push={"url": f"{rig.receiver.url}/hook"})
+        )
+        assert "loopback addresses are not allowed" in refused["message"]
+        sender = rig.gateway.service.push_configs
+        assert sender.rules.judge(url).trusted is False
+
+
+@pytest.mark.usefixtures("quick")
+async def test_address_that_is_not_allowed_any_more_is_given_up(rig: Rig) -> None:
+    task = await rig.held_task()
+    await rig.hook(task, id="mine")
+    await rig.restart(webhooks=WebhookSettings(allow=("https://elsewhere.example",)))
+    rig.peer.release_all()
+    dead = await rig.until_state(task, "mine", "dead")
+    assert dead is not None
+    assert dead.reason == "address"
+    assert rig.receiver.notices == []
+
+
+async def test_config_that_is_deleted_gets_nothing_more(rig: Rig) -> None:
+    task = await rig.held_task()
+    await rig.hook(task, id="mine")
+    await rig.hook(task, "/other", id="other")
+    await rig.do("DeleteTaskPushNotificationConfig", {"taskId": task, "id": "mine"})
+    rig.peer.release_all()
+    await rig.until_state(task, "other", "gone")
+    assert rig.receiver.at("/hook") == []
+    assert len(rig.receiver.at("/other")) > 0
+
+
+async def retry(rig: Rig) -> None:
+    """Tries the one dead letter again."""
+    (listed,) = await rig.deliveries()
+    answer = await rig.http.post("/v1/deliveries/retry", json={"delivery": listed["delivery"]})
+    assert answer.status_code == 202, answer.text
+
+
+async def test_receiver_far_behind_gets_one_task_in_place_of_the_events(rig: Rig) -> None:
+    rig.receiver.answer("/hook", 410)
+    task = await rig.begin("chunks 150", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await rig.until_state(task, "mine", "dead")
+
+    async def completed() -> bool:
+        found = await rig.do("GetTask", {"id": task})
+        return bool(found["status"]["state"] == "TASK_STATE_COMPLETED")
+
+    await wait_until(completed, 20, "the task has ended")
+    await retry(rig)
+    await rig.until_state(task, "mine", "gone")
+    (whole,) = rig.receiver.taken("/hook")
+    assert whole.body["task"]["id"] == task
+    assert whole.body["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert len(whole.body["task"]["artifacts"][0]["parts"]) == 150
+    assert whole.event_id.startswith("whole.")
+
+
+async def test_stream_trimmed_below_a_target_gives_it_a_task_and_then_what_follows(
+    rig: Rig,
+) -> None:
+    rig.receiver.answer("/hook", 410)
+    rig.peer.hold()
+    rig.peer.release(4)
+    task = await rig.begin("chunks 4", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await rig.until_state(task, "mine", "dead")
+
+    async def shown() -> int:
+        return len(await frames_of(rig, task))
+
+    await wait_until(shown, 10, "frames are stored")
+    stream = await rig.session_of(task)
+    head = await rig.gateway.store.log.read_head(stream)
+    assert head is not None
+    trimmed = await rig.gateway.store.retention.trim(
+        stream.id, head.sequence // 2, Archived("blob:1", "ab" * 32, 1), cap_entries=1
+    )
+    assert isinstance(trimmed, Trimmed)
+    before = await shown()
+    await retry(rig)
+    (whole,) = await rig.receiver.until("/hook", 1)
+    assert whole.body["task"]["id"] == task
+    rig.peer.release_all()
+    await rig.until_state(task, "mine", "gone")
+    _, *rest = rig.receiver.taken("/hook")
+    assert [notice.raw for notice in rest] == (await frames_of(rig, task))[-len(rest) :]
+    assert len(rest) == len(await frames_of(rig, task)) - before > 0
+
+
+async def test_message_only_answer_is_told_and_leaves_no_target(rig: Rig) -> None:
+    params = rig.message("message hi", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    answer = await rig.do("SendMessage", params)
+    assert "message" in answer
+    (notice,) = await rig.receiver.until("/hook", 1)
+    assert notice.body["message"]["parts"] == [{"text": "hi"}]
+
+    async def left() -> bool:
+        store = rig.gateway.store
+        found = [
+            await store.targets.read(await rig.session_of(row)) for row in await _tasks_of(rig)
+        ]
+        return not any(found)
+
+    await wait_until(left, 10, "no target is left")
+
+
+async def _tasks_of(rig: Rig) -> list[str]:
+    refs = await rig.gateway.store.inspection.list_entities()
+    return [ref.id for ref in refs if ref.kind is EntityKind.TASK]
+
+
+async def test_operator_sees_every_dead_letter_and_a_stranger_none(rig: Rig, quick: None) -> None:
+    rig.receiver.answer("/hook", 410)
+    other = {"Authorization": "Bearer other-key"}
+    params = rig.message("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    task = str((await rig.do("SendMessage", params, **other))["task"]["id"])
+
+    async def listed() -> list[dict[str, Any]]:
+        return await rig.deliveries()
+
+    (found,) = await wait_until(listed, 10, "the operator sees it")
+    assert found["taskId"] == task
+    assert [one["taskId"] for one in await rig.deliveries(**other)] == [task]
+    rig.receiver.answer("/own", 410)
+    await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/own", "id": "own"})
+
+    async def both() -> bool:
+        return len(await rig.deliveries()) == 2
+
+    await wait_until(both, 10, "the operator sees both")
+    assert [one["taskId"] for one in await rig.deliveries(**other)] == [task]
+    (own,) = [one for one in await rig.deliveries() if one["configId"] == "own"]
+    refused = await rig.http.post(
+        "/v1/deliveries/retry", json={"delivery": own["delivery"]}, headers=other
+    )
+    assert refused.status_code == 404

@@ -1,0 +1,111 @@
+"""A webhook receiver on a loopback socket: it keeps what it gets, and answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+
+from tests.support.waiting import wait_until
+
+WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One request, and the status that it was answered with."""
+
+    path: str
+    headers: CIMultiDict[str]
+    raw: bytes
+    status: int
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as JSON."""
+        return cast("dict[str, Any]", orjson.loads(self.raw))
+
+    @property
+    def event_id(self) -> str:
+        """What receivers tell repeats by."""
+        return self.headers["X-Passerelle-Delivery"].rpartition("/")[2]
+
+    @property
+    def taken(self) -> bool:
+        """Whether the receiver said that it has it."""
+        return 200 <= self.status < 300
+
+
+@dataclass
+class WebhookReceiver:
+    """A receiver for any path. Answers are given out per path: statuses in order, then 200."""
+
+    notices: list[Notice] = field(default_factory=list[Notice])
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers of answers that are no success."""
+    held: set[str] = field(default_factory=set[str])
+    """Paths whose requests wait until they are released."""
+    waiting: int = 0
+    url: str = ""
+    _answers: dict[str, deque[int]] = field(
+        default_factory=lambda: defaultdict[str, "deque[int]"](deque)
+    )
+    _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_post("/{tail:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
+        self.url = f"http://127.0.0.1:{port}"
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.release()
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def answer(self, path: str, *statuses: int) -> None:
+        """What the next requests to a path get."""
+        self._answers[path].extend(statuses)
+
+    def release(self) -> None:
+        """Lets every waiting request go on."""
+        self.held.clear()
+        self._released.set()
+
+    def at(self, path: str) -> list[Notice]:
+        """What came to a path, in order."""
+        return [notice for notice in self.notices if notice.path == path]
+
+    def taken(self, path: str) -> list[Notice]:
+        """What a path has confirmed."""
+        return [notice for notice in self.at(path) if notice.taken]
+
+    async def until(self, path: str, count: int, description: str = "") -> list[Notice]:
+        """What a path has confirmed, once it is so much."""
+        await wait_until(
+            lambda: len(self.taken(path)) >= count,
+            WITHIN_S,
+            description or f"{path} has {count} notices",
+        )
+        return self.taken(path)
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        raw = await request.read()
+        if request.path in self.held:
+            self.waiting += 1
+            await self._released.wait()
+            self.waiting -= 1
+        answers = self._answers[request.path]
+        status = answers.popleft() if answers else 200
+        self.notices.append(Notice(request.path, CIMultiDict(request.headers), raw, status))
+        return web.Response(status=status, headers=self.headers if status >= 300 else {})
