@@ -13,7 +13,8 @@ from starlette.routing import WebSocketRoute
 
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
-from passerelle.gateway.a2a.cards import make_card_options
+from passerelle.gateway.a2a.cards import CardOptions, make_card_options
+from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.auth.credentials import READER
@@ -65,6 +66,7 @@ class FaceFirst:
 
 def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticator) -> Edges:
     """The application over a gateway that works."""
+    options = make_card_options(settings, gateway.signer, push=True)
     face = make_face(
         FaceParts(
             gateway.service,
@@ -74,8 +76,9 @@ def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticato
             SystemClock(),
             SystemIds(),
             push=ServicePush(gateway.service),
+            extended_cards=_make_extended_cards(gateway, settings, options),
         ),
-        FaceSettings(make_card_options(settings, gateway.signer), settings.public_url),
+        FaceSettings(options, settings.public_url),
     )
     endpoint = _make_endpoint(gateway, settings, authenticator)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
@@ -86,6 +89,21 @@ def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticato
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
 
     return Edges(site, face, drain)
+
+
+def _make_extended_cards(
+    gateway: Gateway, settings: Settings, options: CardOptions
+) -> PeerExtendedCards | None:
+    """None where nobody is asked for credentials: then everybody may see the card that there is."""
+    if settings.auth == "open":
+        return None
+    return PeerExtendedCards(
+        gateway.peers,
+        options,
+        SystemClock(),
+        public_url=settings.public_url,
+        local_url=f"http://{settings.host}:{settings.port}",
+    )
 
 
 def _make_endpoint(

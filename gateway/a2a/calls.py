@@ -22,6 +22,7 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.gateway.a2a.bindings import RpcBinding
+from passerelle.gateway.a2a.extended import PRIVATE
 from passerelle.gateway.a2a.extensions import read_asked, write_active
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
@@ -140,11 +141,15 @@ class Calls:
             wish=read_wish(incoming.headers, incoming.query, active),
         )
         visit.headers |= write_active(call.extensions)
+        if method is Method.GET_EXTENDED_CARD:
+            call = replace(call, own_url=incoming.own_url)
         match method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, method, call)
             case _:
                 result = await self.operations.answer(method, call, visit.receive)
+                if method is Method.GET_EXTENDED_CARD:
+                    visit.headers |= PRIVATE
                 await visit.answer(visit.binding.render_result(result))
 
     async def _stream(

@@ -43,11 +43,15 @@ class CardOptions:
         return sign_card(rewrite_card(card, place, self.edge), self.signer)
 
 
-def make_card_options(settings: Settings, signer: Signer | None) -> CardOptions:
+def make_card_options(
+    settings: Settings, signer: Signer | None, *, push: bool = False
+) -> CardOptions:
     """The options of the settings; only a card of one version can be signed for strict readers."""
     signs = signer if settings.signing.signs_cards else None
     return CardOptions(
-        make_edge(settings), settings.card_shape or ("v1" if signs else "merged"), signs
+        replace(make_edge(settings), push=push),
+        settings.card_shape or ("v1" if signs else "merged"),
+        signs,
     )
 
 

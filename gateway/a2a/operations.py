@@ -113,6 +113,8 @@ class Call:
     traceparent: str | None = None
     wish: ResumeWish | None = None
     """Where a subscriber wants to go on."""
+    own_url: str | None = None
+    """How the caller of an extended card reached us, if the binding says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,10 @@ class AgentPeer:
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
 
+    async def read_extended_card(self) -> PeerOutcome:
+        """GetExtendedAgentCard: what the agent says of itself to those who show credentials."""
+        return await self._ask("GetExtendedAgentCard", {})
+
     async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
         return await self._call(Call(operation, params, self._config.query_timeout_s))
 

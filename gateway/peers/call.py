@@ -19,6 +19,7 @@ Operation: TypeAlias = Literal[
     "ListTasks",
     "CancelTask",
     "SubscribeToTask",
+    "GetExtendedAgentCard",
 ]
 
 STREAMS: Final = frozenset[Operation]({"SendStreamingMessage", "SubscribeToTask"})

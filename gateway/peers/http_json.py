@@ -53,6 +53,8 @@ def address(base: str, call: Call, body: bytes) -> Request:
             return Request("POST", f"{base}/tasks/{task}:cancel", b"{}")
         case "SubscribeToTask":
             return Request("POST", f"{base}/tasks/{task}:subscribe", b"{}")
+        case "GetExtendedAgentCard":
+            return Request("GET", f"{base}/extendedAgentCard")
         case _:
             assert_never(call.operation)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.interface import Interface
 
 _SUBSCRIBE: Final = "SubscribeToTask"
+_EXTENDED: Final = "GetExtendedAgentCard"
 
 
 class LegacyJsonRpc:
@@ -53,7 +54,10 @@ class LegacyHttpJson:
 
     def write(self, interface: Interface, call: Call, call_id: int) -> Request:  # noqa: ARG002  # a connection answers in order
         body = orjson.dumps(write_params(Method(call.operation), call.params, Form.PROTO))
-        request = http_json.address(f"{interface.url.rstrip('/')}/v1", call, body)
+        base = f"{interface.url.rstrip('/')}/v1"
+        if call.operation == _EXTENDED:
+            return Request("GET", f"{base}/card")
+        request = http_json.address(base, call, body)
         # Its text says POST in one place and GET in another; agents of the Python SDK have GET alone.
         return Request("GET", request.url) if call.operation == _SUBSCRIBE else request
 
@@ -65,7 +69,8 @@ class LegacyHttpJson:
 
 
 def _upgrade(call: Call, outcome: PeerOutcome, form: Form) -> PeerOutcome:
-    if not isinstance(outcome, Answered):
+    if not isinstance(outcome, Answered) or call.operation == _EXTENDED:
+        # Whoever reads cards knows those of 0.3.
         return outcome
     if call.operation in SENDS or call.operation == _SUBSCRIBE:
         return _upgrade_frame(outcome, form)

@@ -20,7 +20,7 @@ from passerelle.gateway.peers.tokens import TokenSource
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock
     from passerelle.gateway.peers.call import Transport
     from passerelle.gateway.peers.config import PeerConfig
@@ -58,6 +58,14 @@ class PeerRegistry:
             NotFound: no such agent is configured.
         """
         return self._find(name).config.card_url
+
+    async def read_extended_card(self, name: str) -> PeerOutcome:
+        """What the peer of that name says of itself to those who show credentials, in its own form.
+
+        Raises:
+            NotFound: no such agent is configured.
+        """
+        return await self._find(name).read_extended_card()
 
     def _find(self, name: str) -> AgentPeer:
         peer = self._peers.get(name)

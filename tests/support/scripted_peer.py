@@ -97,6 +97,7 @@ class ScriptedPeer:
         self.on_cancel: CancelOutcome = "canceled"
         self.bearer: str | None = None
         self.card: JsonObject = {}
+        self.extended_card: JsonObject | None = None
         self.card_headers: dict[str, str] = {}
         self.requests: list[RecordedRequest] = []
         self.card_reads: list[int] = []
@@ -293,6 +294,10 @@ class ScriptedPeer:
                     raise QueryError(-32004, "tasks are not listed here")
                 known = [task for task in self.tasks.values() if not task.forgotten]
                 return send_result(call_id, list_tasks(known, params))
+            case "GetExtendedAgentCard":
+                if self.extended_card is None:
+                    raise QueryError(-32007, "there is no extended card")
+                return send_result(call_id, self.extended_card)
             case "CancelTask":
                 return send_result(call_id, self._cancel(self._find(str(params["id"]))))
             case "SubscribeToTask":

@@ -18,6 +18,7 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Scope
+from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.keys import KeyAuthenticator, hash_key
 from passerelle.gateway.clock import SystemClock, SystemIds
@@ -213,7 +214,11 @@ async def run_rig(
         )
         authenticator = KeyAuthenticator(Secret(OWNER), CLIENTS.values())
         metrics = Metrics()
-        face = make_face(FaceParts(service, authenticator, peers, metrics, clock, ids), settings)
+        extended = _make_extended_cards(peers, settings or FaceSettings())
+        parts = FaceParts(
+            service, authenticator, peers, metrics, clock, ids, extended_cards=extended
+        )
+        face = make_face(parts, settings)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
         serving = asyncio.create_task(Server(face, listener, face.drain).serve(stop))
         headers = {"Authorization": f"Bearer {OWNER}", "A2A-Version": "1.0"}
@@ -227,3 +232,15 @@ async def run_rig(
             await serving
             await service.dispatch.drain()
             await peers.close()
+
+
+def _make_extended_cards(peers: PeerRegistry, settings: FaceSettings) -> PeerExtendedCards | None:
+    if not settings.cards.edge.schemes:
+        return None
+    return PeerExtendedCards(
+        peers,
+        settings.cards,
+        SystemClock(),
+        public_url=settings.public_url,
+        local_url="http://here",
+    )
