@@ -33,6 +33,7 @@ from passerelle.gateway.a2a.streams import write_marked
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
+from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc import check_key, require_scope
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ class GrpcFace:
         self, agent: str, service: Service, head: Head, principal: Principal, params: JsonObject
     ) -> Call:
         asked = read_metadata(head.headers)
+        carry_on(asked, head.headers.get("authorization"))
         active = self.operations.extensions.activate(asked)
         return Call(
             principal,

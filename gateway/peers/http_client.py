@@ -80,22 +80,27 @@ class HttpClient:
         url = request.url
         if shown.query:
             url = f"{url}{'&' if '?' in url else '?'}{shown.query}"
-        carried = {**headers, **shown.headers}
-        own = AUTHORIZATION.get() if self._config.forward_auth else None
-        if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
-            carried["Authorization"] = own.get_secret_value()
-        traceparent = read_traceparent()
-        if traceparent is not None:
-            carried["traceparent"] = traceparent
         return self._sessions.open(origin).request(
             request.method,
             url,
             data=exchange.wrap_body(request.body),
-            headers=carried,
+            headers={**headers, **write_carried(self._config, shown)},
             timeout=exchange.limit_time(self._config, timeout_s),
             allow_redirects=False,
             ssl=self._tls,
         )
+
+
+def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:
+    """Headers that say who calls, and on behalf of what."""
+    headers = dict(shown.headers)
+    own = AUTHORIZATION.get() if config.forward_auth else None
+    if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
+        headers["Authorization"] = own.get_secret_value()
+    traceparent = read_traceparent()
+    if traceparent is not None:
+        headers["traceparent"] = traceparent
+    return headers
 
 
 def write_version(version: Version, declared: frozenset[str]) -> dict[str, str]:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid, NotFound
-from passerelle.gateway.peers.agent import AgentPeer
-from passerelle.gateway.peers.cards import CardCache
-from passerelle.gateway.peers.credential import ClientCredentials, Fixed, show_fixed
-from passerelle.gateway.peers.http_client import HttpClient
-from passerelle.gateway.peers.http_json import HttpJson
-from passerelle.gateway.peers.http_transport import HttpTransport
-from passerelle.gateway.peers.jsonrpc import JsonRpc
-from passerelle.gateway.peers.legacy import LegacyHttpJson, LegacyJsonRpc
-from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.tokens import TokenSource
+from passerelle.gateway.peers.assembly import Connections, make_peer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock
-    from passerelle.gateway.peers.call import Transport
+    from passerelle.gateway.peers.agent import AgentPeer
     from passerelle.gateway.peers.config import PeerConfig
-    from passerelle.gateway.peers.credential import Credential
-    from passerelle.gateway.peers.interface import Choice
-    from passerelle.gateway.peers.wire import Wire
 
 
 class PeerRegistry:
@@ -34,7 +21,7 @@ class PeerRegistry:
 
     def __init__(self, configs: Iterable[PeerConfig], clock: Clock) -> None:
         self._clock = clock
-        self._sessions = PeerSessions()
+        self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
         self.replace(configs)
 
@@ -88,38 +75,8 @@ class PeerRegistry:
         self._peers = made
 
     def _make(self, config: PeerConfig) -> AgentPeer:
-        return make_peer(config, self._sessions, self._clock)
+        return make_peer(config, self._connections, self._clock)
 
     async def close(self) -> None:
         """Closes all connections to peers; calls after that are ``Unreached``."""
-        await self._sessions.close()
-
-
-_WIRES: Final[Mapping[Choice, Wire]] = {
-    "JSONRPC/1.0": JsonRpc(),
-    "HTTP+JSON/1.0": HttpJson(),
-    "JSONRPC/0.3": LegacyJsonRpc(),
-    "HTTP+JSON/0.3": LegacyHttpJson(),
-}
-
-
-def make_peer(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> AgentPeer:
-    """A peer with everything that carries calls to it.
-
-    Raises:
-        ConfigInvalid: a certificate cannot be read.
-    """
-    client = HttpClient(config, sessions, _make_credential(config, sessions, clock))
-    transports: dict[Choice, Transport] = {
-        kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
-    }
-    kinds: tuple[Choice, ...] = tuple(
-        kind for kind in config.interfaces if transports.get(kind) is not None
-    )
-    return AgentPeer(config, CardCache(config, client, clock, kinds), transports, clock)
-
-
-def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:
-    if isinstance(config.auth, ClientCredentials):
-        return TokenSource(config, config.auth, sessions, clock)
-    return Fixed(show_fixed(config.auth))
+        await self._connections.close()

@@ -117,9 +117,17 @@ def build_card(url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SdkAgent:
+    """Where its card is, and the origin of its gRPC, if it has one."""
+
+    url: str
+    dialled: str | None
+
+
 @asynccontextmanager
-async def run_sdk_agent(*kinds: str) -> AsyncGenerator[str, None]:
-    """Serves the agent on a free loopback port and gives its URL; its card offers ``kinds``."""
+async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
+    """Serves the agent on free loopback ports; its card offers ``kinds``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         executor = SdkExecutor()
@@ -144,7 +152,7 @@ async def run_sdk_agent(*kinds: str) -> AsyncGenerator[str, None]:
             await dialled.start()
         try:
             # The listener accepts already: a request waits in its backlog until the server is up.
-            yield url
+            yield SdkAgent(url, f"http://127.0.0.1:{grpc_port}" if grpc_port else None)
         finally:
             executor.silence.set()
             await dialled.stop(0.1)

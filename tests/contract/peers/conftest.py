@@ -71,7 +71,9 @@ def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
     return make
 
 
-@pytest.fixture(params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"])
+@pytest.fixture(
+    params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     """What the suite runs on: the scripted agent, and one of the SDK by kind of interface."""
     return cast("str", request.param)
@@ -84,6 +86,7 @@ async def peer(kind: str, clients: Clients) -> AsyncGenerator[Peer, None]:
             yield clients.connect(PeerConfig("scripted", agent.url))
             await clients.close()
     else:
-        async with run_sdk_agent(kind) as url:
-            yield clients.connect(PeerConfig("sdk", url))
+        async with run_sdk_agent(kind) as agent:
+            dialled = frozenset({agent.dialled}) if agent.dialled else frozenset[str]()
+            yield clients.connect(PeerConfig("sdk", agent.url, allowed_origins=dialled))
             await clients.close()

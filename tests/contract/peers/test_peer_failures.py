@@ -19,10 +19,10 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
+from passerelle.gateway.peers.assembly import Connections, make_peer
 from passerelle.gateway.peers.carried import TRACEPARENT
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.credential import Bearer
-from passerelle.gateway.peers.registry import make_peer
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.secret import Secret
 from tests.contract.peers.conftest import Clients, HandClock
@@ -400,7 +400,7 @@ async def test_idle_connection_is_used_again_and_then_dropped(
 ) -> None:
     sessions = PeerSessions(idle_s=0.1)
     config = PeerConfig("scripted", scripted.url)
-    peer = make_peer(config, sessions, HandClock())
+    peer = make_peer(config, Connections(sessions), HandClock())
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.open_connections == 1
     assert isinstance(await peer.send(say("hello")), Answered)

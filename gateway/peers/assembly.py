@@ -1,0 +1,83 @@
+"""Puts a peer together: its card, its credential, and a transport for each kind of interface that is spoken here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from passerelle.gateway.peers.agent import AgentPeer
+from passerelle.gateway.peers.cards import CardCache
+from passerelle.gateway.peers.credential import ClientCredentials, Fixed, show_fixed
+from passerelle.gateway.peers.http_client import HttpClient
+from passerelle.gateway.peers.http_json import HttpJson
+from passerelle.gateway.peers.http_transport import HttpTransport
+from passerelle.gateway.peers.jsonrpc import JsonRpc
+from passerelle.gateway.peers.legacy import LegacyHttpJson, LegacyJsonRpc
+from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.peers.tokens import TokenSource
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import Clock
+    from passerelle.gateway.peers.call import Transport
+    from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.credential import Credential
+    from passerelle.gateway.peers.grpc_channels import GrpcChannels
+    from passerelle.gateway.peers.interface import Choice
+    from passerelle.gateway.peers.wire import Wire
+
+_WIRES: Final[Mapping[Choice, Wire]] = {
+    "JSONRPC/1.0": JsonRpc(),
+    "HTTP+JSON/1.0": HttpJson(),
+    "JSONRPC/0.3": LegacyJsonRpc(),
+    "HTTP+JSON/0.3": LegacyHttpJson(),
+}
+
+
+class Connections:
+    """What all peers of a process share. ``sessions`` of its own only where a test needs them."""
+
+    def __init__(self, sessions: PeerSessions | None = None) -> None:
+        self.sessions = sessions or PeerSessions()
+        self.channels = _open_channels()
+
+    async def close(self) -> None:
+        """Closes all of them; calls after that are ``Unreached``."""
+        await self.sessions.close()
+        if self.channels is not None:
+            await self.channels.close()
+
+
+def make_peer(config: PeerConfig, connections: Connections, clock: Clock) -> AgentPeer:
+    """A peer with everything that carries calls to it.
+
+    Raises:
+        ConfigInvalid: a certificate cannot be read.
+    """
+    credential = _make_credential(config, connections.sessions, clock)
+    client = HttpClient(config, connections.sessions, credential)
+    transports: dict[Choice, Transport] = {
+        kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
+    }
+    if connections.channels is not None:
+        from passerelle.gateway.peers.grpc_transport import GrpcTransport  # noqa: PLC0415  an extra
+
+        transports["GRPC/1.0"] = GrpcTransport(config, connections.channels, credential)
+    kinds: tuple[Choice, ...] = tuple(
+        kind for kind in config.interfaces if transports.get(kind) is not None
+    )
+    return AgentPeer(config, CardCache(config, client, clock, kinds), transports, clock)
+
+
+def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:
+    if isinstance(config.auth, ClientCredentials):
+        return TokenSource(config, config.auth, sessions, clock)
+    return Fixed(show_fixed(config.auth))
+
+
+def _open_channels() -> GrpcChannels | None:
+    """None where the libraries of gRPC, an extra, are not installed: agents are called over what else they offer."""
+    try:
+        from passerelle.gateway.peers.grpc_channels import GrpcChannels  # noqa: PLC0415  an extra
+    except ImportError:
+        return None
+    return GrpcChannels()

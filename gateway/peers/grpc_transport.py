@@ -1,0 +1,165 @@
+"""Calls over gRPC (A2A 1.0 section 10): JSON becomes messages at this edge, and messages JSON.
+
+Protobuf has no place for members that it does not know, and keeps numbers as doubles; so gRPC is chosen after the
+bindings that are JSON themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from passerelle.core.errors import PasserelleError, RemoteError
+from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
+from passerelle.gateway.grpc.methods import V1, Row
+from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
+from passerelle.gateway.grpc.wire import to_json, to_message
+from passerelle.gateway.peers import answers
+from passerelle.gateway.peers.call import STREAMS
+from passerelle.gateway.peers.grpc_answers import read_end
+from passerelle.gateway.peers.grpc_channels import GrpcChannels, connect
+from passerelle.gateway.peers.http_client import write_carried, write_version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.gateway.peers.call import Call
+    from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.peers.credential import Credential, Shown
+    from passerelle.gateway.peers.interface import Interface
+
+
+class GrpcTransport:
+    """The calls of one peer over gRPC 1.0; see ``call.Transport``."""
+
+    def __init__(self, config: PeerConfig, channels: GrpcChannels, credential: Credential) -> None:
+        self._config = config
+        self._channels = channels
+        self._credential = credential
+
+    async def call(self, interface: Interface, call: Call) -> PeerOutcome:
+        last: PeerOutcome = Unreached("no call was made")
+        async with aclosing(self._try(interface, call)) as outcomes:
+            async for outcome in outcomes:
+                if isinstance(outcome, Closed):
+                    break
+                last = outcome
+        return last
+
+    async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        async with aclosing(self._try(interface, call)) as outcomes:
+            async for outcome in outcomes:
+                yield outcome
+
+    async def _try(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
+        """Once more with another credential, where the first one was refused before anything else."""
+        try:
+            for is_last in (False, True):
+                shown = await self._credential.show()
+                has_begun = False
+                async with aclosing(self._exchange(interface, call, shown)) as outcomes:
+                    async for outcome in outcomes:
+                        refused = not has_begun and _is_unauthenticated(outcome)
+                        if refused and not is_last and self._credential.renew(shown):
+                            break
+                        has_begun = True
+                        yield outcome
+                if has_begun:
+                    return
+        except RemoteError as error:
+            # Draining, or no credential: nothing was sent.
+            yield Unreached(error.message)
+
+    async def _exchange(
+        self, interface: Interface, call: Call, shown: Shown
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        row = V1.rows[call.operation]
+        channel = self._channels.open(interface.origin, self._config.tls)
+        try:
+            request = to_message(_address(interface, call.params), row.request)
+        except PasserelleError as error:
+            yield Refused(answers.INTERNAL_ERROR, error.message)
+            return
+        if not await connect(channel, self._config.connect_timeout_s):
+            yield Unreached(f"no connection to {interface.url}")
+            return
+        headers = write_version(interface.version, interface.extensions)
+        headers |= write_carried(self._config, shown)
+        metadata = tuple((name.lower(), value) for name, value in headers.items())
+        pending = _start(channel, row, call, request, metadata)
+        try:
+            async with aclosing(self._read(pending, row, call)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
+        except grpc.aio.AioRpcError as error:
+            yield _read_error(error)
+        except TimeoutError:
+            yield Unknown("no answer in time")
+        finally:
+            pending.cancel()
+
+    async def _read(
+        self,
+        pending: Any,  # noqa: ANN401  generated code has no types
+        row: Row,
+        call: Call,
+    ) -> AsyncGenerator[StreamOutcome, None]:
+        if call.operation not in STREAMS:
+            yield _answer(await pending, row)
+            return
+        while True:
+            async with asyncio.timeout(self._config.idle_timeout_s):
+                message = await pending.read()
+            if message is grpc.aio.EOF:
+                yield Closed()
+                return
+            outcome = _answer(message, row)
+            yield outcome
+            if not isinstance(outcome, Answered):
+                return
+
+
+def _start(
+    channel: grpc.aio.Channel,
+    row: Row,
+    call: Call,
+    request: Message,
+    metadata: tuple[tuple[str, str], ...],
+) -> Any:  # noqa: ANN401  generated code has no types
+    make = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
+    invoke = make(
+        f"/{V1.name}/{call.operation}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=row.response.FromString,
+    )
+    return invoke(request, timeout=call.timeout_s, metadata=metadata)
+
+
+def _address(interface: Interface, params: JsonObject) -> JsonObject:
+    return params if interface.tenant is None else {**params, "tenant": interface.tenant}
+
+
+def _answer(message: Message, row: Row) -> Answered | Refused | Unknown | Unreached:
+    result = to_json(message)
+    if row.method == "ListTasks":
+        # ProtoJSON leaves out what is empty.
+        result = {"tasks": [], "nextPageToken": "", **result}
+    return Answered(result)
+
+
+def _read_error(error: grpc.aio.AioRpcError) -> PeerOutcome:
+    packed = next((value for key, value in error.trailing_metadata() if key == DETAILS_KEY), None)
+    rich = parse_status(packed) if isinstance(packed, bytes) else None
+    return read_end(error.code().name, error.details() or "", rich)
+
+
+def _is_unauthenticated(outcome: StreamOutcome) -> bool:
+    return isinstance(outcome, Refused) and outcome.http_status == HTTPStatus.UNAUTHORIZED
