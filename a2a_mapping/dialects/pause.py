@@ -26,6 +26,8 @@ class Pause:
     context: str
     native_status: str
     message: JsonObject
+    at: str = ""
+    """The time of the status as the peer says it; empty when it says none."""
 
     @property
     def message_id(self) -> str | None:
@@ -60,20 +62,23 @@ def read_pause(peer: str, task: JsonObject) -> Pause | None:
         context=text_at(task, "contextId"),
         native_status=state,
         message=object_at(status, "message"),
+        at=text_at(status, "timestamp"),
     )
 
 
 def identify_occurrence(pause: Pause, native_id: str | None) -> str:
     """The key of one question, equal at every sight of it: stream, poll, or the history of the peer.
 
-    By the peer's id of the question, else by the status message, else by what was asked.
+    By the peer's id of the question, else by the status message, else by what was asked and when: a peer that waits
+    again without a word has asked again.
     """
+    by: tuple[str, ...]
     if native_id is not None:
         by = ("native", native_id)
     elif pause.message_id is not None:
         by = ("message", pause.message_id)
     else:
-        by = ("content", _digest_content(pause))
+        by = ("content", _digest_content(pause), pause.at)
     return hashlib.sha256("\0".join((pause.peer, pause.task, *by)).encode()).hexdigest()
 
 

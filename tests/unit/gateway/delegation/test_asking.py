@@ -116,6 +116,21 @@ def test_peer_that_still_waits_while_its_answer_is_under_way_is_no_news() -> Non
     assert len(pump.actions) == 1
 
 
+def test_peer_that_waits_again_without_a_word_asks_again() -> None:
+    pump = make_running()
+    pump.hear(status("INPUT_REQUIRED", at=4))
+    assert pump.hear(status("INPUT_REQUIRED", at=4)) == []
+    (action,) = pump.actions
+    who = Principal("ada", kind="person", scopes=frozenset({Scope.DECIDE}))
+    request = replace(action.request, owner=who.key, tenant=who.tenant)
+    answer = Answer(who, action.rev, request.digest, "dec_1", "reply", {"text": "the first"})
+    for fact in approval.decide(replace(action, request=request), answer, pump.now_ms):
+        pump.add(fact)
+    pump.hear(status("INPUT_REQUIRED", at=6))
+    assert len(pump.actions) == 2
+    assert pump.record.status is Status.WAITING_INPUT
+
+
 def test_typed_question_is_shown_as_ours_without_the_peers_ids() -> None:
     pump = make_running()
     pump.hear(asks_permission())
