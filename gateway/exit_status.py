@@ -44,6 +44,8 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.NotFound: ExitStatus.CALLER,
     errors.UnsupportedOperation: ExitStatus.CALLER,
     a2a_errors.PushNotificationNotSupported: ExitStatus.CALLER,
+    a2a_errors.ExtendedCardNotConfigured: ExitStatus.CALLER,
+    a2a_errors.ExtensionRequired: ExitStatus.CALLER,
     errors.NotCancelable: ExitStatus.CALLER,
     errors.Conflict: ExitStatus.CALLER,
     errors.IdempotencyConflict: ExitStatus.CALLER,

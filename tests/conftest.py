@@ -14,6 +14,9 @@ CI = bool(os.environ.get("CI"))
 
 pytest_plugins = ["tests.support.leaks"]
 
+# As the gateway sets it: without it a test that starts a process makes gRPC open descriptors in its name.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
 # A deadline and "too slow" would assert a speed; a blob lets a failure be played again without a database.
 hypothesis.settings.register_profile(
     "local",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,8 @@ async def open_grpc(settings: Settings, face: Face) -> AsyncGenerator[int | None
     if port is None:
         yield None
         return
+    # We start programs and never fork to go on ourselves; its handlers for that would only keep descriptors open.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         from passerelle.gateway.grpc.face import GrpcFace
         from passerelle.gateway.grpc.server import start_grpc

@@ -36,6 +36,8 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.NotFound: 404,
     errors.UnsupportedOperation: 409,
     a2a_errors.PushNotificationNotSupported: 409,
+    a2a_errors.ExtendedCardNotConfigured: 409,
+    a2a_errors.ExtensionRequired: 400,
     errors.NotCancelable: 409,
     errors.Conflict: 409,
     errors.IdempotencyConflict: 409,

@@ -191,7 +191,11 @@ def test_shown_close_codes_stand_on_the_side_of_their_range() -> None:
 
 
 def test_shown_question_is_read_and_the_shown_answer_names_it() -> None:
-    question, answer = (json.loads(block.text) for block in read_blocks("json"))
+    question, answer = (
+        json.loads(block.text)
+        for block in read_blocks("json")
+        if block.name.startswith("docs/protocol/permission.md")
+    )
     status: JsonObject = {"state": "TASK_STATE_INPUT_REQUIRED", "message": {"parts": [question]}}
     (prompt,) = detect("payments", {"id": "remote-task", "contextId": "c", "status": status})
     assert (prompt.dialect, prompt.kind, prompt.risk) == ("permission", "permission", "high")

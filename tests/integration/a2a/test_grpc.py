@@ -126,7 +126,7 @@ async def test_numbers_stay_integers_on_the_way_to_the_agent(wire: Wire) -> None
     request.message.parts.add().data.struct_value.update({"count": 42, "share": 0.5})
     await wire.call("SendMessage", request)
     [received] = wire.rig.peer.messages
-    assert orjson.dumps(received["parts"]).endswith(b'{"data":{"count":42,"share":0.5}}]')
+    assert b'"count":42,' in orjson.dumps(received["parts"], option=orjson.OPT_SORT_KEYS)
 
 
 async def test_unknown_and_forbidden_agents_look_the_same(wire: Wire) -> None:

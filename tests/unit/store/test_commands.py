@@ -11,7 +11,7 @@ import pytest
 
 STORE = Path(__file__).resolve().parents[3] / "store"
 
-_STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE"}
+_STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HDEL", "HINCRBY"}
 _SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZRANGE"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}

@@ -1,39 +1,28 @@
 """The drawn list of settings has every setting, under its section, with its default."""
 
-from passerelle.gateway.settings import (
-    ChannelSettings,
-    ClientSettings,
-    Settings,
-)
-from passerelle.gateway.settings_agents import (
-    AgentAuth,
-    AgentSettings,
-    AgentTimeout,
-    AgentTls,
-    ApiKeyAuth,
-    BasicAuth,
-    OAuth2Auth,
-)
+from typing import get_args
+
+from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_section import Section
-from passerelle.gateway.settings_signing import SigningKeySettings, SigningSettings
-from passerelle.gateway.settings_webhooks import WebhookSettings
 from tools.settings_docs import render_settings
 
-SECTIONS: dict[str, type[Section]] = {
-    "Top level": Settings,
-    "`agents[]`": AgentSettings,
-    "`agents[].auth`": AgentAuth,
-    "`agents[].auth.api_key`": ApiKeyAuth,
-    "`agents[].auth.basic`": BasicAuth,
-    "`agents[].auth.oauth2`": OAuth2Auth,
-    "`agents[].tls`": AgentTls,
-    "`agents[].timeout`": AgentTimeout,
-    "`clients[]`": ClientSettings,
-    "`channels`": ChannelSettings,
-    "`signing`": SigningSettings,
-    "`signing.keys[]`": SigningKeySettings,
-    "`webhooks`": WebhookSettings,
-}
+
+def find_sections(section: type[Section], path: str) -> dict[str, type[Section]]:
+    """Each section below ``section`` under the heading that it should have, in any order."""
+    found: dict[str, type[Section]] = {f"`{path}`" if path else "Top level": section}
+    for name, field in section.model_fields.items():
+        text = str(field.annotation)
+        for inner in list_classes(field.annotation):
+            step = f"{name}[]" if "tuple[" in text else name
+            found |= find_sections(inner, f"{path}.{step}" if path else step)
+    return found
+
+
+def list_classes(annotation: object) -> list[type[Section]]:
+    """The sections in an annotation, however deep."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [found for inner in get_args(annotation) for found in list_classes(inner)]
 
 
 def read_rows() -> dict[str, list[str]]:
@@ -48,7 +37,10 @@ def read_rows() -> dict[str, list[str]]:
 
 
 def test_every_section_lists_exactly_its_settings() -> None:
-    wanted = {heading: list(section.model_fields) for heading, section in SECTIONS.items()}
+    wanted = {
+        heading: list(section.model_fields)
+        for heading, section in find_sections(Settings, "").items()
+    }
     assert read_rows() == wanted
 
 
