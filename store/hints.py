@@ -55,7 +55,11 @@ class RedisHints:
             StoreUnavailable: not confirmed within 5 s; nothing is subscribed then.
             ValueError: the stream is subscribed already.
         """
-        await self._subscribe(stream.shard, keys.stream_hints(stream).encode(), on_hint)
+        await self.listen(stream.shard, keys.stream_hints(stream), on_hint)
+
+    async def listen(self, shard: Shard, channel: str, on_hint: Callable[[bytes], None]) -> None:
+        """The same for any channel of a shard."""
+        await self._subscribe(shard, channel.encode(), on_hint)
 
     async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
         """The same for news of a shard: ``s <epoch>``."""
@@ -63,9 +67,13 @@ class RedisHints:
 
     async def unsubscribe(self, stream: StreamRef) -> None:
         """Ends the hints of a stream."""
-        channel = keys.stream_hints(stream).encode()
+        await self.ignore(stream.shard, keys.stream_hints(stream))
+
+    async def ignore(self, shard: Shard, name: str) -> None:
+        """Ends the hints of a channel."""
+        channel = name.encode()
         subscription = self._subscriptions.pop(channel, None)
-        node = self._nodes.node(stream.shard)
+        node = self._nodes.node(shard)
         self._arrived(node, channel)
         wire = self._wires.get(node)
         if subscription is not None and wire is not None and wire.is_connected:

@@ -163,10 +163,30 @@ def shard_hints(shard: Shard) -> str:
     return _key(shard, "h", "shard")
 
 
+def shared_task(shard: Shard, space: str, task: str) -> str:
+    """HASH v, o, d (the task), end, ops, last, cut, c, st, ts: a task that an agent's replicas share."""
+    return _key(shard, "kt", space, task)
+
+
+def shared_events(shard: Shard, space: str, task: str) -> str:
+    """STREAM with ids ``<version>-0``: d, the event that made the version. Expires behind the task's end."""
+    return _key(shard, "ke", space, task)
+
+
+def shared_hints(shard: Shard, space: str, task: str) -> str:
+    """Hint channel of a shared task: its new version, 0 once it is deleted."""
+    return _key(shard, "h", "k", space, task)
+
+
+def shared_index(shard: Shard, space: str, owner: str) -> str:
+    """ZSET shared task -> last status time in microseconds, of one owner."""
+    return _key(shard, "ki", space, owner)
+
+
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|open|ts|tg|tg:in|idx|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
-    r"|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
+    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
 )
 """Matches every key that may live without an expiry."""
 
