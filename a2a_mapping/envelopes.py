@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.errors import ROWS, ErrorKind, classify
 from passerelle.core.errors import (
     ContentTypeNotSupported,
     InvalidInput,
+    Limited,
     PasserelleError,
     RemoteError,
 )
@@ -80,6 +81,6 @@ def list_details(error: PasserelleError) -> list[Json]:
 
 
 def _retry_headers(error: PasserelleError) -> dict[str, str]:
-    if isinstance(error, RemoteError) and error.retry_after_s is not None:
+    if isinstance(error, RemoteError | Limited) and error.retry_after_s is not None:
         return {"Retry-After": str(error.retry_after_s)}
     return {}

@@ -125,6 +125,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     ExtensionRequired: ErrorKind.EXTENSION_SUPPORT_REQUIRED,
     errors.Unauthenticated: ErrorKind.UNAUTHENTICATED,
     errors.Forbidden: ErrorKind.DENIED,
+    errors.Limited: ErrorKind.LIMITED,
     errors.NotFound: ErrorKind.NOT_FOUND,  # a task is TASK_NOT_FOUND, see classify
     errors.UnsupportedOperation: ErrorKind.UNSUPPORTED_OPERATION,
     ExtendedCardNotConfigured: ErrorKind.EXTENDED_AGENT_CARD_NOT_CONFIGURED,
@@ -142,6 +143,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.PeerUnavailable: ErrorKind.UNAVAILABLE,
     errors.PeerRefused: ErrorKind.INVALID_AGENT_RESPONSE,  # refined by its native code
     errors.InvalidAgentResponse: ErrorKind.INVALID_AGENT_RESPONSE,
+    errors.IssuerUnavailable: ErrorKind.UNAVAILABLE,
     errors.Draining: ErrorKind.UNAVAILABLE,
 }
 

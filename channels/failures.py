@@ -10,6 +10,7 @@ from passerelle.core.errors import (
     ActionClosed,
     CallerError,
     Forbidden,
+    Limited,
     PasserelleError,
     RemoteError,
     Unauthenticated,
@@ -44,6 +45,8 @@ def _choose_code(error: PasserelleError) -> CloseCode:
             return CloseCode.BAD_CREDENTIALS
         case Forbidden():
             return CloseCode.FORBIDDEN
+        case Limited():
+            return CloseCode.RATE_LIMIT
         case CallerError():
             return CloseCode.MALFORMED
         case RemoteError():
@@ -53,4 +56,4 @@ def _choose_code(error: PasserelleError) -> CloseCode:
 
 
 def _read_retry(error: PasserelleError) -> int | None:
-    return error.retry_after_s if isinstance(error, RemoteError) else None
+    return error.retry_after_s if isinstance(error, RemoteError | Limited) else None

@@ -15,6 +15,7 @@
     │   ├── ContentTypeNotSupported a media type that is not served
     │   ├── Unauthenticated         no credential, or one that does not hold
     │   ├── Forbidden               a credential without the right
+    │   ├── Limited                 over a rate, a concurrency, a quota or a budget
     │   ├── NotFound                unknown, or not the caller's: the two look the same
     │   ├── UnsupportedOperation    the state of the thing does not allow it (terminal is frozen)
     │   ├── NotCancelable           a task that has ended
@@ -30,6 +31,7 @@
         ├── PeerUnavailable         a peer agent cannot be reached
         ├── PeerRefused             a peer answered with an error of its own
         ├── InvalidAgentResponse    a peer answered with something that is not A2A
+        ├── IssuerUnavailable       the keys of an identity provider cannot be had
         └── Draining                this instance is shutting down
 
 A class has a stable ``code`` and says whether trying again can help. An edge (A2A, HTTP,
@@ -38,13 +40,21 @@ channel, exit status) maps classes in one table of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
 
 Wrote: TypeAlias = Literal["no", "unknown"]
+LimitKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
 ClosedState: TypeAlias = Literal["already_resolved", "expired", "cancelled", "superseded"]
+
+_LIMIT_CODES: Final[dict[LimitKind, str]] = {
+    "concurrency": "concurrency_limited",
+    "rate_limit": "rate_limited",
+    "quota": "quota_exceeded",
+    "budget": "budget_exceeded",
+}
 
 
 class PasserelleError(Exception):
@@ -176,6 +186,21 @@ class Forbidden(CallerError):
     code = "forbidden"
 
 
+class Limited(CallerError):
+    """Over a limit of the caller's; the same request may succeed after ``retry_after_s``."""
+
+    retryable = True
+
+    def __init__(self, kind: LimitKind, message: str, retry_after_s: int) -> None:
+        super().__init__(message, limit=kind)
+        self.kind: LimitKind = kind
+        self.retry_after_s = retry_after_s
+
+    @property
+    def stable_code(self) -> str:
+        return _LIMIT_CODES[self.kind]
+
+
 class NotFound(CallerError):
     """Unknown, or another caller's: the two look the same, so that ids cannot be probed."""
 
@@ -301,6 +326,12 @@ class InvalidAgentResponse(RemoteError):
 
     code = "invalid_agent_response"
     retryable = False
+
+
+class IssuerUnavailable(RemoteError):
+    """The keys of an identity provider cannot be had, so that its tokens can be neither taken nor refused."""
+
+    code = "issuer_unavailable"
 
 
 class Draining(RemoteError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from passerelle.core.ids import Shard, derive_id, derive_shard
+
+EVERY_AGENT: Final = "*"
 
 PrincipalKind: TypeAlias = Literal["person", "service", "agent", "gateway"]
 
@@ -26,7 +29,11 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. ``agents`` are the names it may call, or None for all of them."""
+    """An authenticated caller. ``agents`` are the names it may call, or None for all of them.
+
+    ``operations`` are the only ones that it may use at an agent (``*``: at every agent that is not named), by their
+    A2A names; None, or an agent that is not in it, means all of them.
+    """
 
     id: str
     tenant: str = "default"
@@ -35,6 +42,9 @@ class Principal:
     agents: frozenset[str] | None = None
     device: str | None = None
     device_name: str | None = None
+    operations: Mapping[str, frozenset[str] | None] = field(
+        default_factory=dict[str, frozenset[str] | None], hash=False
+    )
 
     @property
     def home(self) -> Shard:
@@ -46,9 +56,22 @@ class Principal:
         """The owner key of this principal's things; tenant and id, hashed into an id of its home shard."""
         return _derive_key(self.tenant, self.id)
 
+    def sees(self, agent: str) -> bool:
+        """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown."""
+        return self.agents is None or agent in self.agents
+
+    def may_use(self, agent: str, operation: str) -> bool:
+        """Whether the grants allow an A2A operation at ``agent``; scopes are another matter."""
+        if not self.sees(agent):
+            return False
+        if not self.operations:
+            return True
+        allowed = self.operations.get(agent, self.operations.get(EVERY_AGENT))
+        return allowed is None or operation in allowed
+
     def may_call(self, agent: str) -> bool:
         """Whether this principal may send to ``agent``."""
-        return Scope.CALL in self.scopes and (self.agents is None or agent in self.agents)
+        return Scope.CALL in self.scopes and self.sees(agent)
 
 
 @lru_cache(1024)

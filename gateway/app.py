@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +18,7 @@ import structlog
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.errors import EngineFailed
 from passerelle.core.ids import Shard
-from passerelle.gateway.auth.keys import make_authenticator
+from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import calm_collector
@@ -31,7 +31,6 @@ from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
-from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 from passerelle.gateway.signing.signer import Signer, load_signer
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.commands import Authenticator
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.service import Service
@@ -86,11 +84,12 @@ async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | N
     stop = asyncio.Event()
     try:
         async with open_gateway(settings) as gateway:
-            edges = make_edges(gateway, settings, make_authenticator_of(settings))
-            server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
-            async with open_grpc(settings, edges.face):
-                calm_collector()
-                await _serve(gateway, server, stop, _announce(listener.url, on_ready))
+            async with aclosing(make_access(settings)) as access:
+                edges = make_edges(gateway, settings, access)
+                server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
+                async with open_grpc(settings, edges.face):
+                    calm_collector()
+                    await _serve(gateway, server, stop, _announce(listener.url, on_ready))
             _raise_fault(gateway)
     finally:
         listener.close()
@@ -244,12 +243,12 @@ def _count(metrics: Metrics, what: str, outcome: str) -> None:
         metrics.runtime_errors.labels(what).inc()
 
 
-def make_authenticator_of(settings: Settings) -> Authenticator:
-    """Who may ask, by the settings; the owner's token is made on the first start."""
+def make_access(settings: Settings) -> Access:
+    """Who may come in, by the settings; the owner's token is made on the first start."""
     if settings.auth == "open":
-        return make_authenticator(settings.auth, Secret(""), settings.clients)
+        return Access(settings, None, SystemClock())
     token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
-    return make_authenticator(settings.auth, token.secret, settings.clients)
+    return Access(settings, token.secret, SystemClock())
 
 
 async def _announce(url: str, on_ready: Callable[[str], None] | None) -> None:

@@ -17,7 +17,6 @@ from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.push import ServicePush
-from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.http.health import Readiness, make_health_routes
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from passerelle.core.commands import Authenticator
     from passerelle.gateway.app import Gateway
+    from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
 
 CHANNEL_PATH: Final = "/v1/channel"
@@ -64,25 +63,26 @@ class FaceFirst:
         await app(scope, receive, send)
 
 
-def make_edges(gateway: Gateway, settings: Settings, authenticator: Authenticator) -> Edges:
+def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
     """The application over a gateway that works."""
     options = make_card_options(settings, gateway.signer, push=True)
     face = make_face(
         FaceParts(
             gateway.service,
-            authenticator,
+            access.authenticator,
             gateway.peers,
             gateway.metrics,
             SystemClock(),
             SystemIds(),
             push=ServicePush(gateway.service),
             extended_cards=_make_extended_cards(gateway, settings, options),
+            reader=access.reader,
         ),
         FaceSettings(options, settings.public_url),
     )
-    endpoint = _make_endpoint(gateway, settings, authenticator)
+    endpoint = _make_endpoint(gateway, settings, access)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
-    routes = _make_routes(gateway, authenticator, endpoint)
+    routes = _make_routes(gateway, access, endpoint)
     site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
 
     async def drain() -> None:
@@ -106,9 +106,7 @@ def _make_extended_cards(
     )
 
 
-def _make_endpoint(
-    gateway: Gateway, settings: Settings, authenticator: Authenticator
-) -> ChannelEndpoint:
+def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> ChannelEndpoint:
     service, store = gateway.service, gateway.store
     services = ChannelServices(
         hub=gateway.hub,
@@ -118,8 +116,8 @@ def _make_endpoint(
         access=ServiceAccess(service),
         snapshots=ServiceSnapshots(service),
         calls=ServiceCalls(service),
-        authenticator=authenticator,
-        read_credentials=READER.read_scope,
+        authenticator=access.authenticator,
+        read_credentials=access.reader.read_scope,
         clock=SystemClock(),
         ids=SystemIds(),
         on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
@@ -127,15 +125,13 @@ def _make_endpoint(
     return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
 
 
-def _make_routes(
-    gateway: Gateway, authenticator: Authenticator, endpoint: ChannelEndpoint
-) -> list[BaseRoute]:
+def _make_routes(gateway: Gateway, access: Access, endpoint: ChannelEndpoint) -> list[BaseRoute]:
     async def probe() -> Readiness:
         await gateway.store.probe()
         return Readiness(ready=True)
 
     return [
-        *make_v1_routes(gateway.service, authenticator, SystemIds()),
+        *make_v1_routes(gateway.service, access.authenticator, SystemIds(), access.reader),
         make_openapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),

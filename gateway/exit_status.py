@@ -41,6 +41,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.ContentTypeNotSupported: ExitStatus.CALLER,
     errors.Unauthenticated: ExitStatus.FORBIDDEN,
     errors.Forbidden: ExitStatus.FORBIDDEN,
+    errors.Limited: ExitStatus.REMOTE,
     errors.NotFound: ExitStatus.CALLER,
     errors.UnsupportedOperation: ExitStatus.CALLER,
     a2a_errors.PushNotificationNotSupported: ExitStatus.CALLER,
@@ -59,6 +60,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.PeerUnavailable: ExitStatus.REMOTE,
     errors.PeerRefused: ExitStatus.REMOTE,
     errors.InvalidAgentResponse: ExitStatus.REMOTE,
+    errors.IssuerUnavailable: ExitStatus.REMOTE,
     errors.Draining: ExitStatus.REMOTE,
 }
 

@@ -15,6 +15,7 @@ from typing import Any, Final, assert_never, cast
 import structlog
 
 from passerelle.a2a_mapping.inbound import ROLE_USER, read_send
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.codec import from_wire, to_wire
 from passerelle.core.commands import (
     ActionAnswered,
@@ -238,6 +239,8 @@ async def call(
 
 async def _submit(service: CommandService, caller: Caller, command: SubmitTurn) -> Result:
     """Where an agent is, and how its card is wrong, is for the log: callers read what they may know."""
+    if caller.principal.sees(command.agent):
+        require_operation(caller.principal, command.agent, Method.SEND_MESSAGE)
     try:
         return await service.execute(caller.principal, command, caller.idem)
     except (PeerUnavailable, InvalidAgentResponse) as error:
@@ -279,6 +282,12 @@ def require_scope(principal: Principal, scopes: tuple[Scope, ...]) -> None:
     """Raises Forbidden unless the principal has one of the scopes."""
     if not any(scope in principal.scopes for scope in scopes):
         raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])
+
+
+def require_operation(principal: Principal, agent: str, operation: str) -> None:
+    """Raises Forbidden unless the grants of the principal allow an A2A operation at an agent that it sees."""
+    if principal.operations and not principal.may_use(agent, operation):
+        raise Forbidden(f"{operation} of {agent!r} may not be called", operation=operation)
 
 
 def check_key(key: str | None, *, required: bool) -> None:

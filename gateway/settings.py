@@ -12,42 +12,22 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from passerelle.channels.limits import Limits
-from passerelle.core.principal import Scope
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
+from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
 
 HEARTBEAT_SLACK_S: Final = 10.0
-DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
-EVERY_AGENT: Final = "*"
 
 Durability: TypeAlias = Literal["everysec", "always"]
 AuthMode: TypeAlias = Literal["keys", "open"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
-Grant: TypeAlias = Annotated[str, Field(pattern=r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
-
-
-class ClientSettings(Section):
-    """A program, or a person, that may call with an API key."""
-
-    name: Name = Field(description="Its principal id.")
-    key_hash: str = Field(
-        pattern=r"^(sha256:)?[0-9a-f]{64}$",
-        description="SHA-256 of the key in hex; `passerelle key NAME` makes both.",
-    )
-    may_call: tuple[Grant, ...] = Field(
-        description="Names of agents it may call; `*` for every one."
-    )
-    scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
-    kind: Literal["person", "service", "agent"] = Field(
-        default="service", description="Agents never decide approvals."
-    )
 
 
 class ChannelSettings(Section):
@@ -142,6 +122,12 @@ class Settings(Section):
     )
     agents: tuple[AgentSettings, ...] = ()
     clients: tuple[ClientSettings, ...] = ()
+    issuers: tuple[IssuerSettings, ...] = Field(
+        default=(), description="Identity providers whose tokens are taken."
+    )
+    proxy: ProxySettings | None = Field(
+        default=None, description="None: no header says whose certificate a caller has."
+    )
     channels: ChannelSettings = Field(default=ChannelSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     signing: SigningSettings = Field(default=SigningSettings())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 
-from passerelle.core.principal import Scope
-from passerelle.gateway.settings import EVERY_AGENT, Settings
+from passerelle.core.principal import EVERY_AGENT, Scope
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_callers import CallerSettings
 from passerelle.gateway.settings_file import KeyPath
 
 OWNER = "owner"
@@ -45,6 +46,7 @@ def find_contradictions(
     yield from _find_client_faults(settings)
     if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
         yield ("grpc", "default_agent"), f"there is no agent {name!r}"
+    yield from _find_issuer_faults(settings)
 
 
 def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -59,15 +61,48 @@ def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    agents = {agent.name for agent in settings.agents} | {EVERY_AGENT}
+    seen: dict[str, str] = {}
     for index, client in enumerate(settings.clients):
+        place: KeyPath = ("clients", index)
         if client.name == OWNER:
-            yield ("clients", index, "name"), f"{OWNER} is the holder of the owner token"
-        for position, name in enumerate(client.may_call):
-            if name not in agents:
-                yield ("clients", index, "may_call", position), f"there is no agent {name!r}"
-        if client.kind == "agent" and Scope.DECIDE in client.scopes:
-            yield ("clients", index, "scopes"), f"an agent never holds {Scope.DECIDE}"
+            yield (*place, "name"), f"{OWNER} is the holder of the owner token"
+        if client.key_hash is None and client.certificate is None:
+            yield place, "has neither key_hash nor certificate: nobody could be it"
+        if client.certificate is not None and settings.proxy is None:
+            yield (*place, "certificate"), "wants `proxy`, which says whose header is believed"
+        for key in ("key_hash", "certificate"):
+            value = getattr(client, key)
+            known = str(value).removeprefix("sha256:")
+            if value is not None and seen.setdefault(known, client.name) != client.name:
+                yield (*place, key), f"is that of {seen[known]} too"
+        yield from _find_grant_faults(settings, place, client)
+
+
+def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    yield from _find_repeats("issuers", (issuer.name for issuer in settings.issuers))
+    for index, issuer in enumerate(settings.issuers):
+        place: KeyPath = ("issuers", index)
+        if issuer.jwks_url is None and not issuer.issuer.startswith(("https://", "http://")):
+            yield (
+                (*place, "jwks_url"),
+                "is required: issuer is no URL that keys could be found below",
+            )
+        yield from _find_grant_faults(settings, place, issuer)
+
+
+def _find_grant_faults(
+    settings: Settings, place: KeyPath, caller: CallerSettings
+) -> Iterator[tuple[KeyPath, str]]:
+    agents = {agent.name for agent in settings.agents} | {EVERY_AGENT}
+    seen: set[str] = set()
+    for position, grant in enumerate(caller.may_call):
+        if grant.agent not in agents:
+            yield (*place, "may_call", position), f"there is no agent {grant.agent!r}"
+        if grant.agent in seen:
+            yield (*place, "may_call", position), f"{grant.agent!r} is there twice"
+        seen.add(grant.agent)
+    if caller.kind == "agent" and Scope.DECIDE in caller.scopes:
+        yield (*place, "scopes"), f"an agent never holds {Scope.DECIDE}"
 
 
 def _find_repeats(section: str, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:

@@ -187,7 +187,7 @@ class Face:
             await self._serve_card(visit)
             return
         principal = await self._identify(incoming)
-        if not _sees(principal, visit.agent):
+        if not principal.sees(visit.agent):
             visit.outcome = "not_found"
             await visit.answer(self._refuse_agent(visit.agent, principal))
         elif target is Resource.ENDPOINT:
@@ -228,7 +228,7 @@ class Face:
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
-        agents = [one for one in self.parts.agents.names if principal and _sees(principal, one)]
+        agents = [one for one in self.parts.agents.names if principal and principal.sees(one)]
         here = f"there is no agent {name[:80]!r}" if name else "there is no agent at this address"
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
@@ -236,10 +236,6 @@ class Face:
         parts = self.parts
         credentials = parts.reader.read(incoming.headers, read_address(incoming.scope))
         return await parts.authenticator.authenticate(credentials)
-
-
-def _sees(principal: Principal, agent: str) -> bool:
-    return principal.agents is None or agent in principal.agents
 
 
 def _choose_binding(incoming: Incoming, target: Target | None) -> Binding:

@@ -23,6 +23,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.principal import Scope
+from passerelle.gateway.rpc import require_operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -129,6 +130,7 @@ class Operations:
 
     async def answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
         """The result of an operation that has one."""
+        require_operation(call.principal, call.agent, method)
         match method:
             case Method.SEND_MESSAGE:
                 return await self._send(call, receive)
@@ -172,6 +174,7 @@ class Operations:
     @asynccontextmanager
     async def open(self, method: Streaming, call: Call) -> AsyncGenerator[Followed]:
         """A stream; what the call asks for has been done when the body begins."""
+        require_operation(call.principal, call.agent, method)
         match method:
             case Method.SEND_STREAMING_MESSAGE:
                 opened: Followers = self._send_streaming(call)

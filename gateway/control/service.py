@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.codec import to_wire
@@ -45,6 +46,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.peers.carried import TRACEPARENT
+from passerelle.gateway.rpc import require_operation
 from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
 
 if TYPE_CHECKING:
@@ -264,6 +266,7 @@ class Service:
     async def _cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:
         owned = await self.ownership.find(principal, command.task, command.agent)
         record = owned.record
+        require_operation(principal, record.peer or "", Method.CANCEL_TASK)
         if record.status in ENDED:
             raise NotCancelable(f"the task has ended: {record.status}", status=record.status)
         requested = TaskCancelRequested(

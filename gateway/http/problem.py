@@ -33,6 +33,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.ContentTypeNotSupported: 415,
     errors.Unauthenticated: 401,
     errors.Forbidden: 403,
+    errors.Limited: 429,
     errors.NotFound: 404,
     errors.UnsupportedOperation: 409,
     a2a_errors.PushNotificationNotSupported: 409,
@@ -51,6 +52,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.PeerUnavailable: 502,
     errors.PeerRefused: 502,
     errors.InvalidAgentResponse: 502,
+    errors.IssuerUnavailable: 503,
     errors.Draining: 503,
 }
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
@@ -74,7 +76,9 @@ def describe(error: errors.PasserelleError) -> JsonObject:
 def render_problem(error: errors.PasserelleError) -> Response:
     """The answer for an error of ours, with ``Retry-After`` and ``WWW-Authenticate`` where they belong."""
     headers: dict[str, str] = {}
-    if isinstance(error, errors.RemoteError) and (error.retryable or error.retry_after_s):
+    if isinstance(error, errors.Limited) or (
+        isinstance(error, errors.RemoteError) and (error.retryable or error.retry_after_s)
+    ):
         headers["Retry-After"] = str(error.retry_after_s or RETRY_AFTER_S)
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="passerelle"'

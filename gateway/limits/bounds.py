@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
-RefusalKind: TypeAlias = Literal["concurrency", "rate_limit", "quota", "budget"]
+from passerelle.core.errors import LimitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,6 @@ class Bounds:
 class Refused:
     """Nothing was taken. ``limit`` is the bound that was met; trying again makes sense after ``retry_after_ms``."""
 
-    kind: RefusalKind
+    kind: LimitKind
     limit: int
     retry_after_ms: int

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 import httpx
 import orjson
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.batch import Incarnation
 from passerelle.core.facts import RetryPolicy
@@ -20,7 +21,7 @@ from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Scope
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
-from passerelle.gateway.auth.keys import KeyAuthenticator, hash_key
+from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.delegation.driver import Patience
@@ -30,8 +31,9 @@ from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings import ClientSettings
+from passerelle.gateway.settings_callers import GrantSettings
 from passerelle.store.store import Store, StoreSettings
+from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
 from tests.support.engine import ask
 from tests.support.scripted_peer import ScriptedPeer
@@ -40,16 +42,12 @@ from tests.support.scripted_peer import ScriptedPeer
 Answer = dict[str, Any]
 OWNER: Final = "owner-token"
 CLIENTS: Final = {
-    "other": ClientSettings(name="other", key_hash=hash_key(Secret("other-key")), may_call=("*",)),
-    "narrow": ClientSettings(
-        name="narrow", key_hash=hash_key(Secret("narrow-key")), may_call=("gone",)
+    "other": make_client("other", "other-key", "*"),
+    "narrow": make_client("narrow", "narrow-key", "gone"),
+    "till": make_client("till", "till-key", "gone").model_copy(
+        update={"may_call": (GrantSettings(agent="echo", operations=(Method.GET_TASK,)),)}
     ),
-    "reader": ClientSettings(
-        name="reader",
-        key_hash=hash_key(Secret("reader-key")),
-        may_call=("*",),
-        scopes=(Scope.READ_TASKS,),
-    ),
+    "reader": make_client("reader", "reader-key", "*", scopes=(Scope.READ_TASKS,)),
 }
 INSTANCE: Final = Incarnation("inst_00rig", 1)
 PATIENCE: Final = Patience(poll_s=0.05, poll_max_s=0.2, parked_poll_s=0.05, parked_poll_max_s=0.2)
@@ -212,7 +210,7 @@ async def run_rig(
                 news=lambda _shard, _feed: None,
             )
         )
-        authenticator = KeyAuthenticator(Secret(OWNER), CLIENTS.values())
+        authenticator = know_keys(Secret(OWNER), CLIENTS.values())
         metrics = Metrics()
         extended = _make_extended_cards(peers, settings or FaceSettings())
         parts = FaceParts(

@@ -218,6 +218,20 @@ async def test_forbidden_agent_looks_like_an_unknown_one(rig: Rig) -> None:
         assert answers[0].text == answers[1].text.replace("ehco", "echo")
 
 
+async def test_operation_that_is_not_granted_is_refused_whatever_it_names(rig: Rig) -> None:
+    till = {"Authorization": "Bearer till-key"}
+    mine = (await rig.post("SendMessage", rig.message("hello"))).json()["result"]["task"]["id"]
+    before = rig.counted()
+    answers = [await rig.post("CancelTask", {"id": task}, **till) for task in (mine, "unknown")]
+    assert [rpc_error(one) for one in answers] == [(403, -32603)] * 2
+    assert answers[0].text == answers[1].text
+    sent = await rig.http.post("/agents/echo/message:send", json=rig.message("x"), headers=till)
+    assert status_error(sent) == (403, "PERMISSION_DENIED")
+    found = await rig.post("GetTask", {"id": mine}, **till)
+    assert rpc_error(found) == (200, -32001)
+    assert rig.counted() == before
+
+
 @pytest.mark.parametrize("slash", ["", "/"])
 async def test_json_rpc_answers_with_and_without_a_slash_and_never_redirects(
     rig: Rig, slash: str

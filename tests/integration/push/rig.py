@@ -15,18 +15,18 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Scope
-from passerelle.gateway.app import Gateway, make_authenticator_of, open_gateway
-from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.app import Gateway, make_access, open_gateway
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
-from passerelle.gateway.settings import ClientSettings, Settings
+from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.store import keys
 from passerelle.store.targets import Target
+from tests.support.clients import make_client
 from tests.support.engine import ask
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
@@ -35,11 +35,8 @@ from tests.support.webhook_receiver import WebhookReceiver
 Answer = dict[str, Any]
 ALLOW: Final = ("http://127.0.0.1:*",)
 KEY: Final = Secret("00" * 32)
-OTHER: Final = ClientSettings(
-    name="other",
-    key_hash=hash_key(Secret("other-key")),
-    may_call=("*",),
-    scopes=(Scope.CALL, Scope.READ_TASKS, Scope.WRITE_TASKS),
+OTHER: Final = make_client(
+    "other", "other-key", "*", scopes=(Scope.CALL, Scope.READ_TASKS, Scope.WRITE_TASKS)
 )
 WITHIN_S: Final = 10.0
 
@@ -62,7 +59,7 @@ class Rig:
         """A gateway that serves."""
         stack = self._instance = AsyncExitStack()
         self.gateway = await stack.enter_async_context(open_gateway(self.settings))
-        edges = make_edges(self.gateway, self.settings, make_authenticator_of(self.settings))
+        edges = make_edges(self.gateway, self.settings, make_access(self.settings))
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
         serving = asyncio.create_task(Server(edges.site, listener, edges.drain).serve(stop))
 

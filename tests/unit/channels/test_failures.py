@@ -13,6 +13,7 @@ from passerelle.core.errors import (
     ActionClosed,
     CallerError,
     Forbidden,
+    Limited,
     PasserelleError,
     RemoteError,
     StoreUnavailable,
@@ -31,8 +32,10 @@ def make(kind: type[PasserelleError]) -> PasserelleError:
     """An instance without its own constructor, whose arguments differ from class to class."""
     error = kind.__new__(kind)
     PasserelleError.__init__(error, "it failed", field="x")
-    if isinstance(error, RemoteError):
+    if isinstance(error, RemoteError | Limited):
         error.retry_after_s = 7
+    if isinstance(error, Limited):
+        error.kind = "quota"
     if isinstance(error, ActionClosed):
         winner: JsonObject = {"optionId": "reject_once"}
         error.state, error.winner = "already_resolved", winner
@@ -46,10 +49,10 @@ def test_every_error_of_ours_has_a_form_on_a_channel(kind: type[PasserelleError]
     error = make(kind)
     answer = refuse_call("8", error)
     assert (answer.id, answer.code) == ("8", error.stable_code)
-    assert answer.retry_s == (7 if issubclass(kind, RemoteError) else None)
+    assert answer.retry_s == (7 if issubclass(kind, RemoteError | Limited) else None)
     code, notice = end_connection(error, "hello")
     assert notice.fatal
-    assert is_retryable(code) is not issubclass(kind, CallerError)
+    assert is_retryable(code) is (kind is Limited or not issubclass(kind, CallerError))
 
 
 @pytest.mark.requirement("I7")

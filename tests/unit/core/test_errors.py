@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 
@@ -13,6 +14,8 @@ from passerelle.core.errors import (
     ClosedState,
     Conflict,
     InvalidInput,
+    Limited,
+    LimitKind,
     PasserelleError,
     PeerRefused,
     RemoteError,
@@ -32,7 +35,7 @@ def family(kind: type[PasserelleError]) -> Iterator[type[PasserelleError]]:
 ALL = tuple(
     kind for kind in dict.fromkeys(family(PasserelleError)) if kind.__module__ == errors.__name__
 )
-REFINED = (ActionClosed, StaleAnswer)
+REFINED = (ActionClosed, Limited, StaleAnswer)
 """Their code depends on the case."""
 
 
@@ -66,6 +69,7 @@ def test_no_two_classes_share_a_code() -> None:
     own = [kind.code for kind in ALL if kind not in REFINED]
     cases = [ActionClosed(state, {}).stable_code for state in CLOSED]
     cases += [StaleAnswer("stale_revision", "rev").stable_code]
+    cases += [Limited(kind, "no", 1).stable_code for kind in get_args(LimitKind)]
     cases += [StaleAnswer("digest_mismatch", "digest").stable_code]
     shared = [
         code for code, times in Counter([*own, *cases, PasserelleError.code]).items() if times > 1
@@ -101,12 +105,16 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "PeerUnavailable": "peer_unavailable",
         "PeerRefused": "peer_refused",
         "InvalidAgentResponse": "invalid_agent_response",
+        "IssuerUnavailable": "issuer_unavailable",
         "Draining": "draining",
     }
 
 
 def test_a_caller_error_does_not_ask_for_the_same_again_and_a_remote_one_may() -> None:
-    assert {kind for kind in ALL if issubclass(kind, CallerError) and kind.retryable} == {Conflict}
+    assert {kind for kind in ALL if issubclass(kind, CallerError) and kind.retryable} == {
+        Conflict,
+        Limited,
+    }
     hopeless = {
         kind.__name__ for kind in ALL if issubclass(kind, RemoteError) and not kind.retryable
     }

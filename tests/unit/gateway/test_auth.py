@@ -8,46 +8,40 @@ import pytest
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.principal import Scope
+from passerelle.gateway.auth.authenticator import KnownCallers, OpenAuthenticator, know_keys
 from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
+from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import (
     OWNER,
-    KeyAuthenticator,
-    OpenAuthenticator,
     hash_key,
-    make_authenticator,
     mint_token,
 )
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings import ClientSettings
+from passerelle.gateway.settings_callers import ClientSettings
+from tests.support.clients import make_client
 
 pytestmark = pytest.mark.anyio
 
 OWNER_TOKEN = Secret("the-owner-token")
-PLAIN = ClientSettings(name="plain", key_hash=hash_key(Secret("k-plain")), may_call=("echo",))
-PERSON = ClientSettings(
-    name="ada",
-    key_hash=hash_key(Secret("k-ada")).removeprefix("sha256:"),
-    may_call=("*",),
-    scopes=(Scope.CALL, Scope.DECIDE),
-    kind="person",
-)
+PLAIN = make_client("plain", "k-plain", "echo")
+PERSON = make_client("ada", "k-ada", "*", scopes=(Scope.CALL, Scope.DECIDE), kind="person")
 
 
 @pytest.fixture
-def keys() -> KeyAuthenticator:
-    return KeyAuthenticator(OWNER_TOKEN, (PLAIN, PERSON))
+def keys() -> KnownCallers:
+    return know_keys(OWNER_TOKEN, (PLAIN, PERSON))
 
 
-async def test_owner_token_is_the_owner_with_every_right(keys: KeyAuthenticator) -> None:
+async def test_owner_token_is_the_owner_with_every_right(keys: KnownCallers) -> None:
     owner = await keys.authenticate(Credentials("the-owner-token"))
     assert (owner.id, owner.kind, owner.scopes) == ("owner", "person", frozenset(Scope))
     assert owner.may_call("anything")
 
 
 async def test_client_without_scopes_may_call_its_agents_and_read_tasks(
-    keys: KeyAuthenticator,
+    keys: KnownCallers,
 ) -> None:
     client = await keys.authenticate(Credentials("k-plain"))
     assert (client.id, client.kind) == ("plain", "service")
@@ -56,7 +50,7 @@ async def test_client_without_scopes_may_call_its_agents_and_read_tasks(
     assert not client.may_call("payments")
 
 
-async def test_star_is_every_agent_and_a_bare_hash_is_one_too(keys: KeyAuthenticator) -> None:
+async def test_star_is_every_agent(keys: KnownCallers) -> None:
     person = await keys.authenticate(Credentials("k-ada"))
     assert (person.kind, person.agents) == ("person", None)
     assert Scope.READ_TASKS not in person.scopes
@@ -67,28 +61,70 @@ async def test_star_is_every_agent_and_a_bare_hash_is_one_too(keys: KeyAuthentic
     [None, "", "k-Plain", "k-plain ", "the-owner-toke", PLAIN.key_hash, "\ud800", "x" * 9_000],
 )
 async def test_everything_else_is_refused_without_saying_why(
-    keys: KeyAuthenticator, token: str | None
+    keys: KnownCallers, token: str | None
 ) -> None:
     with pytest.raises(Unauthenticated) as caught:
         await keys.authenticate(Credentials(token))
     assert token is None or not token or token not in caught.value.message
 
 
-async def test_device_is_entered_beside_the_principal(keys: KeyAuthenticator) -> None:
+async def test_key_is_taken_with_or_without_the_name_of_its_hash() -> None:
+    bare = PLAIN.model_copy(
+        update={"key_hash": hash_key(Secret("k-plain")).removeprefix("sha256:")}
+    )
+    door = know_keys(OWNER_TOKEN, (bare,))
+    assert (await door.authenticate(Credentials("k-plain"))).id == "plain"
+
+
+async def test_key_may_stand_in_a_header_of_its_own(keys: KnownCallers) -> None:
+    assert (await keys.authenticate(Credentials(api_key="k-plain"))).id == "plain"
+
+
+async def test_key_that_only_begins_like_a_long_one_is_refused() -> None:
+    long = "k" * 9_000
+    door = know_keys(OWNER_TOKEN, (make_client("long", long, "*"),))
+    with pytest.raises(Unauthenticated):
+        await door.authenticate(Credentials(long + "x"))
+
+
+def test_grant_with_operations_allows_these_and_no_others() -> None:
+    client = ClientSettings.model_validate(
+        {
+            "name": "till",
+            "key_hash": "0" * 64,
+            "may_call": ["echo", {"agent": "pay", "operations": ["SendMessage", "GetTask"]}],
+        }
+    )
+    till = enter_client(client)
+    assert till.agents == frozenset({"echo", "pay"})
+    assert [till.may_use("pay", one) for one in ("SendMessage", "CancelTask")] == [True, False]
+    assert till.may_use("echo", "CancelTask")
+    assert not till.may_use("other", "SendMessage")
+
+
+def test_grant_by_name_wins_over_the_star() -> None:
+    client = ClientSettings.model_validate(
+        {
+            "name": "till",
+            "key_hash": "0" * 64,
+            "may_call": ["echo", {"agent": "*", "operations": ["GetTask"]}],
+        }
+    )
+    till = enter_client(client)
+    assert till.may_use("echo", "SendMessage")
+    assert [till.may_use("any", one) for one in ("SendMessage", "GetTask")] == [False, True]
+
+
+async def test_device_is_entered_beside_the_principal(keys: KnownCallers) -> None:
     assert (await keys.authenticate(Credentials("k-ada", device="phone"))).device == "phone"
     assert (await keys.authenticate(Credentials("k-ada"))).device is None
     assert (await OpenAuthenticator().authenticate(Credentials(device="phone"))).device == "phone"
 
 
 async def test_open_takes_everybody_for_the_owner() -> None:
-    door = make_authenticator("open", OWNER_TOKEN, ())
+    door = OpenAuthenticator()
     assert await door.authenticate(Credentials()) == OWNER
     assert await door.authenticate(Credentials("whatever")) == OWNER
-
-
-async def test_keys_is_what_keys_asks_for() -> None:
-    with pytest.raises(Unauthenticated):
-        await make_authenticator("keys", OWNER_TOKEN, (PLAIN,)).authenticate(Credentials("wrong"))
 
 
 @pytest.mark.parametrize(

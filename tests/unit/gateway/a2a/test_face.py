@@ -15,7 +15,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import FaceParts, make_face
-from passerelle.gateway.auth.keys import OpenAuthenticator
+from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.stream_frame import Followed, Frames, StreamFrame
 from passerelle.gateway.metrics import Metrics

@@ -6,7 +6,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from passerelle.core.json import Json
-from passerelle.gateway.auth.keys import OpenAuthenticator
+from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.http.openapi import make_openapi_route, render_openapi
 from passerelle.gateway.http.site import make_site

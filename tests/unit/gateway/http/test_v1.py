@@ -13,12 +13,13 @@ from passerelle.core.commands import (
     SubmitTurn,
 )
 from passerelle.core.errors import ActionClosed, StoreUnavailable
-from passerelle.gateway.auth.keys import KeyAuthenticator, hash_key
+from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import BODY_LIMIT_BYTES, OPERATIONS, Operation, make_v1_routes
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings import ClientSettings, Settings
+from passerelle.gateway.settings import Settings
+from tests.support.clients import make_client
 from tests.support.scripted_service import ScriptedService
 from tests.unit.gateway.test_rpc import ACCEPTED, DECISION
 
@@ -34,8 +35,8 @@ def service() -> ScriptedService:
 
 @pytest.fixture
 async def http(service: ScriptedService) -> AsyncIterator[AsyncClient]:
-    client = ClientSettings(name="c", key_hash=hash_key(Secret("k-client")), may_call=("*",))
-    auth = KeyAuthenticator(Secret("owner-token"), (client,))
+    client = make_client("c", "k-client", "*")
+    auth = know_keys(Secret("owner-token"), (client,))
     site = make_site(make_v1_routes(service, auth, SystemIds()), Settings())
     transport = ASGITransport(site, raise_app_exceptions=False)
     async with AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

@@ -1,0 +1,66 @@
+"""Who may come in, by the settings: made at the start, and made again at each reload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.gateway.auth.authenticator import Callers, KnownCallers, OpenAuthenticator
+from passerelle.gateway.auth.certificates import Certificates
+from passerelle.gateway.auth.credentials import CredentialReader
+from passerelle.gateway.auth.jwks import KeySet
+from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.auth.keys import KeyRing
+from passerelle.gateway.auth.tokens import Issuer, Tokens
+from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.screening import Screen
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import Clock
+    from passerelle.gateway.secret import Secret
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_callers import IssuerSettings
+
+
+class Access:
+    """The authenticator of all edges, and how they read credentials; ``reload`` swaps what it knows."""
+
+    def __init__(self, settings: Settings, owner: Secret | None, clock: Clock) -> None:
+        self._owner = owner
+        self._clock = clock
+        self._trusted = PeerSessions()
+        self._screened = PeerSessions(screen=Screen())
+        self._key_sets: dict[IssuerSettings, KeySet] = {}
+        proxy = settings.proxy
+        self.reader = CredentialReader(proxy.certificate_header.lower() if proxy else None)
+        self._known = KnownCallers(self._make(settings)) if owner is not None else None
+        self.authenticator = self._known or OpenAuthenticator()
+
+    def reload(self, settings: Settings) -> None:
+        """Knows whom the settings name, from the next request on. Key sets of issuers that stay are kept."""
+        if self._known is not None:
+            self._known.callers = self._make(settings)
+
+    async def aclose(self) -> None:
+        """Closes the connections to identity providers."""
+        for keys in self._key_sets.values():
+            await keys.close()
+        await self._trusted.close()
+        await self._screened.close()
+
+    def _make(self, settings: Settings) -> Callers:
+        owner = self._owner
+        if owner is None:
+            raise AssertionError("nobody is known where everybody is let in")
+        self._key_sets = {
+            issuer: self._key_sets.get(issuer) or self._open(issuer) for issuer in settings.issuers
+        }
+        issuers = [Issuer(issuer, keys) for issuer, keys in self._key_sets.items()]
+        return Callers(
+            keys=KeyRing(owner, settings.clients),
+            tokens=Tokens(issuers, self._clock) if issuers else None,
+            certificates=Certificates(settings.proxy, settings.clients) if settings.proxy else None,
+        )
+
+    def _open(self, issuer: IssuerSettings) -> KeySet:
+        source = HttpKeySource(issuer, self._trusted, self._screened)
+        return KeySet(issuer.name, source, self._clock)

@@ -1,0 +1,155 @@
+"""The published keys of an identity provider: fetched on first use, kept, and fetched again when a key is unknown.
+
+A token with an unknown key id makes at most one request in ``PAUSE_MS``, whoever sends how many. Keys that cannot be
+fetched again stay good for a day: an identity provider that is away for an hour logs nobody out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import jwt
+import orjson
+import structlog
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from passerelle.core.errors import IssuerUnavailable
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import Clock
+
+FRESH_MS: Final = 600_000
+PAUSE_MS: Final = 10_000
+STALE_MS: Final = 86_400_000
+_KEY_LIMIT: Final = 100
+_RSA_BITS: Final = 2048
+_PRIVATE: Final = frozenset({"d", "k"})
+
+
+class KeySource(Protocol):
+    """Where the key set of one issuer comes from."""
+
+    async def fetch(self) -> bytes:
+        """The key set as JSON.
+
+        Raises:
+            IssuerUnavailable: it cannot be had; the message says why, for the log.
+        """
+        ...
+
+
+class KeySet:
+    """The keys of one issuer. ``version`` counts up when they change."""
+
+    def __init__(self, name: str, source: KeySource, clock: Clock) -> None:
+        self._name = name
+        self._source = source
+        self._clock = clock
+        self._raw: list[dict[str, object]] = []
+        self._made: dict[tuple[str, str], jwt.PyJWK] = {}
+        self._fetched_ms = 0
+        self._tried_ms = 0
+        self._fetching: asyncio.Task[None] | None = None
+        self.version = 0
+
+    async def find(self, key_id: object, algorithm: str) -> jwt.PyJWK | None:
+        """The key for a token; None where the issuer has no such key.
+
+        Raises:
+            IssuerUnavailable: there are no keys, or they are too old to be believed.
+        """
+        now_ms = self._clock.now_ms()
+        age_ms = now_ms - self._fetched_ms
+        if not self._raw or age_ms > STALE_MS:
+            await self._refresh(now_ms)
+            if not self._raw or self._clock.now_ms() - self._fetched_ms > STALE_MS:
+                raise IssuerUnavailable(f"the keys of {self._name} cannot be had", retry_after_s=10)
+        elif age_ms > FRESH_MS:
+            self._start(now_ms)
+        found = self._choose(key_id, algorithm)
+        if found is None and await self._refresh(self._clock.now_ms()):
+            found = self._choose(key_id, algorithm)
+        return found
+
+    async def close(self) -> None:
+        """Ends a fetch that is under way."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait((self._fetching,))
+
+    async def _refresh(self, now_ms: int) -> bool:
+        """Whether the keys were read anew; False soon after the last try."""
+        fetching = self._start(now_ms)
+        if fetching is None:
+            return False
+        await asyncio.shield(fetching)
+        return True
+
+    def _start(self, now_ms: int) -> asyncio.Task[None] | None:
+        if self._fetching is None and now_ms - self._tried_ms >= PAUSE_MS:
+            self._tried_ms = now_ms
+            self._fetching = asyncio.create_task(self._fetch(), name=f"jwks:{self._name}")
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        try:
+            keys = read_keys(await self._source.fetch())
+        except IssuerUnavailable as error:
+            structlog.get_logger().warning("jwks.failed", issuer=self._name, reason=error.message)
+            return
+        finally:
+            self._fetching = None
+        self._fetched_ms = self._clock.now_ms()
+        if keys != self._raw:
+            self._raw = keys
+            self._made.clear()
+            self.version += 1
+
+    def _choose(self, key_id: object, algorithm: str) -> jwt.PyJWK | None:
+        """The key of that id; a token without an id fits where there is one key alone."""
+        if key_id is None and len(self._raw) == 1:
+            key_id = self._raw[0].get("kid", "")
+        if not isinstance(key_id, str):
+            return None
+        made = self._made.get((key_id, algorithm))
+        if made is None:
+            raw = next((one for one in self._raw if one.get("kid", "") == key_id), None)
+            made = make_key(raw, algorithm) if raw else None
+            if made is not None:
+                self._made[key_id, algorithm] = made
+        return made
+
+
+def read_keys(body: bytes) -> list[dict[str, object]]:
+    """The public signing keys in a key set.
+
+    Raises:
+        IssuerUnavailable: it is no key set, or it has too many keys.
+    """
+    try:
+        document: object = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise IssuerUnavailable("the key set is not JSON") from None
+    listed = cast("dict[str, object]", document).get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list) or len(cast("list[object]", listed)) > _KEY_LIMIT:
+        raise IssuerUnavailable(f"the key set has no list of at most {_KEY_LIMIT} keys")
+    keys = [
+        cast("dict[str, object]", one)
+        for one in cast("list[object]", listed)
+        if isinstance(one, dict)
+    ]
+    return [one for one in keys if one.get("use", "sig") == "sig" and not _PRIVATE & one.keys()]
+
+
+def make_key(raw: dict[str, object], algorithm: str) -> jwt.PyJWK | None:
+    """The key for one algorithm; None where it is for another one, or too short."""
+    if raw.get("alg", algorithm) != algorithm:
+        return None
+    try:
+        key = jwt.PyJWK(raw, algorithm)
+    except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        return None
+    if isinstance(key.key, RSAPublicKey) and key.key.key_size < _RSA_BITS:
+        return None
+    return key

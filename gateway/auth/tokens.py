@@ -1,0 +1,164 @@
+"""Tokens of identity providers: JWT, verified by the keys that the issuer publishes.
+
+A token that held once is remembered by its digest until it expires, so that a signature is checked once and not for
+every request. What is remembered is forgotten when the issuer's keys change: a withdrawn key ends its tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import jwt
+
+from passerelle.core.errors import Unauthenticated
+from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.auth.grants import make_principal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports import Clock
+    from passerelle.gateway.auth.jwks import KeySet
+    from passerelle.gateway.settings_callers import IssuerSettings
+
+Claims = dict[str, Any]
+
+_KEPT: Final = 10_000
+_LONGEST_MS: Final = 3_600_000
+_ID_LIMIT: Final = 256
+_DOTS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """An identity provider: what was configured, and its keys."""
+
+    settings: IssuerSettings
+    keys: KeySet
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    principal: Principal
+    until_ms: int
+    keys: KeySet
+    version: int
+
+
+class Tokens:
+    """Verifies tokens of several issuers, and remembers those that held."""
+
+    def __init__(self, issuers: Sequence[Issuer], clock: Clock) -> None:
+        self._issuers = tuple(issuers)
+        self._clock = clock
+        self._known: dict[bytes, _Verified] = {}
+
+    async def find(self, token: str, digested: bytes) -> Principal | None:
+        """The principal of a token; None for what is no token of a known issuer.
+
+        Raises:
+            Unauthenticated: it would be one, had it not expired.
+            IssuerUnavailable: the keys to verify it with cannot be had.
+        """
+        kept = self._known.get(digested)
+        if kept is not None:
+            if self._clock.now_ms() < kept.until_ms and kept.version == kept.keys.version:
+                return kept.principal
+            del self._known[digested]
+        if token.count(".") != _DOTS:
+            return None
+        return await self._verify(token, digested)
+
+    async def _verify(self, token: str, digested: bytes) -> Principal | None:
+        try:
+            header = jwt.get_unverified_header(token)
+            claimed: Claims = jwt.decode(token, options={"verify_signature": False})
+        except (jwt.PyJWTError, ValueError, RecursionError):
+            return None
+        for issuer in self._issuers:
+            if claimed.get("iss") != issuer.settings.issuer:
+                continue
+            claims = await self._check(issuer, token, header)
+            if claims is None:
+                continue
+            principal = read_principal(issuer.settings, claims)
+            if principal is not None:
+                self._remember(issuer, digested, principal, claims)
+            return principal
+        return None
+
+    async def _check(self, issuer: Issuer, token: str, header: Claims) -> Claims | None:
+        settings = issuer.settings
+        algorithm = header.get("alg")
+        if algorithm not in settings.algorithms:
+            return None
+        key = await issuer.keys.find(header.get("kid"), algorithm)
+        if key is None:
+            return None
+        try:
+            claims: Claims = jwt.decode(
+                token,
+                key=key,
+                algorithms=[algorithm],
+                audience=settings.audience,
+                issuer=settings.issuer,
+                leeway=settings.clock_skew.seconds,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except jwt.ExpiredSignatureError:
+            raise Unauthenticated("the token has expired") from None
+        except (jwt.PyJWTError, ValueError, TypeError):
+            return None
+        return claims
+
+    def _remember(
+        self, issuer: Issuer, digested: bytes, principal: Principal, claims: Claims
+    ) -> None:
+        if len(self._known) >= _KEPT:
+            del self._known[next(iter(self._known))]
+        now_ms = self._clock.now_ms()
+        expires_ms = int((float(claims["exp"]) + issuer.settings.clock_skew.seconds) * 1000)
+        until_ms = min(expires_ms, now_ms + _LONGEST_MS)
+        self._known[digested] = _Verified(principal, until_ms, issuer.keys, issuer.keys.version)
+
+
+def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None:
+    """The principal of verified claims; None where they do not say who it is.
+
+    Its id begins with the name of the issuer: nobody there can take the name of a client, or of somebody elsewhere.
+    """
+    names = settings.claims
+    identity = claims.get(names.principal)
+    tenant = claims.get(names.tenant) if names.tenant else settings.tenant
+    if not _is_name(identity) or not _is_name(tenant):
+        return None
+    whole = make_principal(settings, f"{settings.name}:{identity}", str(tenant))
+    agents, scopes = whole.agents, whole.scopes
+    if names.agents:
+        told = _read_words(claims.get(names.agents))
+        agents = told if agents is None else agents & told
+    if names.scopes:
+        told = _read_words(claims.get(names.scopes))
+        scopes = frozenset(scope for scope in scopes if scope.value in told)
+    return Principal(
+        id=whole.id,
+        tenant=whole.tenant,
+        kind=whole.kind,
+        scopes=frozenset[Scope](scopes),
+        agents=agents,
+        operations=whole.operations,
+    )
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _ID_LIMIT and value.isprintable()
+
+
+def _read_words(value: object) -> frozenset[str]:
+    if isinstance(value, str):
+        return frozenset(value.split())
+    if isinstance(value, list):
+        words = cast("list[object]", value)
+        return frozenset(word for word in words if isinstance(word, str))
+    return frozenset()

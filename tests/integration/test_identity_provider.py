@@ -1,0 +1,79 @@
+"""Tokens of an identity provider that is really asked: discovery, rotation, and where its documents may lead."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.credentials import Credentials
+from passerelle.core.errors import IssuerUnavailable
+from passerelle.gateway.auth.access import Access
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_callers import IssuerSettings
+from tests.support.house import MovableClock
+from tests.support.identity import issuer, publish, rsa_key, run_provider, sign
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def open_access(clock: MovableClock, *issuers: IssuerSettings) -> AsyncGenerator[Access]:
+    settings = Settings(issuers=issuers, data_dir=Path("/nowhere"))
+    access = Access(settings, Secret("owner"), clock)
+    try:
+        yield access
+    finally:
+        await access.aclose()
+
+
+async def identify(access: Access, token: str) -> str:
+    return (await access.authenticator.authenticate(Credentials(token))).id
+
+
+async def test_keys_are_found_by_discovery_and_found_again_when_they_rotate() -> None:
+    clock = MovableClock()
+    async with run_provider(publish(rsa_key("a"), "a")) as provider:
+        url = provider.url
+        async with open_access(clock, issuer(issuer=url)) as access:
+            for _ in range(3):
+                assert await identify(access, sign(rsa_key("a"), "a", iss=url)) == "corp:ada"
+            assert provider.asked == ["/.well-known/openid-configuration", "/keys"]
+            provider.keys = [publish(rsa_key("b"), "b")]
+            clock.ahead_ms = 10_000
+            assert await identify(access, sign(rsa_key("b"), "b", iss=url)) == "corp:ada"
+
+
+async def test_reload_keeps_the_keys_of_an_issuer_that_stays() -> None:
+    async with run_provider(publish(rsa_key("a"), "a")) as provider:
+        known = issuer(jwks_url=f"{provider.url}/keys")
+        async with open_access(MovableClock(), known) as access:
+            assert await identify(access, sign(rsa_key("a"), "a")) == "corp:ada"
+            access.reload(Settings(issuers=(known,)))
+            assert await identify(access, sign(rsa_key("a"), "a", sub="bob")) == "corp:bob"
+            assert provider.asked == ["/keys"]
+            access.reload(Settings())
+            with pytest.raises(Exception, match="not known"):
+                await identify(access, sign(rsa_key("a"), "a"))
+
+
+async def test_document_of_an_issuer_cannot_lead_to_the_inside() -> None:
+    async with run_provider(publish(rsa_key("a"), "a")) as inside, run_provider() as provider:
+        provider.jwks_uri = f"{inside.url}/keys"
+        url = provider.url
+        async with open_access(MovableClock(), issuer(issuer=url)) as access:
+            with pytest.raises(IssuerUnavailable):
+                await identify(access, sign(rsa_key("a"), "a", iss=url))
+        assert inside.asked == []
+
+
+async def test_issuer_that_fails_is_a_fault_of_ours_and_not_of_the_caller() -> None:
+    async with run_provider() as provider:
+        provider.status = 500
+        known = issuer(jwks_url=f"{provider.url}/keys")
+        async with open_access(MovableClock(), known) as access:
+            with pytest.raises(IssuerUnavailable):
+                await identify(access, sign(rsa_key("a"), "a"))

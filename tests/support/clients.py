@@ -1,0 +1,27 @@
+"""Clients as a configuration describes them."""
+
+from __future__ import annotations
+
+from passerelle.core.principal import Scope
+from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_callers import DEFAULT_SCOPES, ClientSettings, GrantSettings, Kind
+
+
+def make_client(
+    name: str,
+    key: str | None,
+    *agents: str,
+    scopes: tuple[Scope, ...] = DEFAULT_SCOPES,
+    kind: Kind = "service",
+    certificate: str | None = None,
+) -> ClientSettings:
+    """A client with a key in clear, and the agents that it may call."""
+    return ClientSettings(
+        name=name,
+        key_hash=hash_key(Secret(key)) if key else None,
+        certificate=certificate,
+        may_call=tuple(GrantSettings(agent=agent) for agent in agents),
+        scopes=scopes,
+        kind=kind,
+    )
