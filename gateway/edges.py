@@ -65,7 +65,8 @@ class FaceFirst:
 
 def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
     """The application over a gateway that works."""
-    options = make_card_options(settings, gateway.signer, push=True)
+    is_push_on = gateway.service.push_configs.is_on
+    options = make_card_options(settings, gateway.signer, push=is_push_on)
     face = make_face(
         FaceParts(
             gateway.service,
@@ -74,7 +75,7 @@ def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
             gateway.metrics,
             SystemClock(),
             SystemIds(),
-            push=ServicePush(gateway.service),
+            push=ServicePush(gateway.service) if is_push_on else None,
             extended_cards=_make_extended_cards(gateway, settings, options),
             reader=access.reader,
         ),

@@ -168,7 +168,9 @@ class Operations:
 
     def _require_push(self) -> PushConfigs:
         if self.push is None:
-            raise PushNotificationNotSupported("push notifications are not supported")
+            raise PushNotificationNotSupported(
+                "push notifications are off: there is no secret_key to seal credentials with"
+            )
         return self.push
 
     @asynccontextmanager

@@ -116,6 +116,11 @@ class PushConfigs:
     rules: WebhookRules
     deliver_final: bool = False
 
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a key to seal secrets with; the cards say so."""
+        return self.sealer is not None
+
     def check(self, config: PushConfig) -> None:
         """Judges a config before anything is stored.
 

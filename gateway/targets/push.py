@@ -13,6 +13,9 @@ from urllib.parse import quote
 import orjson
 
 from passerelle.a2a_mapping.frames import task_frame
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.a2a_mapping.v0_3.objects import write_message, write_task
 from passerelle.core import task as tasks
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.codec import from_bytes
@@ -126,14 +129,11 @@ class PushFeed:
     async def compose(self, entry: Entry, cursor: Cursor) -> Parcel:
         """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
         if self.stored.dialect == "0.3":
-            await self._reload()
-            task = await self._read_task()
-            return self._pack(self._render_old(task), entry.event_id, cursor)
+            return self._pack(await self._compose_old(entry), entry.event_id, cursor)
         if entry.frame is not None:
             offset, length = entry.frame
             return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
-        frame = await self.kind.following.contents.read_frame(entry, self.name.task.shard)
-        return self._pack(orjson.dumps(frame), entry.event_id, cursor)
+        return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
     async def compose_whole(self) -> Whole:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
@@ -143,7 +143,7 @@ class PushFeed:
             return Whole(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
-        body = self._render_old(task) if old else orjson.dumps(task_frame(task))
+        body = _render_old(task) if old else orjson.dumps(task_frame(task))
         return Whole(
             self._pack(body, f"whole.{cursor.sequence}", cursor), cursor, ends=self._has_ended()
         )
@@ -173,14 +173,22 @@ class PushFeed:
         if isinstance(self.held.record, TaskRecord):
             self.record = self.held.record
 
+    async def _compose_old(self, entry: Entry) -> bytes:
+        """0.3 knows the Task as the body of a notification; a bare Message is all that there is of its turn."""
+        frame = await self._read_frame(entry) or {}
+        if "message" in frame:
+            return orjson.dumps(write_message(object_at(frame, "message"), Form.KIND))
+        await self._reload()
+        return _render_old(await self._read_task())
+
+    async def _read_frame(self, entry: Entry) -> JsonObject | None:
+        return await self.kind.following.contents.read_frame(entry, self.name.task.shard)
+
     async def _read_task(self) -> JsonObject:
         task = await self.kind.following.contents.read_task(self.record, self.held.fields)
         if task is None:
             raise NotFound("task", self.name.facade)
         return task
-
-    def _render_old(self, task: JsonObject) -> bytes:
-        return orjson.dumps(task)
 
     def _pack(self, body: bytes, event_id: str, cursor: Cursor) -> Parcel:
         config = self.kind.configs.open(self.name, self.stored)
@@ -188,3 +196,8 @@ class PushFeed:
         authority = self.kind.authority
         headers = compose_headers(config, self.address, body, delivery, str(cursor), authority)
         return Parcel(body, event_id, headers)
+
+
+def _render_old(task: JsonObject) -> bytes:
+    """What receivers of protocol 0.3 get: the Task, in its form of JSON (A2A 0.3 section 9.5)."""
+    return orjson.dumps(write_task(task, Form.KIND))

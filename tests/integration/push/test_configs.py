@@ -189,3 +189,10 @@ async def test_http_json_has_the_same_configs(rig: Rig) -> None:
     assert (await rig.http.get(base)).json()["configs"] == [made.json()]
     assert (await rig.http.delete(f"{base}/mine")).status_code == 200
     assert (await rig.http.get(f"{base}/mine")).status_code == 404
+
+
+async def test_card_says_whether_push_is_on(rig: Rig) -> None:
+    for key, is_on in ((rig.settings.secret_key, True), (None, False)):
+        await rig.restart(secret_key=key)
+        card = (await rig.http.get("/agents/echo/.well-known/agent-card.json")).json()
+        assert card["capabilities"]["pushNotifications"] is is_on

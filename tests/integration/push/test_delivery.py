@@ -10,6 +10,9 @@ import pytest
 
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.batch import EntityKind
+from passerelle.core.commands import SetPushConfig
+from passerelle.core.push import PushConfig
+from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.gateway.targets import retries
 from passerelle.store.retention import Archived, Trimmed
@@ -38,10 +41,10 @@ async def frames_of(rig: Rig, task: str) -> list[bytes]:
 
 
 def last_state(notice: Notice) -> str:
-    """The state that a notice tells of."""
+    """The state that a notice tells of; "" for one about an artifact."""
     body: dict[str, Any] = notice.body
     (holder,) = body.values()
-    return str(holder["status"]["state"])
+    return str(holder.get("status", {}).get("state", ""))
 
 
 async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one_on(
@@ -319,6 +322,19 @@ async def test_message_only_answer_is_told_and_leaves_no_target(rig: Rig) -> Non
 async def _tasks_of(rig: Rig) -> list[str]:
     refs = await rig.gateway.store.inspection.list_entities()
     return [ref.id for ref in refs if ref.kind is EntityKind.TASK]
+
+
+async def test_receiver_of_protocol_0_3_gets_the_task_in_the_form_that_it_knows(rig: Rig) -> None:
+    task = await rig.held_task()
+    config = PushConfig(f"{rig.receiver.url}/hook", "old", dialect="0.3")
+    await rig.gateway.service.execute(OWNER, SetPushConfig(task, config, "echo"), None)
+    rig.peer.release_all()
+    await rig.until_state(task, "old", "gone")
+    *_, last = rig.receiver.taken("/hook")
+    assert last.headers["Content-Type"] == "application/json"
+    assert (last.body["kind"], last.body["id"]) == ("task", task)
+    assert last.body["status"]["state"] == "completed"
+    assert last.body["artifacts"][0]["parts"][0]["kind"] == "text"
 
 
 async def test_operator_sees_every_dead_letter_and_a_stranger_none(rig: Rig, quick: None) -> None:
