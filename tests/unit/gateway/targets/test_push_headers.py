@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from typing import cast
 
 import jwt
 import pytest
@@ -52,8 +53,8 @@ def test_bearer_without_credentials_gets_a_token_that_our_jwks_verifies(algorith
     signer = Signer((read_signing_key(pem, "key"),), "https://gw.example.com/jwks.json")
     authority = Authority(signer, "https://gw.example.com", FixedClock())
     headers = compose(PushConfig(URL, scheme="bearer"), authority)
-    (published,) = signer.render_jwks()["keys"]  # type: ignore[misc,union-attr]
-    key = jwt.PyJWK(published)  # type: ignore[arg-type]
+    (published,) = cast("list[dict[str, str]]", signer.render_jwks()["keys"])
+    key = jwt.PyJWK(published)
     claims = jwt.decode(
         headers["Authorization"].removeprefix("Bearer "),
         key,
