@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from bench.appends import measure_appends
+from bench.idle import measure_idle
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
@@ -38,6 +39,8 @@ async def measure_a2a(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one 
     async for row in measure_unary(Length(2, 1.0) if short else Length(5, 2.0)):
         yield row
     async for row in measure_streams(rounds=1 if short else 3, chunks=100 if short else 200):
+        yield row
+    async for row in measure_idle():
         yield row
 
 

@@ -12,8 +12,9 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import aiohttp
 import orjson
@@ -29,10 +30,12 @@ _numbers: Final = itertools.count(1)
 class Order:
     """``unary`` sends from ``callers`` for ``seconds``; ``stream`` opens one stream per caller and reads it out.
 
-    Each answer, or each stream as a whole, has to contain ``expected``.
+    ``hold`` subscribes every caller to one of the tasks that ``text`` names, and keeps the streams open until the next
+    order; ``release`` is one that does nothing else. Each answer, each stream as a whole, or the first line of a held
+    one has to contain ``expected``.
     """
 
-    kind: Literal["unary", "stream"]
+    kind: Literal["unary", "stream", "hold", "release"]
     url: str
     headers: dict[str, str]
     text: str
@@ -56,7 +59,7 @@ class Failed(Exception):
 
 
 async def carry_out(order: Order) -> Outcome:
-    """One order, over connections of its own.
+    """One order that ends by itself, over connections of its own.
 
     Raises:
         ExceptionGroup: of Failed, ClientError or TimeoutError, from the callers that met it.
@@ -130,16 +133,56 @@ def _make_bodies(method: str, text: str) -> Iterator[bytes]:
         yield b"%s%08d%s" % (before, number, after)
 
 
+async def hold(order: Order, stack: AsyncExitStack) -> Outcome:
+    """Opens streams that stay open until ``stack`` is closed.
+
+    Raises:
+        Failed, ClientError: a stream does not begin as expected.
+    """
+    headers = {"Content-Type": "application/json", "A2A-Version": "1.0", **order.headers}
+    connector = aiohttp.TCPConnector(limit=0)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S)
+    http = await stack.enter_async_context(
+        aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+    )
+    tasks = itertools.cycle(order.text.split())
+    for _ in range(order.callers):
+        params = {"id": next(tasks)}
+        request = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
+        response = await stack.enter_async_context(http.post(order.url, data=orjson.dumps(request)))
+        line = b""
+        while order.expected.encode() not in line:
+            line = await response.content.readline()
+            if not line:
+                raise Failed(f"{response.status}: a stream ended before {order.expected}")
+    return Outcome(order.callers)
+
+
 async def _serve() -> None:
     loop = asyncio.get_running_loop()
-    while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
-        try:
-            outcome = await carry_out(Order(**orjson.loads(line)))
-        except* (Failed, aiohttp.ClientError, TimeoutError) as group:
-            first = group.exceptions[0]
-            outcome = Outcome(error=f"{type(first).__name__}: {first}")
-        sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
-        sys.stdout.buffer.flush()
+    async with AsyncExitStack() as held:
+        while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
+            outcome = await _obey(Order(**orjson.loads(line)), held)
+            sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
+            sys.stdout.buffer.flush()
+
+
+async def _obey(order: Order, held: AsyncExitStack) -> Outcome:
+    await held.aclose()
+    try:
+        match order.kind:
+            case "unary" | "stream":
+                return await carry_out(order)
+            case "hold":
+                return await hold(order, held)
+            case "release":
+                return Outcome()
+            case _:
+                assert_never(order.kind)
+    except* (Failed, aiohttp.ClientError, TimeoutError) as group:
+        first = group.exceptions[0]
+        error = f"{type(first).__name__}: {first}"
+    return Outcome(error=error)
 
 
 if __name__ == "__main__":

@@ -96,10 +96,7 @@ class Stage:
             if through
             else replace(order, url=self.direct_url)
         )
-        child = self.gateway.child
-        if child is None:
-            raise BenchBroken("the gateway has not been started")
-        meter = Meter((self.agent.process.pid, child.process.pid, self.engine_pid))
+        meter = Meter((self.agent.process.pid, self.gateway_pid, self.engine_pid))
         appends, before = await self.count_appends(), meter.read()
         outcome = await self.load.carry_out(order)
         after = meter.read()
@@ -110,6 +107,14 @@ class Stage:
         )
         appended = (await self.count_appends() - appends) / outcome.count
         return Round(outcome, agent, gateway, engine, appended)
+
+    @property
+    def gateway_pid(self) -> int:
+        """The process of the gateway."""
+        child = self.gateway.child
+        if child is None:
+            raise BenchBroken("the gateway has not been started")
+        return child.process.pid
 
     async def count_appends(self) -> float:
         """Appends of any result that the gateway has made."""

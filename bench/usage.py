@@ -54,6 +54,19 @@ def read_cpu_s(pid: int) -> float:
     return (int(fields[_USER]) + int(fields[_SYSTEM])) / _TICKS_PER_S
 
 
+def read_resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM now.
+
+    Raises:
+        BenchBroken: the process is gone, or this system has no /proc.
+    """
+    try:
+        pages = (_PROC / str(pid) / "statm").read_text(encoding="ascii").split()[1]
+    except OSError:
+        raise BenchBroken(f"process {pid} is gone, or there is no /proc to read") from None
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def find_children(parent: int) -> list[int]:
     """Processes that ``parent`` has started and that live."""
     found: list[int] = []
