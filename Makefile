@@ -5,14 +5,14 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: demo serve test check fix generate lock bench clean help
+.PHONY: demo serve test conformance check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test check fix generate lock bench: .venv/.ready
+demo serve test conformance check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -23,6 +23,10 @@ serve: ## gateway and sample peers in the foreground, until Ctrl-C
 test: ## unit, contract, integration, e2e; TIER=unit runs one, SEED=n repeats an order, COVER=1 measures
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(SEED),--randomly-seed=$(SEED)) $(if $(COVER),--cov --cov-report=) $(addprefix tests/,$(TIER))
 	@$(if $(COVER),$(BIN)/python -m tools.coverage)
+
+conformance: ## our port of the official A2A conformance kit; KIT=<checkout> runs the kit itself as well
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance
+	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT))
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

@@ -7,8 +7,9 @@ between says what of a result is the SDK's. It runs as a process::
     {"url": "http://127.0.0.1:40001", "grpc": "127.0.0.1:40002"}
 
 ``--required-extension`` makes the card demand an extension of every call, which would make all other calls of a
-run illegal: such an agent stands beside the first one. Two paths are for tests and no part of A2A:
-``POST /release/<message id>?steps=1`` lets a held behaviour go on, ``GET /received/<message id>`` shows what came.
+run illegal: such an agent stands beside the first one. Three paths are for tests and no part of A2A:
+``POST /release/<message id>?steps=1`` lets a held behaviour go on, ``GET /received/<message id>`` shows what came, and
+``GET /versions`` which versions calls named.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import httpx
 import orjson
 import uvicorn
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
 from a2a.server.routes import (
@@ -78,8 +80,12 @@ class ConformanceExecutor(AgentExecutor):
         default_factory=lambda: defaultdict(list)
     )
 
+    versions: set[str] = field(default_factory=set[str])
+    """What calls said in their ``A2A-Version``."""
+
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         message_id = context.message.message_id if context.message else ""
+        self.versions.add(read_version(context.call_context))
         if context.message:
             self.received[message_id].append(MessageToDict(context.message))
         updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
@@ -87,7 +93,14 @@ class ConformanceExecutor(AgentExecutor):
         await find_behaviour(message_id)(Turn(context, event_queue, updater, self.tasks, gate))
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.versions.add(read_version(context.call_context))
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+
+def read_version(context: ServerCallContext) -> str:
+    """The version that a call named; empty when it named none."""
+    headers: dict[str, str] = context.state.get("headers", {})
+    return next((value for name, value in headers.items() if name.lower() == "a2a-version"), "")
 
 
 class QuietServer(uvicorn.Server):
@@ -153,10 +166,14 @@ def make_app(
     async def show(request: Request) -> Response:
         return JSONResponse(executor.received[request.path_params["message_id"]])
 
+    async def show_versions(_request: Request) -> Response:
+        return JSONResponse(sorted(executor.versions))
+
     app = Starlette(
         routes=[
             Route("/release/{message_id}", release, methods=["POST"]),
             Route("/received/{message_id}", show),
+            Route("/versions", show_versions),
             *create_agent_card_routes(card),
             *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
             # The last ones: their mount for tenants takes every path.

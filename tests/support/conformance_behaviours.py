@@ -17,6 +17,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import Part, Task, TaskState, TaskStatus
+from a2a.utils.errors import ContentTypeNotSupportedError
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 
@@ -235,6 +236,11 @@ async def fail_with_ids(turn: Turn) -> None:
     await turn.status(TaskState.TASK_STATE_FAILED, text)
 
 
+async def refuse_type(turn: Turn) -> None:
+    """Does not read what came."""
+    raise ContentTypeNotSupportedError
+
+
 async def sign_in(turn: Turn) -> None:
     """AUTH_REQUIRED; somebody signs in elsewhere, and the agent goes on alone."""
     await turn.open()
@@ -281,9 +287,10 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
     "psl-close": close,
     "psl-forget": forget,
     "psl-fail-with-ids": fail_with_ids,
+    "psl-refuse-type": refuse_type,
     "psl-auth": sign_in,
     "psl-big-artifact": give(Part(text="x" * BIG_ARTIFACT_CHARS)),
-    "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER.value})),
+    "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER})),
     "psl-later-field": blunder(Fault.LATER_FIELD),
     "psl-drop": blunder(Fault.DROP),
     "psl-twice": blunder(Fault.TWICE),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final
 
+import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 BIG_INTEGER: Final = 9_007_199_254_740_993
@@ -33,37 +34,39 @@ class ConnectionCut(Exception):
     """Ends the response without its end, which a server shows as a broken connection."""
 
 
-_STATUS: Final = re.compile(
-    rb'\{"statusUpdate":\{.*?"message":(?P<message>\{.*?"psl:bare-message".*?\})\}\}\}', re.DOTALL
-)
+_UPDATE: Final = b'"statusUpdate"'
+_LATER: Final = re.compile(rb'\{"text": ?(?="psl:later-field")')
 
 
 def spoil(piece: bytes) -> Iterator[bytes]:
-    """What leaves in place of one piece of a response.
+    """What leaves in place of one piece of a response. Most faults are those of one event of a stream.
 
     Raises:
         ConnectionCut: nothing may follow.
     """
-    yield from _spoil(piece.replace(b'"psl:big-integer"', str(BIG_INTEGER).encode()))
-
-
-def _spoil(piece: bytes) -> Iterator[bytes]:
-    match _find(piece):
+    piece = piece.replace(f'"{Fault.BIG_INTEGER}"'.encode(), str(BIG_INTEGER).encode())
+    piece = _LATER.sub(b'{"newInSomeLaterVersion":true,"text":', piece)
+    match _find(piece) if _UPDATE in piece else None:
         case Fault.DROP:
             raise ConnectionCut
         case Fault.TWICE:
             yield piece + piece
         case Fault.MALFORMED:
-            yield b"data: {this is not JSON\n\n" if piece.startswith(b"data:") else b"{this is not"
+            yield b"data: {this is not JSON\n\n"
         case Fault.UNKNOWN_STATE:
             yield piece.replace(b"TASK_STATE_WORKING", b"TASK_STATE_DREAMING")
-        case Fault.LATER_FIELD:
-            later = b'{"newInSomeLaterVersion":true,"text":'
-            yield re.sub(rb'\{"text": ?(?="psl:later-field")', later, piece)
         case Fault.BARE_MESSAGE:
-            yield _STATUS.sub(rb'{"message":\g<message>}', piece)
+            yield _say_bare(piece)
         case _:
             yield piece
+
+
+def _say_bare(piece: bytes) -> bytes:
+    """The status message of an update as a Message of its own, with or without a JSON-RPC envelope."""
+    event = orjson.loads(piece.partition(b"data:")[2])
+    holder = event.get("result", event)
+    holder["message"] = holder.pop("statusUpdate")["status"]["message"]
+    return b"data: " + orjson.dumps(event) + b"\n\n"
 
 
 def _find(piece: bytes) -> Fault | None:
@@ -76,7 +79,7 @@ def put_faults_on_the_wire(app: ASGIApp) -> ASGIApp:
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         async def pass_on(message: Message) -> None:
             if message["type"] != "http.response.body" or not message.get("body"):
-                await send(message)
+                await send(drop_length(message))
                 return
             for piece in spoil(message["body"]):
                 await send({**message, "body": piece})
@@ -84,3 +87,11 @@ def put_faults_on_the_wire(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, pass_on)
 
     return serve
+
+
+def drop_length(message: Message) -> Message:
+    """The head of a response without its length, which a fault may change."""
+    if message["type"] != "http.response.start":
+        return message
+    kept = [(name, value) for name, value in message["headers"] if name != b"content-length"]
+    return {**message, "headers": kept}

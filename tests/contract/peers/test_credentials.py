@@ -205,6 +205,7 @@ async def test_extensions_that_the_peer_declares_are_forwarded_and_others_are_no
     assert sent == ["urn:one, urn:two", None]
 
 
+@pytest.mark.kit("AUTH-SERVER-001")
 async def test_mutual_tls_shows_our_certificate_and_trusts_the_given_authority(
     clients: Clients, tmp_path: Path
 ) -> None:

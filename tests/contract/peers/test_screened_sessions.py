@@ -156,6 +156,7 @@ async def test_redirect_to_a_refused_address_leads_nowhere(receiver: Receiver) -
     await runner.cleanup()
 
 
+@pytest.mark.kit("AUTH-SERVER-001")
 async def test_tls_is_checked_against_the_name_and_not_the_address(
     receiver: Receiver, tmp_path: Path
 ) -> None:

@@ -90,6 +90,7 @@ async def test_host_that_is_no_host_does_not_stand_on_a_card(rig: Rig, host: str
     assert response.json()["supportedInterfaces"][0]["url"] == f"{rig.url}/agents/echo"
 
 
+@pytest.mark.kit("AUTH-TLS-001")
 async def test_public_url_stands_on_the_card(engine_server: Server, tmp_path: Path) -> None:
     settings = FaceSettings(CardOptions(OPEN_EDGE), "https://agents.example.com/a2a")
     async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:

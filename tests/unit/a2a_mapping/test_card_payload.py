@@ -24,6 +24,7 @@ NEVER_SIGNED = {"signatures"}
 CARD_MESSAGE = cast("Descriptor", AgentCard.DESCRIPTOR)
 
 
+@pytest.mark.kit("CARD-SIGN-001", "CARD-SIGN-002")
 def test_example_of_the_specification() -> None:
     card: JsonObject = {
         "name": "Example Agent",

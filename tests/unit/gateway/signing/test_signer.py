@@ -44,6 +44,7 @@ def test_every_key_that_signs_makes_a_signature_so_that_keys_can_rotate() -> Non
     assert [_verify(signature, b"content") for signature in signatures] == [NEW.kid, OLD.kid]
 
 
+@pytest.mark.kit("CARD-SIGN-003")
 def test_header_says_algorithm_type_key_and_where_the_keys_are() -> None:
     first, second = SIGNER.sign(b"")
     assert _read_header(first) == {"alg": "ES256", "typ": "JOSE", "kid": NEW.kid, "jku": JKU}

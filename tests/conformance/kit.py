@@ -1,0 +1,180 @@
+"""``python -m tests.conformance.kit CHECKOUT``: the official conformance kit itself, through the gateway.
+
+``make conformance KIT=CHECKOUT`` calls it. The checkout is copied, gets an environment of its own, and is never
+changed. Counts come from the JUnit file, since the kit's own summary counts records and not tests. The run holds when
+
+- no test fails but those in ``known-deviations.txt``, all of which are gRPC,
+- no test is skipped but those in ``expected-skips.txt``,
+- the kit registers what ``kit-requirements.toml`` says, and
+- the gateway counted the calls: with a copied address of the agent the kit would test the agent alone.
+
+The caller is the owner on loopback (``auth: open``): the kit has no way to authenticate. It sends no tenant over gRPC
+either, so ``grpc.default_agent`` is the conformance agent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree as ET
+
+import orjson
+
+from tests.conformance.registry import HERE, read_requirements
+from tests.conformance.site import AGENT, SETTINGS, Site, find_grpc_port, open_http, run_agent
+from tests.support.processes import run_gateway
+
+SKIPS: Final = HERE / "expected-skips.txt"
+DEVIATIONS: Final = HERE / "known-deviations.txt"
+MOST_SKIPS: Final = 22
+_REPORT: Final = Path("reports/junitreport.xml")
+_WITHIN_S: Final = 900
+_LIST: Final = """
+import json
+from tck.requirements.registry import ALL_REQUIREMENTS
+print(json.dumps({one.id: one.level.value for one in ALL_REQUIREMENTS}))
+"""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the tests, by name; a skip or a failure with what was said about it."""
+
+    passed: set[str] = field(default_factory=set[str])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
+
+    def list_faults(self, deviations: set[str], skips: set[str]) -> Iterator[str]:
+        """Why the run does not hold; nothing when it does."""
+        for name in sorted(self.failed.keys() - deviations):
+            yield f"failed: {name}: {self.failed[name]}"
+        for name in sorted(self.skipped.keys() - skips):
+            yield f"skipped: {name}: {self.skipped[name]}"
+        if len(self.skipped) > MOST_SKIPS:
+            yield f"{len(self.skipped)} tests are skipped, at most {MOST_SKIPS} may be"
+        for name in sorted(
+            (deviations & self.passed) | (skips & (self.passed | self.failed.keys()))
+        ):
+            yield f"listed, and not so any more: {name}"
+
+
+def read_outcome(report: Path) -> Outcome:
+    """The outcome in a JUnit file."""
+    outcome = Outcome()
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  the kit of this run wrote it
+        name = f"{case.get('classname', '')}::{case.get('name', '')}"
+        skip, fault = case.find("skipped"), case.find("failure")
+        fault = case.find("error") if fault is None else fault
+        if fault is not None:
+            outcome.failed[name] = _shorten(fault)
+        elif skip is not None:
+            outcome.skipped[name] = _shorten(skip)
+        else:
+            outcome.passed.add(name)
+    return outcome
+
+
+def _shorten(element: ET.Element) -> str:
+    return " ".join((element.get("message") or "").split())[:200]
+
+
+def read_names(path: Path) -> set[str]:
+    """The names in a list; what follows a ``#`` is for the reader."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines())
+    return {line for line in lines if line}
+
+
+def prepare(checkout: Path, folder: Path) -> tuple[Path, Path]:
+    """A copy of the kit, and an interpreter that has what it asks for."""
+    kit, python = folder / "kit", folder / "venv/bin/python"
+    shutil.copytree(checkout, kit, ignore=shutil.ignore_patterns(".git", ".venv", "reports"))
+    project = tomllib.loads((kit / "pyproject.toml").read_text("utf-8"))["project"]
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*install, *project["dependencies"]], check=True)
+    return kit, python
+
+
+def compare_registry(kit: Path, python: Path) -> Iterator[str]:
+    """Where the kit registers other requirements than we know."""
+    listed = subprocess.run(
+        [python, "-c", _LIST], cwd=kit, check=True, capture_output=True, text=True
+    )
+    theirs: Mapping[str, str] = orjson.loads(listed.stdout)
+    ours = {name: row.level for name, row in read_requirements().items()}
+    for name in sorted(theirs.keys() ^ ours.keys()):
+        yield f"{name} is registered by {'the kit' if name in theirs else 'us'} alone"
+    for name in sorted(name for name in theirs.keys() & ours.keys() if theirs[name] != ours[name]):
+        yield f"{name} is {theirs[name]} in the kit"
+
+
+async def run_kit(kit: Path, python: Path, folder: Path) -> tuple[Outcome, int]:
+    """The kit against the gateway: its outcome, and how many calls the gateway counted."""
+    async with AsyncExitStack() as stack:
+        agent = await stack.enter_async_context(run_agent(folder, "agent"))
+        settings = {**SETTINGS, "auth": "open"}
+        gateway = await stack.enter_async_context(
+            run_gateway(folder, {AGENT: agent.url}, **settings)
+        )
+        address = f"127.0.0.1:{find_grpc_port(gateway)}"
+        site = Site(agent, agent, gateway, address)
+        command = [python, "run_tck.py", "--sut-host", site.find_url()]
+        said = (folder / "kit.log").open("wb")
+        stack.callback(said.close)
+        running = await asyncio.create_subprocess_exec(
+            *map(str, command), cwd=kit, stdout=said, stderr=said
+        )
+        try:
+            await asyncio.wait_for(running.wait(), _WITHIN_S)
+        finally:
+            if running.returncode is None:
+                running.kill()
+        return read_outcome(kit / _REPORT), await count_calls(site)
+
+
+async def count_calls(site: Site) -> int:
+    """The A2A calls that the gateway has answered, from its metrics."""
+    async with open_http() as http:
+        text = (await http.get(f"{site.gateway.url}/metrics")).text
+    return sum(
+        int(float(line.rpartition(" ")[2]))
+        for line in text.splitlines()
+        if line.startswith(f'passerelle_requests_total{{agent="{AGENT}"')
+    )
+
+
+def main() -> int:
+    """Runs the kit and says in one line whether it holds."""
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit", description=__doc__)
+    parser.add_argument("checkout", type=Path)
+    checkout: Path = parser.parse_args().checkout.resolve()
+    with tempfile.TemporaryDirectory(prefix="psr-kit-") as name:
+        folder = Path(name)
+        kit, python = prepare(checkout, folder)
+        faults = list(compare_registry(kit, python))
+        outcome, calls = asyncio.run(run_kit(kit, python, folder))
+    faults += outcome.list_faults(read_names(DEVIATIONS), read_names(SKIPS))
+    if calls < len(outcome.passed):
+        faults.append(f"the gateway counted {calls} calls: the kit has tested something else")
+    for fault in faults:
+        print(fault)  # noqa: T201  it talks to the terminal
+    verdict = "held" if not faults else f"missed, {len(faults)} faults"
+    print(  # noqa: T201
+        f"kit: {len(outcome.passed)} passed, {len(outcome.failed)} failed, "
+        f"{len(outcome.skipped)} skipped, {calls} calls through the gateway: {verdict}"
+    )
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

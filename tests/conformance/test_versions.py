@@ -1,0 +1,41 @@
+"""Versions between caller, gateway and agent (A2A 1.0 section 3.6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.callers import Caller, make_params
+from tests.conformance.site import Site, write
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.kit("VER-CLIENT-001")
+async def test_every_call_to_the_agent_says_its_version(caller: Caller, site: Site) -> None:
+    message = write("tck-input-required")
+    task = await caller.make_task(message)
+    await caller.make_task(write("tck-complete-task", taskId=task["id"]))
+    await caller.collect(write("tck-stream-001"))
+    cancelled = await caller.make_task(write("tck-input-required"))
+    await caller.call("CancelTask", {"id": cancelled["id"]})
+    assert await site.agent.list_versions() == ["1.0"]
+
+
+@pytest.mark.kit("VER-CLIENT-002")
+@pytest.mark.parametrize("version", ["1.0.0", "1.0.7"])
+async def test_patch_of_a_version_changes_nothing(caller: Caller, version: str) -> None:
+    params = make_params(write("tck-complete-task"))
+    assert "task" in (await caller.call("SendMessage", params, A2A_Version=version)).said
+
+
+@pytest.mark.kit("VER-CLIENT-002")
+async def test_card_names_versions_without_patch(site: Site) -> None:
+    card = (await site.read_card()).json()
+    assert {one["protocolVersion"] for one in card["supportedInterfaces"]} <= {"1.0", "0.3"}
+
+
+@pytest.mark.kit("VER-SERVER-001")
+async def test_call_is_answered_in_the_form_of_its_version(caller: Caller) -> None:
+    task = await caller.make_task(write("tck-complete-task"))
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "kind" not in task
