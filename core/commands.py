@@ -165,6 +165,14 @@ class ListPushConfigs:
 
 
 @dataclass(frozen=True, slots=True)
+class ListAgents:
+    """Agents that the caller may use: those with a skill of that id or name, those with that tag."""
+
+    skill: str | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ListDeliveries:
     """Webhooks whose deliveries fail, the longest failing ones first: the caller's, or an operator's all."""
 
@@ -179,6 +187,7 @@ Query: TypeAlias = (
     | ListActions
     | GetPushConfig
     | ListPushConfigs
+    | ListAgents
     | ListDeliveries
 )
 

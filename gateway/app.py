@@ -18,10 +18,12 @@ import structlog
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.errors import EngineFailed
 from passerelle.core.ids import Shard
+from passerelle.gateway.a2a.edge import make_edge
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import calm_collector
+from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
@@ -190,6 +192,12 @@ def _compose(
             tally=outages.tally,
             news=tell,
             webhooks=webhooks,
+            catalogue=Catalogue(
+                peers,
+                lambda agent: tags.get(agent, frozenset()),
+                make_edge(settings),
+                settings.public_url,
+            ),
         )
     )
     deadlines = Deadlines(

@@ -185,6 +185,28 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
     print(f'  - {{name: {name}, key_hash: "{hash_key(token)}", may_call: ["*"]}}')
 
 
+@app.command(epilog="Example: passerelle agents --skill summarize --data-dir ./state")
+def agents(
+    skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The gateway; else host and port of the settings.")
+    ] = None,
+    token_env: Annotated[
+        str | None, typer.Option(help="Variable with a token; else the owner's token here.")
+    ] = None,
+    config: ConfigFlag = None,
+    data_dir: DataDirFlag = None,
+) -> None:
+    """List the agents that one may use, with their skills, as a running gateway knows them."""
+    from passerelle.gateway.cli_agents import fetch_agents, read_token, render_agents
+
+    settings = _load(_name_sources(config, data_dir=data_dir))
+    token = read_token(settings, token_env)
+    for line in render_agents(fetch_agents(settings, url, token, {"skill": skill, "tag": tag})):
+        print(line)
+
+
 @app.command(epilog="Example: passerelle signing-key keys/cards.pem")
 def signing_key(
     file: Annotated[Path, typer.Argument(help="Where the key is kept; nothing is there yet.")],

@@ -10,6 +10,7 @@ import structlog
 from passerelle.core.facts import RetryPolicy
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
+from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.dead_letters import DeadLetters
 from passerelle.gateway.control.follow_ups import FollowUps
@@ -56,6 +57,7 @@ class Surroundings:
     tally: Callable[[str], None]
     news: Callable[[Shard, bool], None]
     webhooks: Webhooks = field(default_factory=Webhooks)
+    catalogue: Catalogue = field(default_factory=Catalogue)
 
 
 def make_service(around: Surroundings) -> Service:
@@ -101,6 +103,7 @@ def make_service(around: Surroundings) -> Service:
         following=following,
         push_configs=push_configs,
         dead_letters=DeadLetters(store.targets, kinds, around.news),
+        catalogue=around.catalogue,
         projections=store.projections,
         dispatch=dispatch,
         find_peer=around.find_peer,

@@ -59,6 +59,14 @@ class ListActionsParams:
 
 
 @record
+class ListAgentsParams:
+    """Which agents: those with a skill of that id or name, those with that tag."""
+
+    skill: _Id | None = None
+    tag: _Id | None = None
+
+
+@record
 class ListDeliveriesParams:
     """How many failing webhooks at most."""
 

@@ -26,6 +26,7 @@ from passerelle.core.commands import (
     GetRecord,
     GetTask,
     ListActions,
+    ListAgents,
     ListDeliveries,
     ListPushConfigs,
     ListTasks,
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.answers import Answers
+    from passerelle.gateway.control.catalogue import Catalogue
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.dead_letters import DeadLetters
     from passerelle.gateway.control.follow_ups import FollowUps
@@ -96,6 +98,7 @@ class Service:
     following: Following
     push_configs: PushConfigs
     dead_letters: DeadLetters
+    catalogue: Catalogue
     projections: Projections
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
@@ -127,7 +130,7 @@ class Service:
                 assert_never(command)
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:
-        """Answers a query from stored state; the peer is never asked."""
+        """Answers a query from stored state; of an agent nothing but its card is ever asked."""
         match query:
             case GetTask():
                 return await self._read_task(principal, query)
@@ -145,6 +148,8 @@ class Service:
                 return await self.push_configs.read(principal, query)
             case ListPushConfigs():
                 return await self.push_configs.list(principal, query)
+            case ListAgents():
+                return await self.catalogue.list(principal, query)
             case ListDeliveries():
                 return await self.dead_letters.list(principal, query)
             case _:

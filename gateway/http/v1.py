@@ -32,6 +32,7 @@ from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.rpc import CALLS, Call, Caller, call
 
 BODY_LIMIT_BYTES: Final = 1_048_576
+AGENTS_PATH: Final = "/v1/agents"
 KEY_HEADER: Final = "Idempotency-Key"
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128
@@ -73,6 +74,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+    Operation("GET", AGENTS_PATH, CALLS["list_agents"]),
     Operation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     Operation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )

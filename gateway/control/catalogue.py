@@ -1,0 +1,101 @@
+"""The agents that a caller may use, with their skills: what a chooser of agents needs, without a card per agent.
+
+It says nothing that the card of an agent does not say, and it names nobody whom the caller may not call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.a2a_mapping.cards import Edge, Place, rewrite_card
+from passerelle.a2a_mapping.members import as_list, objects_at, text_at, texts_at
+from passerelle.core.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import ListAgents
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.peer import Peer, PeerCard
+    from passerelle.core.principal import Principal
+
+PATH: Final = "/agents"
+CARD_WAIT_S: Final = 3.0
+"""How long one agent may hold up the list: an agent that never had a card is asked for it."""
+
+
+class Listed(Protocol):
+    """The configured agents; ``PeerRegistry`` is one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order of the configuration."""
+        ...
+
+    def find(self, name: str) -> Peer:
+        """Raises NotFound for a name that is not configured."""
+        ...
+
+    def card_url(self, name: str) -> str:
+        """Where the card of an agent is read."""
+        ...
+
+
+def _no_tags(_agent: str) -> frozenset[str]:
+    return frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Lists agents. Without ``public_url`` addresses are relative to the gateway's own."""
+
+    agents: Listed | None = None
+    find_tags: Callable[[str], frozenset[str]] = _no_tags
+    edge: Edge = field(default_factory=Edge)
+    public_url: str | None = None
+
+    async def list(self, principal: Principal, query: ListAgents) -> JsonObject:
+        """The agents of the caller, in the order of the configuration."""
+        names = self.agents.names if self.agents else ()
+        usable = [name for name in names if principal.may_call(name)]
+        entries = await asyncio.gather(*(self._describe(name) for name in usable))
+        return {"agents": as_list([entry for entry in entries if _matches(entry, query)])}
+
+    async def _describe(self, name: str) -> JsonObject:
+        tags: list[Json] = [*sorted(self.find_tags(name))]
+        base_url = f"{self.public_url or ''}{PATH}/{name}"
+        entry: JsonObject = {"name": name, "url": base_url, "tags": tags}
+        peer = await self._load(name)
+        if peer is None or self.agents is None:
+            return {**entry, "status": "unreachable", "skills": [], "interfaces": []}
+        card = rewrite_card(peer.card, Place(name, self.agents.card_url(name), base_url), self.edge)
+        return {
+            **entry,
+            "title": text_at(card, "name"),
+            "description": text_at(card, "description"),
+            "version": text_at(card, "version"),
+            "status": "stale" if peer.stale else "ready",
+            "skills": card["skills"],
+            "interfaces": card["supportedInterfaces"],
+        }
+
+    async def _load(self, name: str) -> PeerCard | None:
+        if self.agents is None:
+            return None
+        try:
+            return await asyncio.wait_for(self.agents.find(name).describe(), CARD_WAIT_S)
+        except (RemoteError, TimeoutError):
+            return None
+
+
+def _matches(entry: JsonObject, query: ListAgents) -> bool:
+    skills = objects_at(entry, "skills")
+    if query.skill is not None:
+        wanted = query.skill.casefold()
+        named = {text_at(skill, member).casefold() for skill in skills for member in ("id", "name")}
+        if wanted not in named:
+            return False
+    tags = {*texts_at(entry, "tags"), *(tag for skill in skills for tag in texts_at(skill, "tags"))}
+    return query.tag is None or query.tag.casefold() in {tag.casefold() for tag in tags}

@@ -1,0 +1,70 @@
+"""``passerelle agents`` against a gateway that runs, and the same list over ``/v1``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.gateway.exit_status import ExitStatus
+from tests.support.processes import AGENT
+from tests.support.scripted_peer import ScriptedPeer
+
+COMMAND: Final = Path(sys.executable).with_name("passerelle")
+
+
+def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    return subprocess.run(
+        [COMMAND, "agents", *told, *arguments],
+        cwd=gateway.folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(gateway.folder), "OTHER": "no-token"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.anyio
+async def test_list_is_the_same_over_http(gateway: GatewayProcess, peer: ScriptedPeer) -> None:
+    token = (gateway.data_dir / "owner-token").read_text().strip()
+    async with httpx.AsyncClient(base_url=gateway.url, trust_env=False) as http:
+        refused = await http.get("/v1/agents")
+        headers = {"Authorization": f"Bearer {token}"}
+        listed = (await http.get("/v1/agents", headers=headers)).json()["agents"]
+        none = (await http.get("/v1/agents?tag=none", headers=headers)).json()
+        wrong = await http.get("/v1/agents?skil=x", headers=headers)
+    assert refused.status_code == 401
+    assert [(agent["name"], agent["status"]) for agent in listed] == [
+        (AGENT, "ready"),
+        ("unreachable", "unreachable"),
+    ]
+    assert peer.url not in str(listed)
+    assert none == {"agents": []}
+    assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_input")
+
+
+@pytest.mark.anyio
+async def test_command_lists_agents_with_the_token_that_lies_there(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
+    del peer
+    done = run(gateway)
+    assert done.stdout.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "agents: 2")
+    assert run(gateway, "--tag", "none").stdout == "agents: 0\n"
+
+
+@pytest.mark.anyio
+async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
+    refused = run(gateway, "--token-env", "OTHER")
+    assert (refused.returncode, "not known" in refused.stderr) == (ExitStatus.FORBIDDEN, True)
+    unset = run(gateway, "--token-env", "UNSET")
+    assert (unset.returncode, "holds no token" in unset.stderr) == (2, True)
+    away = run(gateway, "--url", "http://127.0.0.1:9")
+    assert away.stderr.startswith("passerelle: error: no gateway answers at http://127.0.0.1:9")
