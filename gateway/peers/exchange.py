@@ -9,7 +9,7 @@ import aiohttp
 from aiohttp.http_exceptions import ContentEncodingError
 
 from passerelle.core.peer import Malformed, Unknown, Unreached
-from passerelle.gateway.peers.sessions import MAX_HEADER_BYTES
+from passerelle.gateway.peers.whole_answer import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig

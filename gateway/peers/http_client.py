@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.credential import Credential, Shown
     from passerelle.gateway.peers.interface import Version
     from passerelle.gateway.peers.sessions import PeerSessions
+    from passerelle.gateway.peers.whole_answer import Whole
     from passerelle.gateway.peers.wire import Request
 
 _EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
@@ -42,9 +44,7 @@ class HttpClient:
         self._config = config
         self._sessions = sessions
         self._credential = credential
-        self._tls: ssl.SSLContext | bool = (
-            _make_tls(config.name, config.tls) if config.tls else True
-        )
+        self._tls = _make_tls(config.name, config.tls) if config.tls else None
 
     @asynccontextmanager
     async def request(
@@ -69,6 +69,29 @@ class HttpClient:
                     yield response
                     return
 
+    async def fetch(
+        self, request: Request, origin: str, headers: Mapping[str, str], timeout_s: float
+    ) -> Whole:
+        """The whole answer to a request, of at most 16 MiB. One refused with 401 is made once more where that can help.
+
+        Raises:
+            NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``.
+            PeerUnavailable: no credential is to be had; nothing was sent.
+            Draining: no more requests are made.
+        """
+        pool = self._sessions.pool(origin, self._tls)
+        connect_s = min(self._config.connect_timeout_s, timeout_s / 2)
+
+        async def ask(shown: Shown) -> Whole:
+            dressed, carried = self._dress(request, headers, shown)
+            return await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+
+        shown = await self._credential.show()
+        whole = await ask(shown)
+        if whole.status == HTTPStatus.UNAUTHORIZED and self._credential.renew(shown):
+            return await ask(await self._credential.show())
+        return whole
+
     def _send(
         self,
         request: Request,
@@ -77,18 +100,26 @@ class HttpClient:
         timeout_s: float,
         shown: Shown,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        dressed, carried = self._dress(request, headers, shown)
+        return self._sessions.open(origin).request(
+            dressed.method,
+            dressed.url,
+            data=exchange.wrap_body(dressed.body),
+            headers=carried,
+            timeout=exchange.limit_time(self._config, timeout_s),
+            allow_redirects=False,
+            ssl=self._tls or True,
+        )
+
+    def _dress(
+        self, request: Request, headers: Mapping[str, str], shown: Shown
+    ) -> tuple[Request, dict[str, str]]:
+        """The request with the credential, and everything that it carries on."""
         url = request.url
         if shown.query:
             url = f"{url}{'&' if '?' in url else '?'}{shown.query}"
-        return self._sessions.open(origin).request(
-            request.method,
-            url,
-            data=exchange.wrap_body(request.body),
-            headers={**headers, **write_carried(self._config, shown)},
-            timeout=exchange.limit_time(self._config, timeout_s),
-            allow_redirects=False,
-            ssl=self._tls,
-        )
+        carried = {**headers, **write_carried(self._config, shown)}
+        return (request if url == request.url else replace(request, url=url)), carried
 
 
 def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:

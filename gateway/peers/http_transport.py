@@ -27,7 +27,9 @@ from passerelle.core.peer import (
 from passerelle.gateway.peers import answers, exchange
 from passerelle.gateway.peers.call import STREAMS
 from passerelle.gateway.peers.http_client import write_version
+from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
 from passerelle.gateway.peers.sse import SseParser
+from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable
 from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
@@ -37,9 +39,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.http_client import HttpClient
     from passerelle.gateway.peers.interface import Interface
-    from passerelle.gateway.peers.wire import Wire
+    from passerelle.gateway.peers.wire import Request, Wire
 
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -54,14 +55,31 @@ class HttpTransport:
 
     async def call(self, interface: Interface, call: Call) -> PeerOutcome:
         call_id = next(self._ids)
+        request, headers = self._write(interface, call, call_id)
         try:
-            async with self._exchange(interface, call, call_id) as response:
-                return await self._read_whole(response, call, call_id)
-        except RemoteError as error:
-            # Draining, or no credential: nothing was sent.
-            return Unreached(error.message)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return exchange.explain_failure(error)
+            whole = await self._client.fetch(request, interface.origin, headers, call.timeout_s)
+        except (RemoteError, NotConnected) as error:
+            # Draining, no credential, no connection: nothing was sent.
+            return Unreached(error.message if isinstance(error, RemoteError) else str(error))
+        except Broken as error:
+            return Unknown(str(error))
+        except TimeoutError:
+            return Unknown("no answer in time")
+        except NotReadable as error:
+            return answers.reject(str(error), error.head)
+        retry_after = whole.headers.get(b"retry-after")
+        shown = retry_after.decode("latin-1") if retry_after is not None else None
+        return self._wire.read(call, call_id, Reply(whole.status, shown, whole.raw))
+
+    def _write(
+        self, interface: Interface, call: Call, call_id: int
+    ) -> tuple[Request, dict[str, str]]:
+        request = self._wire.write(interface, call, call_id)
+        headers = write_version(interface.version, interface.extensions)
+        if request.body is not None:
+            headers["Content-Type"] = "application/json"
+        headers["Accept"] = "text/event-stream" if call.operation in STREAMS else "application/json"
+        return request, headers
 
     async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
         call_id = next(self._ids)
@@ -81,15 +99,8 @@ class HttpTransport:
     async def _exchange(
         self, interface: Interface, call: Call, call_id: int
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        request = self._wire.write(interface, call, call_id)
-        headers = write_version(interface.version, interface.extensions)
-        if request.body is not None:
-            headers["Content-Type"] = "application/json"
-        if call.operation in STREAMS:
-            headers["Accept"] = "text/event-stream"
-            headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
-        else:
-            headers["Accept"] = "application/json"
+        request, headers = self._write(interface, call, call_id)
+        headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
         async with self._client.request(
             request, interface.origin, headers, call.timeout_s
         ) as response:

@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
 from passerelle.core.errors import Draining
+from passerelle.gateway.peers.connection_pool import ConnectionPool
+from passerelle.gateway.peers.whole_answer import MAX_HEADER_BYTES
 
 if TYPE_CHECKING:
+    import ssl
+
     from aiohttp.abc import AbstractResolver
 
     from passerelle.gateway.screening import Screen
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
 _IDLE_S: Final = 4.0
-MAX_HEADER_BYTES: Final = 64 * 1024
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 # A host that vanished says nothing: ask after 30 s of silence, give up after three lost answers.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -45,6 +49,7 @@ class PeerSessions:
         self._screen = screen
         self._resolver = resolver
         self._open: dict[str, ClientSession] = {}
+        self._pools: dict[tuple[str, ssl.SSLContext | None], ConnectionPool] = {}
         self._closed = False
 
     def open(self, origin: str) -> ClientSession:
@@ -59,6 +64,25 @@ class PeerSessions:
         if session is None:
             session = self._open[origin] = self._start()
         return session
+
+    def pool(self, origin: str, tls: ssl.SSLContext | None) -> ConnectionPool:
+        """The connections to an origin for calls that have one whole answer.
+
+        Raises:
+            Draining: after ``close``.
+        """
+        if self._closed:
+            raise Draining("no calls to peers any more: the gateway is shutting down")
+        pool = self._pools.get((origin, tls))
+        if pool is None:
+            pool = self._pools[origin, tls] = ConnectionPool(
+                origin,
+                tls,
+                idle_s=self._idle_s,
+                limit_bytes=MAX_BODY_BYTES,
+                make_socket=self._make_socket,
+            )
+        return pool
 
     def _start(self) -> ClientSession:
         connector = TCPConnector(
@@ -84,6 +108,8 @@ class PeerSessions:
     async def close(self) -> None:
         """Closes every connection, also those in use."""
         self._closed = True
+        for pool in self._pools.values():
+            pool.close()
         while self._open:
             _, session = self._open.popitem()
             await session.close()

@@ -401,6 +401,8 @@ async def test_idle_connection_is_used_again_and_then_dropped(
     sessions = PeerSessions(idle_s=0.1)
     config = PeerConfig("scripted", scripted.url)
     peer = make_peer(config, Connections(sessions), HandClock())
+    await peer.describe()
+    await wait_until(lambda: scripted.open_connections == 0, 3, "that of the card is gone")
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.open_connections == 1
     assert isinstance(await peer.send(say("hello")), Answered)

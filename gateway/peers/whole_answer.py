@@ -1,0 +1,196 @@
+"""One HTTP/1.1 connection to a peer: a request out, a whole answer in, again and again.
+
+For calls that have one answer. aiohttp carries streams, and everything that is rare; for one small answer its session,
+request and response objects cost more than the answer does. What is not done here: redirects, cookies, proxies,
+pipelining, a second try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import httptools
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+_KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"})
+_GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
+
+
+class NotConnected(Exception):
+    """There is no connection: nothing was sent."""
+
+
+class Broken(Exception):
+    """The connection ended between a request and the end of its answer: nobody knows whether it was taken."""
+
+
+class NotReadable(Exception):
+    """What came is no answer that can be read; ``head`` is the beginning of its body."""
+
+    def __init__(self, reason: str, head: bytes = b"") -> None:
+        super().__init__(reason)
+        self.head = head
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole answer; names of ``headers`` are lower case, and only those that somebody reads."""
+
+    status: int
+    headers: Mapping[bytes, bytes]
+    raw: bytes
+
+
+class _Parser(Protocol):
+    """What is used of httptools' parser, which has no types."""
+
+    def feed_data(self, data: bytes) -> None: ...
+    def get_status_code(self) -> int: ...
+    def should_keep_alive(self) -> bool: ...
+
+
+class Connection(asyncio.Protocol):
+    """One connection. ``is_fresh`` until its first answer; ``free_since_s`` is for whoever keeps it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Whole] | None = None
+        self._keeps_alive = True
+        self._reset()
+        self.free_since_s = 0.0
+
+    def _reset(self) -> None:
+        self._parser = cast("_Parser", httptools.HttpResponseParser(self))
+        self._headers: dict[bytes, bytes] = {}
+        self._head_bytes = 0
+        self._in_body = False
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a further request may be sent."""
+        transport = self._transport
+        return self._keeps_alive and transport is not None and not transport.is_closing()
+
+    def close(self) -> None:
+        """Closes the socket at once; a request under way is ``Broken``."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def ask(self, request: bytes, within_s: float) -> Whole:
+        """Sends a request, and waits for the whole answer. Whoever stops waiting has to ``close``.
+
+        Raises:
+            Broken, NotReadable, TimeoutError: see there. The connection is of no more use.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            raise NotConnected("the connection was closed")
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Whole] = loop.create_future()
+        self._waiter = waiter
+        timer = loop.call_later(within_s, self._fail, TimeoutError())
+        transport.write(request)
+        try:
+            return await waiter
+        finally:
+            self._waiter = None
+            timer.cancel()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            # Nobody has asked: what comes now would be taken for the answer to the next request.
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(NotReadable(f"not HTTP ({error})"))
+        if not self._in_body and self._head_bytes > MAX_HEADER_BYTES:
+            self._fail(NotReadable("a header block over 64 KiB"))
+
+    def eof_received(self) -> None:
+        if self._in_body and not self._has_length():
+            self._keeps_alive = False
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        reason = f"{type(exc).__name__}: {exc}" if exc else "the connection was closed"
+        self._fail(Broken(reason))
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._head_bytes += len(name) + len(value) + 4
+        lower = name.lower()
+        if lower in _KEPT:
+            self._headers[lower] = value
+        elif lower == b"transfer-encoding":
+            self._headers[b"content-length"] = b""
+
+    def on_headers_complete(self) -> None:
+        if self._head_bytes > MAX_HEADER_BYTES:
+            self._fail(NotReadable("a header block over 64 KiB"))
+        self._in_body = self._parser.get_status_code() >= HTTPStatus.OK
+
+    def on_body(self, body: bytes) -> None:
+        if self._waiter is None or self._waiter.done():
+            return  # it has failed, and whoever asked is about to close
+        self._pieces.append(body)
+        self._size += len(body)
+        if self._size > self._limit_bytes:
+            self._fail(self._say_too_long(self._pieces[0]))
+
+    def on_message_complete(self) -> None:
+        if not self._in_body:
+            self._headers.clear()  # an interim answer, such as 100: the real one follows
+            return
+        self._keeps_alive = self._parser.should_keep_alive()
+        self._finish()
+
+    def _has_length(self) -> bool:
+        return b"content-length" in self._headers
+
+    def _finish(self) -> None:
+        status, headers, raw = self._parser.get_status_code(), self._headers, b"".join(self._pieces)
+        self._reset()
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            try:
+                raw = self._unpack(raw)
+            except NotReadable as fault:
+                self._fail(fault)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(Whole(status, headers, raw))
+
+    def _unpack(self, raw: bytes) -> bytes:
+        """A small bomb must not become a large one, so no more is unpacked than may be read."""
+        unpacking = zlib.decompressobj(_GZIP_OR_ZLIB)
+        try:
+            unpacked = unpacking.decompress(raw, self._limit_bytes + 1)
+        except zlib.error as error:
+            raise NotReadable(f"a body that cannot be decompressed ({error})") from None
+        if len(unpacked) > self._limit_bytes:
+            raise self._say_too_long(unpacked)
+        return unpacked
+
+    def _say_too_long(self, head: bytes) -> NotReadable:
+        return NotReadable(f"a body over {self._limit_bytes} bytes", head)
+
+    def _fail(self, error: Exception) -> None:
+        self._keeps_alive = False
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)

@@ -1,0 +1,167 @@
+"""One connection for whole answers: every way in which HTTP/1.1 may frame one, and what must not be taken for one."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.gateway.peers.connection_pool import write_request
+from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable, Whole
+from passerelle.gateway.peers.wire import Request
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Speaker:
+    """Answers each request with the next of ``answers``; None closes the connection instead."""
+
+    answers: list[bytes | None]
+    origin: str = ""
+    connections: int = 0
+    heads: list[bytes] = field(default_factory=list[bytes])
+    writers: list[asyncio.StreamWriter] = field(default_factory=list[asyncio.StreamWriter])
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        try:
+            while self.answers:
+                self.heads.append(await reader.readuntil(b"\r\n\r\n"))
+                await reader.readexactly(2)
+                answer = self.answers.pop(0)
+                if answer is None:
+                    break
+                writer.write(answer)
+                await writer.drain()
+            if not self.answers:
+                await reader.read()
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            writer.close()
+
+
+Ask = Callable[[], Coroutine[None, None, Whole]]
+
+
+@asynccontextmanager
+async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
+    speaker = Speaker(list(answers))
+    server = await asyncio.start_server(speaker.serve, "127.0.0.1", 0)
+    speaker.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    sessions = PeerSessions()
+    request = Request("POST", f"{speaker.origin}/a?b=c", b"{}")
+
+    async def ask() -> Whole:
+        pool = sessions.pool(speaker.origin, None)
+        return await pool.ask(request, {"A": "b"}, connect_s=1.0, total_s=2.0)
+
+    try:
+        yield speaker, ask
+    finally:
+        await sessions.close()
+        server.close()
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
+SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+PACKED = zlib.compress(b"{}")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SIZED,
+        CHUNKED,
+        b"HTTP/1.1 100 Continue\r\n\r\n" + SIZED,
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + CHUNKED,
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\nContent-Length: %d\r\n\r\n%b"
+        % (len(PACKED), PACKED),
+    ],
+)
+async def test_answer_is_read_whole_and_the_connection_used_again(answer: bytes) -> None:
+    async with speak(answer, answer) as (speaker, ask):
+        for _ in range(2):
+            whole = await ask()
+            assert (whole.status, whole.raw) == (200, b"{}")
+        assert speaker.connections == 1
+        assert speaker.heads[0].startswith(b"POST /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
+
+
+async def test_answer_without_a_length_ends_with_its_connection() -> None:
+    async with speak(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
+        answers = asyncio.create_task(ask())
+        await wait_until(lambda: speaker.heads, 2, "the request is there")
+        speaker.writers[0].write_eof()
+        assert (await answers).raw == b"{}"
+        assert (await ask()).raw == b"{}"
+        assert speaker.connections == 2
+
+
+async def test_connection_that_the_peer_gives_up_is_not_used_again() -> None:
+    last = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    async with speak(last, SIZED) as (speaker, ask):
+        assert (await ask()).raw == b"{}"
+        assert (await ask()).raw == b"{}"
+        assert speaker.connections == 2
+
+
+async def test_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> None:
+    async with speak(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
+        assert (await ask()).raw == b"{}"
+        assert (await ask()).raw == b"{}"
+
+
+async def test_answer_that_comes_late_is_not_taken_for_the_next_one() -> None:
+    async with speak(SIZED, SIZED) as (speaker, ask):
+        assert (await ask()).raw == b"{}"
+        speaker.writers[0].write(SIZED.replace(b"{}", b"[]"))
+        await speaker.writers[0].drain()
+        await wait_until(speaker.writers[0].is_closing, 2, "the connection was closed at once")
+        assert (await ask()).raw == b"{}"
+        assert speaker.connections == 2
+
+
+@pytest.mark.parametrize("first", [SIZED, None])
+async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
+    first: bytes | None,
+) -> None:
+    """On a reused connection as well: nothing is sent a second time from here."""
+    answers = [None] if first is None else [first, None]
+    async with speak(*answers, SIZED) as (speaker, ask):
+        if first is not None:
+            await ask()
+        with pytest.raises(Broken):
+            await ask()
+        assert speaker.connections == 1
+
+
+async def test_answer_cut_short_leaves_the_outcome_open() -> None:
+    async with speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (speaker, ask):
+        asking = asyncio.create_task(ask())
+        await wait_until(lambda: speaker.heads, 2, "the request is there")
+        speaker.writers[0].close()
+        with pytest.raises(Broken):
+            await asking
+
+
+async def test_head_that_never_ends_is_given_up() -> None:
+    endless = b"HTTP/1.1 200 OK\r\n" + b"".join(
+        b"X-%d: %b\r\n" % (n, b"x" * 900) for n in range(99)
+    )
+    async with speak(endless) as (_, ask):
+        with pytest.raises(NotReadable, match="64 KiB"):
+            await ask()
+
+
+def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
+    with pytest.raises(NotConnected):
+        write_request(Request("POST", "http://a.example/", b""), {"A": "b\r\nEvil: 1"})
