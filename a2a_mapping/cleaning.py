@@ -1,8 +1,10 @@
 """Texts of peers that may name what only the peer knows: errors, and statuses that make no sense.
 
-Known ids are replaced. A text that then still holds something that looks like an id, or a URL, and that
-is not ours, is replaced as a whole by a sentence of ours; the caller of :func:`clean_text` keeps the
-original as a reference of the record. Ordinary words and small numbers pass.
+Known ids are replaced. What is left may be shown when all of it is ordinary: words, small numbers, and what is ours.
+Anything else could be an id, a path or an address, so the whole text gives way to a sentence of ours; the caller of
+:func:`clean_text` keeps the original as a reference of the record. A list of what ids look like would always lack one:
+this is the list of what they do not look like. What it cannot tell is an id that nobody knows and that is spelled like
+a word.
 """
 
 from __future__ import annotations
@@ -12,11 +14,23 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.identity import TEXT_ID_LENGTH, Relabel
+from passerelle.a2a_mapping.identity import Relabel
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_~.:/@%-]{8,}")
-_ID_DIGITS: Final = 2
-_SEPARATORS: Final = re.compile(r"[:/@%]")
+_TOKEN: Final = re.compile(r"[^\s\"'`()\[\]{}<>,;=|!?]+")
+_EDGES: Final = ".:-…"
+_ORDINARY: Final = re.compile(
+    r"""
+    (?: [A-Z]?[a-z]{1,20} | [A-Z]{1,12} )    # word, Word, WORD
+    | [a-z]{2,12}-[a-z]{2,12}                # read-only
+    | [A-Z]?[a-z]{2,16} (?: [A-Z][a-z]{1,16} ){1,4}   # messageId, TaskNotFoundError
+    | [0-9]{1,5}
+    | -3[0-9]{4}                             # a JSON-RPC code
+    """,
+    re.VERBOSE,
+)
+_PATH: Final = re.compile(r"[.]")
+_NUMBERS: Final = 2
+"""In one token: ``1..100``, ``2.5``; more of them are an address."""
 _SHORT: Final = re.compile(r"[A-Za-z0-9_~-]+")
 
 
@@ -35,18 +49,18 @@ def clean_text(text: str, ids: Relabel, sentence: str, own: Collection[str] = ()
     """
     cleaned = _SHORT.sub(lambda word: ids.known.get(word[0], word[0]), ids.scrub(text))
     allowed = {ids.task, ids.context, *ids.known.values(), *own}
-    if any(looks_foreign(token, allowed) for token in _TOKEN.findall(cleaned)):
-        return CleanText(sentence, replaced=True)
-    return CleanText(cleaned, replaced=False)
+    if all(is_ordinary(token, allowed) for token in _TOKEN.findall(cleaned)):
+        return CleanText(cleaned, replaced=False)
+    return CleanText(sentence, replaced=True)
 
 
-def looks_foreign(token: str, allowed: Collection[str]) -> bool:
-    """Whether ``token`` looks like an id or an address, and is none of ``allowed``."""
-    if "://" in token:
+def is_ordinary(token: str, allowed: Collection[str]) -> bool:
+    """Whether ``token`` tells nothing but what it says: a word, a small number, the path of a field, or one of ours."""
+    if token in allowed or token.strip(_EDGES) in allowed:
         return True
-    return any(
-        piece not in allowed
-        and len(piece) >= TEXT_ID_LENGTH
-        and sum(letter.isdigit() for letter in piece) >= _ID_DIGITS
-        for piece in _SEPARATORS.split(token.strip("."))
-    )
+    if token.startswith("-3") and _ORDINARY.fullmatch(token.rstrip(_EDGES)):
+        return True
+    pieces = [piece for piece in _PATH.split(token.strip(_EDGES)) if piece]
+    if sum(piece.isdigit() for piece in pieces) > _NUMBERS:
+        return False
+    return all(piece in allowed or _ORDINARY.fullmatch(piece) for piece in pieces)

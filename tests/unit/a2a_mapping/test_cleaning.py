@@ -1,0 +1,70 @@
+"""What of a peer's text may be shown: words, small numbers, fields and our own ids, and nothing that could be an id."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.a2a_mapping.cleaning import clean_text
+from passerelle.a2a_mapping.identity import make_relabel
+
+IDS = make_relabel("task_ours", "ctx_ours", {"remote-task": "task_ours", "c1": "ctx_ours"})
+SENTENCE = "the agent refused the request"
+
+
+@pytest.mark.requirement("LT-10")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The amount must be positive",
+        "message.parts[0].text: must not be empty (got 3 items, at most 2)",
+        "pageSize is out of range: 1..100",
+        "TaskNotFoundError (code -32001): it's read-only!",
+        "Unsupported media type",
+        "",
+    ],
+)
+def test_ordinary_words_pass_as_they_are(text: str) -> None:
+    assert clean_text(text, IDS, SENTENCE).text == text
+
+
+@pytest.mark.requirement("LT-10", "LT-13")
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "2f1c0d3e-8c5b-4c0e-9d53-0a6d1f3f7b11",
+        "abcdefab-cdef-abcd-efab-cdefabcdefab",
+        "task_leak",
+        "t-1",
+        "job7",
+        "QwErTyUi",
+        "sess:leak",
+        "http://10.0.0.7/a",
+        "leak.example:8080",
+        "10.0.0.7",
+        "/srv/agent/main.py",
+        "C:\\agent\\main.py",
+        "user@leak",
+        "ABCDEFGHJKMNPQRSTVWXYZ",
+        "leak%20marker",
+        "#leak",
+        "läuft",
+        "123456",
+    ],
+)
+def test_what_could_be_an_id_or_an_address_is_never_shown(secret: str) -> None:
+    for text in (
+        f"cannot find {secret} today",
+        f"Task '{secret}' is unknown.",
+        f"({secret})",
+        secret,
+    ):
+        cleaned = clean_text(text, IDS, SENTENCE)
+        assert (cleaned.text, cleaned.replaced) == (SENTENCE, True)
+
+
+@pytest.mark.requirement("LT-10", "LT-13")
+def test_known_ids_become_ours_and_what_the_caller_sent_may_come_back() -> None:
+    text = "Task remote-task in c1 has had m-17"
+    cleaned = clean_text(text, IDS, SENTENCE, own=["m-17"])
+    assert cleaned.text == "Task task_ours in ctx_ours has had m-17"
+    assert clean_text(text, IDS, SENTENCE).text == SENTENCE
