@@ -152,9 +152,7 @@ class Returning:
             return Unreachable()
         task = outcome.result
         state = text_at(object_at(task, "status"), "state")
-        mine = await self._message_id(actions)
-        history = objects_at(task, "history")
-        seen = any(text_at(item, "messageId") == mine for item in history) if history else None
+        seen = self._is_in(objects_at(task, "history"), await self._message_id(actions))
         if state in TERMINAL_STATES:
             return Ended(state, seen)
         if state not in INTERRUPTED_STATES:
@@ -162,6 +160,13 @@ class Returning:
         asked = {one.request.remote.occurrence for one in actions if one.request.remote}
         same = any(prompt.occurrence in asked for prompt in detect(self.driver.peer.name, task))
         return StillWaiting(same, state, seen)
+
+    def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:
+        """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
+        if not history:
+            return None
+        ours = sum(text_at(one, "messageId") == mine for one in self.driver.run.sight.accepted)
+        return sum(text_at(one, "messageId") == mine for one in history) >= max(ours, 1)
 
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
         message = await self._encode(actions, remote)

@@ -101,6 +101,17 @@ async def test_task_alone_says_which_context_is_meant(caller: Caller) -> None:
     assert done["status"]["state"] == COMPLETED
 
 
+@pytest.mark.kit("CORE-MULTI-005")
+async def test_follow_up_may_have_the_id_of_an_earlier_message(caller: Caller) -> None:
+    message = write("tck-input-required")
+    task = await caller.make_task(message)
+    for _ in range(2):
+        again = await caller.make_task({**message, "taskId": task["id"]})
+        assert again["status"]["state"] == WAITING
+    done = await caller.make_task(write("tck-complete-task", taskId=task["id"]))
+    assert done["status"]["state"] == COMPLETED
+
+
 @pytest.mark.kit("CORE-MULTI-006")
 async def test_task_with_the_context_of_another_is_refused(caller: Caller) -> None:
     task = await caller.make_task(write("tck-input-required"))

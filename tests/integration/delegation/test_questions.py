@@ -93,6 +93,21 @@ async def test_peer_that_begins_its_answer_with_the_old_question_has_not_answere
     assert (len(ends), ends[-1] > types.index("task.completed")) == (2, True)
 
 
+@pytest.mark.requirement("LT-5", "CMD-14")
+async def test_answer_under_the_id_of_an_earlier_message_reaches_the_peer_all_the_same(
+    house: House,
+) -> None:
+    """Nothing says that message ids are unique: the id in the peer's history is that of the first one."""
+    message = house.message("ask Which colour?")
+    accepted = await house.send("", message=message)
+    await house.hear(accepted)
+    again: JsonObject = {**message, "parts": [{"text": "green"}]}
+    second = await house.send("", task=accepted.facade, message=again)
+    answer = cast("JsonObject", (await house.hear(second))["task"])
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+    assert house.peer.texts == ["ask Which colour?", "green"]
+
+
 @pytest.mark.requirement("I7", "CMD-14")
 async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
