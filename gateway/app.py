@@ -24,16 +24,21 @@ from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.control.home import Home
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
+from passerelle.gateway.limits.gate import Gate
+from passerelle.gateway.limits.limiter import Limiter
+from passerelle.gateway.limits.notices import Notices
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.server import Server, bind, stop_on_signals
+from passerelle.gateway.settings_bounds import list_bounds
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
@@ -72,6 +77,7 @@ class Gateway:
     peers: PeerRegistry
     metrics: Metrics
     engine: EmbeddedEngine | None
+    gate: Gate
     signer: Signer | None = None
 
 
@@ -143,7 +149,12 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.drain)
-        yield Gateway(service, store, hub, duties, peers, metrics, engine, signer)
+        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
+        await stack.enter_async_context(limiter)
+        notices = Notices(Home(service.writes), SystemClock())
+        stack.push_async_callback(notices.drain)
+        gate = Gate(limiter, list_bounds(settings), notices.tell)
+        yield Gateway(service, store, hub, duties, peers, metrics, engine, gate, signer)
 
 
 def _compose(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.service import Service
+    from passerelle.gateway.limits.gate import Gate
 
 _LISTED_TASKS: Final = 100
 
@@ -129,12 +130,13 @@ class ServiceCalls:
     """``channels.services.Calls``: the same table of methods as ``/v1``."""
 
     service: Service
+    gate: Gate | None = None
 
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
     ) -> JsonObject:
         """Carries out one method."""
-        return await call(self.service, Caller(principal, "channel", idem), method, data)
+        return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
 
 
 def _may_follow(principal: Principal, record: TaskRecord) -> bool:

@@ -78,6 +78,7 @@ def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
             push=ServicePush(gateway.service) if is_push_on else None,
             extended_cards=_make_extended_cards(gateway, settings, options),
             reader=access.reader,
+            gate=gateway.gate,
         ),
         FaceSettings(options, settings.public_url),
     )
@@ -116,7 +117,7 @@ def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> Chan
         channels=store.channels,
         access=ServiceAccess(service),
         snapshots=ServiceSnapshots(service),
-        calls=ServiceCalls(service),
+        calls=ServiceCalls(service, gateway.gate),
         authenticator=access.authenticator,
         read_credentials=access.reader.read_scope,
         clock=SystemClock(),
@@ -132,7 +133,9 @@ def _make_routes(gateway: Gateway, access: Access, endpoint: ChannelEndpoint) ->
         return Readiness(ready=True)
 
     return [
-        *make_v1_routes(gateway.service, access.authenticator, SystemIds(), access.reader),
+        *make_v1_routes(
+            gateway.service, access.authenticator, SystemIds(), access.reader, gateway.gate
+        ),
         make_openapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),

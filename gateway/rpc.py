@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never, cast
+from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 import structlog
 
@@ -64,6 +64,9 @@ from passerelle.gateway.rpc_forms import (
     TaskParams,
     TurnAnswer,
 )
+
+if TYPE_CHECKING:
+    from passerelle.gateway.limits.gate import Gate
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
 
@@ -219,7 +222,11 @@ CALLS: Final[Mapping[str, Call]] = {row.name: row for row in _ROWS}
 
 
 async def call(
-    service: CommandService, caller: Caller, method: str, params: JsonObject
+    service: CommandService,
+    caller: Caller,
+    method: str,
+    params: JsonObject,
+    gate: Gate | None = None,
 ) -> JsonObject:
     """Carries out one method and returns the answer as it stands on the wire.
 
@@ -227,6 +234,7 @@ async def call(
         UnknownMethod: there is no such method.
         Forbidden: the caller lacks the right.
         InvalidInput: a parameter is missing, unknown or malformed; it is named by its path.
+        Limited: the caller is over its rate.
         PasserelleError: whatever the service raises.
     """
     row = CALLS.get(method)
@@ -235,6 +243,8 @@ async def call(
     require_scope(caller.principal, row.scopes)
     check_key(caller.idem, required=row.keyed)
     request = row.read(from_wire(row.params, params), caller)
+    if gate is not None:
+        await gate.enter(caller.principal, slot=False)
     match request:
         case SubmitTurn():
             return render_result(await _submit(service, caller, request))

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
+    from passerelle.gateway.limits.gate import Gate
     from passerelle.gateway.metrics import Metrics
 
 BODY_LIMIT_BYTES: Final = 1_048_576
@@ -93,6 +94,7 @@ class FaceParts:
     reader: CredentialReader = READER
     push: PushConfigs | None = None
     extended_cards: ExtendedCards | None = None
+    gate: Gate | None = None
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
@@ -113,6 +115,7 @@ class Face:
             Extensions(parts.agents),
             parts.push,
             parts.extended_cards,
+            parts.gate,
         )
         self._calls = Calls(
             self.operations,

@@ -23,6 +23,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.principal import Scope
+from passerelle.gateway.limits.gate import UNBOUND
 from passerelle.gateway.rpc import require_operation
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Waits
     from passerelle.gateway.control.stream_frame import Followed, Followers
+    from passerelle.gateway.limits.gate import Gate
 
 Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
 PushMethod: TypeAlias = Literal[
@@ -127,10 +129,18 @@ class Operations:
     extensions: Extensions
     push: PushConfigs | None = None
     extended_cards: ExtendedCards | None = None
+    gate: Gate | None = None
 
     async def answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
         """The result of an operation that has one."""
         require_operation(call.principal, call.agent, method)
+        entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
+        try:
+            return await self._answer(method, call, receive)
+        finally:
+            entered.leave()
+
+    async def _answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
         match method:
             case Method.SEND_MESSAGE:
                 return await self._send(call, receive)
@@ -177,18 +187,22 @@ class Operations:
     async def open(self, method: Streaming, call: Call) -> AsyncGenerator[Followed]:
         """A stream; what the call asks for has been done when the body begins."""
         require_operation(call.principal, call.agent, method)
+        entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
+        try:
+            async with self._open(method, call) as followed:
+                yield followed
+        finally:
+            entered.leave()
+
+    def _open(self, method: Streaming, call: Call) -> Followers:
         match method:
             case Method.SEND_STREAMING_MESSAGE:
-                opened: Followers = self._send_streaming(call)
+                return self._send_streaming(call)
             case Method.SUBSCRIBE_TO_TASK:
                 facade = read_task(call.params).id
-                opened = self.service.follow(
-                    call.principal, facade, agent=call.agent, wish=call.wish
-                )
+                return self.service.follow(call.principal, facade, agent=call.agent, wish=call.wish)
             case _:
                 assert_never(method)
-        async with opened as followed:
-            yield followed
 
     @asynccontextmanager
     async def _send_streaming(self, call: Call) -> AsyncGenerator[Followed]:

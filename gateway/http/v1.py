@@ -29,6 +29,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports import Ids
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.http.problem import render_problem
+from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.rpc import CALLS, Call, Caller, call
 
 BODY_LIMIT_BYTES: Final = 1_048_576
@@ -85,12 +86,13 @@ def make_v1_routes(
     auth: Authenticator,
     ids: Ids,
     reader: CredentialReader = READER,
+    gate: Gate | None = None,
 ) -> list[Route]:
     """A Starlette route for every operation."""
     return [
         Route(
             operation.path,
-            _Endpoint(operation, service, auth, reader, ids).answer,
+            _Endpoint(operation, service, auth, reader, ids, gate).answer,
             methods=[operation.method],
             name=operation.call.name,
         )
@@ -105,12 +107,13 @@ class _Endpoint:
     auth: Authenticator
     reader: CredentialReader
     ids: Ids
+    gate: Gate | None
 
     async def answer(self, request: Request) -> Response:
         try:
             caller = await self._identify(request)
             params = await self._read_params(request)
-            result = await call(self.service, caller, self.operation.call.name, params)
+            result = await call(self.service, caller, self.operation.call.name, params, self.gate)
         except PasserelleError as error:
             return render_problem(_name_header(error))
         return _render(self.operation, result)

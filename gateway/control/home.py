@@ -1,0 +1,63 @@
+"""The home session of a principal: facts about a caller that belong to no conversation.
+
+An ordinary session with a derived id: its owner follows it over a channel like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core import session as sessions
+from passerelle.core.batch import EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.ids import derive_id
+from passerelle.core.payloads.conversation import SessionCreated
+from passerelle.core.session import OpenSession
+from passerelle.gateway.control.writes import Terms, Writes
+
+if TYPE_CHECKING:
+    from passerelle.core.decision import Decision
+    from passerelle.core.events import AnyPayload
+    from passerelle.core.principal import Principal
+
+TITLE: Final = "home"
+_KEY_TTL_MS: Final = 600_000
+
+
+def name_home(principal: Principal) -> str:
+    """The id of the home session."""
+    return derive_id("se", principal.home, "home", principal.tenant, principal.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Writes facts into home sessions."""
+
+    writes: Writes
+
+    async def record(
+        self, principal: Principal, payload: AnyPayload, trace_id: str | None = None
+    ) -> None:
+        """Stores one fact; the first one opens the session.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written.
+        """
+        session = name_home(principal)
+        ref = EntityRef(EntityKind.SESSION, session)
+        created = SessionCreated(
+            owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
+        )
+        # The fact changes no record, so that only this row tells a second try from a second fact (I2).
+        key = self.writes.ids.mint("home", principal.home)
+        row = IdempotencyRow(key, key, b"", _KEY_TTL_MS)
+
+        def body(decision: Decision) -> Terms:
+            if decision.state(ref) is None:
+                decision.add(sessions.decide(None, OpenSession(session, created)))
+            decision.add([Fact(Scope(session, trace_id=trace_id), payload)])
+            return Terms(idem=row)
+
+        await self.writes.decide(session, [ref], body)

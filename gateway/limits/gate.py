@@ -1,0 +1,113 @@
+"""Rate and concurrency of callers, judged before anything else of a request: the same for every edge.
+
+A request takes a unit of its caller's rate. One that waits or streams takes a slot too, for as long as it lasts.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.errors import Limited
+from passerelle.gateway.limits.bounds import Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.limits.bounds import Refused
+    from passerelle.gateway.limits.limit import Limit
+    from passerelle.gateway.limits.limiter import Limiter
+
+_KEPT: Final = 10_000
+
+
+class Entered(Protocol):
+    """A request that was let in; whoever took a slot gives it back."""
+
+    def leave(self) -> None:
+        """Gives the slot back."""
+        ...
+
+
+class _Unbound:
+    __slots__ = ()
+
+    def leave(self) -> None:
+        """Nothing was taken."""
+
+
+UNBOUND: Final = _Unbound()
+
+
+class Gate:
+    """``bounds`` are those of clients by name and of issuers by name and colon: each caller has them for itself."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        bounds: Mapping[str, Bounds],
+        on_refused: Callable[[Principal, Refused], None] = lambda _who, _why: None,
+    ) -> None:
+        self._limiter = limiter
+        self._bounds = dict(bounds)
+        self._on_refused = on_refused
+        self._open: OrderedDict[str, Limit] = OrderedDict()
+
+    async def enter(self, principal: Principal, *, slot: bool) -> Entered:
+        """Lets a request in.
+
+        Raises:
+            Limited: the caller is over its rate or has too many calls under way; nothing was taken.
+            StoreUnavailable: nobody can tell.
+        """
+        if not self._bounds:
+            return UNBOUND
+        limit = self._find(principal)
+        if limit is None:
+            return UNBOUND
+        if not limit.enter_now(slot=slot) and (refused := await limit.enter(slot=slot)):
+            self._on_refused(principal, refused)
+            raise explain(refused)
+        return limit if slot else UNBOUND
+
+    def rebind(self, bounds: Mapping[str, Bounds]) -> None:
+        """Other bounds from now on; calls under way go on."""
+        self._bounds = dict(bounds)
+        for name, limit in self._open.items():
+            limit.rebind(self._bounds.get(name.partition("\0")[0], Bounds()))
+
+    def _find(self, principal: Principal) -> Limit | None:
+        name = find_name(principal)
+        bounds = self._bounds.get(name)
+        if bounds is None:
+            return None
+        key = f"{name}\0{principal.key}"
+        limit = self._open.get(key)
+        if limit is None:
+            limit = self._open[key] = self._limiter.open(f"caller:{principal.key}", bounds)
+            self._forget()
+        return limit
+
+    def _forget(self) -> None:
+        """Issuers may have any number of callers: the oldest that holds nothing is opened again when it comes back."""
+        if len(self._open) > _KEPT:
+            idle = next((key for key, limit in self._open.items() if limit.is_idle), None)
+            if idle is not None:
+                del self._open[idle]
+
+
+def find_name(principal: Principal) -> str:
+    """Under which name the configuration knows a principal: a client, or an issuer with its colon."""
+    name, colon, _ = principal.id.partition(":")
+    return name + colon
+
+
+def explain(refused: Refused) -> Limited:
+    """The error that a caller reads."""
+    retry_after_s = max(1, -(-refused.retry_after_ms // 1000))
+    if refused.kind == "concurrency":
+        sentence = f"{refused.limit} calls are under way, and no more may be"
+    else:
+        sentence = f"more than {refused.limit} requests came in the time they are for"
+    return Limited(refused.kind, sentence, retry_after_s)

@@ -1,0 +1,92 @@
+"""Settings of how much somebody may do: concurrency and rate at once, calls and money over a period, and prices."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from passerelle.gateway.durations import UNITS_MS
+from passerelle.gateway.limits.bounds import Bounds, Rate
+from passerelle.gateway.settings_section import Section
+
+MICROS: Final = 1_000_000
+_RATE_PATTERN: Final = r"^[1-9]\d{0,8}/(s|m|h|d)$"
+_RATE: Final = re.compile(r"([1-9]\d{0,8})/(s|m|h|d)", re.ASCII)
+
+PeriodName: TypeAlias = Literal["hour", "day", "month"]
+
+
+def parse_rate(value: object) -> Rate:
+    """Reads ``100/s``; the units are s, m, h and d.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    found = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, Rate):
+        return value
+    if found is None:
+        raise ValueError("is a number and a unit of time, such as 100/s, 600/m or 5000/h")
+    return Rate(int(found[1]), UNITS_MS[found[2]])
+
+
+RateText: TypeAlias = Annotated[
+    Rate,
+    BeforeValidator(parse_rate),
+    WithJsonSchema({"type": "string", "pattern": _RATE_PATTERN}),
+]
+Money: TypeAlias = Annotated[Decimal, Field(gt=0, le=1_000_000_000, decimal_places=6)]
+Price: TypeAlias = Annotated[Decimal, Field(ge=0, le=1_000_000, decimal_places=6)]
+
+
+class LimitSettings(Section):
+    """How much at once, over all instances together."""
+
+    concurrency: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Calls under way; absent: no limit."
+    )
+    rate: RateText | None = Field(
+        default=None, description="Requests in a time, such as 100/s; absent: no limit."
+    )
+
+    def bounds(self) -> Bounds:
+        """The limits as the limiter takes them."""
+        return Bounds(self.concurrency, self.rate)
+
+
+class QuotaSettings(Section):
+    """How much over a period (UTC): calls of agents, or what they cost. One of the two."""
+
+    calls: int | None = Field(
+        default=None, ge=0, le=10**12, description="Messages to agents in a period."
+    )
+    cost: Money | None = Field(
+        default=None, description="What they may cost, by the prices of the agents."
+    )
+    currency: str = Field(
+        default="EUR", pattern=r"^[A-Z]{3}$", description="Of `cost`; agents priced in it count."
+    )
+    per: PeriodName = Field(default="day", description="When it begins anew.")
+    warn_percent: int = Field(
+        default=80, ge=1, le=100, description="How much used is worth a `quota.low`."
+    )
+
+
+class PriceSettings(Section):
+    """What calls of an agent cost, by exactly one of call, time and tokens."""
+
+    currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217.")
+    per_call: Price | None = Field(default=None, description="For each run.")
+    per_second: Price | None = Field(default=None, description="For each second that a run takes.")
+    per_million_input_tokens: Price | None = Field(
+        default=None, description="By the usage that the agent reports."
+    )
+    per_million_output_tokens: Price | None = Field(default=None, description="The same, written.")
+    expected_seconds: int = Field(
+        default=10, ge=1, description="What the estimate takes a run for."
+    )
+    expected_input_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
+    expected_output_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")

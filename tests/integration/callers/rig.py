@@ -1,0 +1,128 @@
+"""A whole gateway in process, callers with limits, and a scripted peer: what the tests of callers talk to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import httpx
+import orjson
+
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal
+from passerelle.gateway.app import Gateway, make_access, open_gateway
+from passerelle.gateway.auth.access import Access
+from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.control.home import name_home
+from passerelle.gateway.edges import make_edges
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.server import Server, bind
+from passerelle.gateway.settings import Settings
+from tests.support.engine import ask
+from tests.support.scripted_peer import ScriptedPeer
+
+Answer = dict[str, Any]
+KEY: Final = "00" * 32
+
+
+@dataclass
+class Instance:
+    """One gateway that serves."""
+
+    gateway: Gateway
+    access: Access
+    http: httpx.AsyncClient
+    _sent: int = 0
+
+    async def call(self, key: str, method: str, params: JsonObject) -> httpx.Response:
+        """A JSON-RPC call of a client."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        headers = {"Authorization": f"Bearer {key}"}
+        return await self.http.post("/agents/echo", json=body, headers=headers)
+
+    async def send(self, key: str, text: str = "hello", **configuration: object) -> httpx.Response:
+        """SendMessage of a client."""
+        self._sent += 1
+        return await self.call(key, "SendMessage", self.message(text, **configuration))
+
+    def message(self, text: str, **configuration: object) -> JsonObject:
+        """The parameters of SendMessage."""
+        message: JsonObject = {
+            "messageId": f"m-{self._sent}",
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+        }
+        return {"message": message, "configuration": cast(JsonObject, configuration)}
+
+    async def read_home(self, client: str) -> list[Answer]:
+        """The events of a client's home session."""
+        return await self.read_session(name_home(Principal(client)))
+
+    async def read_session(self, session: str) -> list[Answer]:
+        """The events of a session."""
+        log = self.gateway.store.log
+        entries = await log.read_page(StreamRef(StreamKind.SESSION, session), 0, 1000)
+        return [orjson.loads(entry.data) for entry in entries]
+
+
+@dataclass
+class Rig:
+    """What a test has in its hands. ``url`` is the engine's."""
+
+    url: str
+    folder: Path
+    peer: ScriptedPeer
+    stack: AsyncExitStack
+
+    async def start(self, **settings: object) -> Instance:
+        """A gateway of its own over the engine; ``clients`` name their key in clear."""
+        clients = cast("list[dict[str, object]]", settings.pop("clients", []))
+        agent: dict[str, object] = {"name": "echo", "url": self.peer.url}
+        agent |= cast("dict[str, object]", settings.pop("agent", {}))
+        given = Settings.model_validate(
+            {
+                "redis_url": self.url,
+                "data_dir": self.folder,
+                "secret_key": KEY,
+                "agents": [agent],
+                "clients": [describe(client) for client in clients],
+                **settings,
+            }
+        )
+        gateway = await self.stack.enter_async_context(open_gateway(given))
+        access = await self.stack.enter_async_context(aclosing(make_access(given)))
+        edges = make_edges(gateway, given, access)
+        listener, stop = bind("127.0.0.1", 0), asyncio.Event()
+        serving = asyncio.create_task(Server(edges.site, listener, edges.drain).serve(stop))
+
+        async def end() -> None:
+            stop.set()
+            await serving
+
+        self.stack.push_async_callback(end)
+        http = httpx.AsyncClient(base_url=listener.url, headers={"A2A-Version": "1.0"}, timeout=20)
+        return Instance(gateway, access, await self.stack.enter_async_context(http))
+
+    def counted(self) -> int:
+        """Messages that the peer got."""
+        return self.peer.count("SendMessage") + self.peer.count("SendStreamingMessage")
+
+
+def describe(client: dict[str, object]) -> dict[str, object]:
+    """A client section; its key is ``<name>-key``, and it may call everything unless it says otherwise."""
+    key = hash_key(Secret(f"{client['name']}-key"))
+    return {"key_hash": key, "may_call": ["*"], **client}
+
+
+@asynccontextmanager
+async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
+    """An empty engine and a peer."""
+    ask(url, "FLUSHALL")
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(ScriptedPeer("echo"))
+        yield Rig(url, folder, peer, stack)

@@ -1,0 +1,107 @@
+"""Rate and concurrency of callers: refused in the form of each edge, with no call of the agent, and told once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.integration.callers.rig import Rig
+
+pytestmark = pytest.mark.anyio
+RATED = {"name": "rated", "limits": {"rate": "2/h"}, "scopes": ["a2a:call", "tasks:read"]}
+NARROW = {"name": "narrow", "limits": {"concurrency": 1}}
+FREE = {"name": "free"}
+
+
+async def test_caller_over_its_rate_is_refused_on_each_edge_and_no_agent_is_called(
+    rig: Rig,
+) -> None:
+    one = await rig.start(clients=[RATED, FREE])
+    for _ in range(2):
+        assert (await one.send("rated-key")).status_code == 200
+    rpc = await one.send("rated-key")
+    assert rpc.status_code == 429
+    assert rpc.json()["error"]["code"] == -32603
+    assert rpc.json()["error"]["data"][0]["reason"] == "RATE_LIMITED"
+    assert 1 < int(rpc.headers["retry-after"]) <= 1800
+    key = {"Authorization": "Bearer rated-key"}
+    rest = await one.http.post("/agents/echo/message:send", json=one.message("x"), headers=key)
+    assert (rest.status_code, rest.json()["error"]["status"]) == (429, "RESOURCE_EXHAUSTED")
+    turn = {"agent": "echo", "text": "hello"}
+    problem = await one.http.post("/v1/turns", json=turn, headers=key)
+    assert (problem.status_code, problem.json()["code"]) == (429, "rate_limited")
+    assert int(problem.headers["retry-after"]) > 1
+    assert rig.counted() == 2
+    assert (await one.send("free-key")).status_code == 200
+
+
+@pytest.mark.requirement("EXT-7")
+async def test_rate_that_was_hit_is_a_fact_in_the_home_session_and_only_one(rig: Rig) -> None:
+    one = await rig.start(clients=[RATED])
+    for _ in range(8):
+        await one.send("rated-key")
+
+    async def told() -> bool:
+        return len(await one.read_home("rated")) == 2
+
+    assert await wait_until(told, 5, "the fact is written")
+    opened, hit = await one.read_home("rated")
+    assert opened["type"] == "session.created"
+    assert hit["type"] == "rate_limit.hit"
+    assert hit["payload"]["limited"] == {"kind": "caller", "name": "rated"}
+    assert (hit["payload"]["source"], hit["payload"]["native"]) == ("gateway", "rate_limit")
+    assert hit["payload"]["retryAfterMs"] > 1000
+
+
+async def test_caller_with_one_slot_has_one_call_under_way_and_gets_it_back(rig: Rig) -> None:
+    one = await rig.start(clients=[NARROW])
+    rig.peer.hold()
+    first = asyncio.create_task(one.send("narrow-key"))
+    assert await wait_until(lambda: rig.counted() == 1, 5, "the agent is called")
+    refused = await one.send("narrow-key")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert rig.counted() == 1
+    rig.peer.release_all()
+    assert (await first).status_code == 200
+    assert (await one.send("narrow-key")).status_code == 200
+
+
+async def test_limit_is_one_for_all_instances(rig: Rig) -> None:
+    rated = {"name": "rated", "limits": {"rate": "5/h"}}
+    first = await rig.start(clients=[rated])
+    second = await rig.start(clients=[rated])
+    statuses = [
+        (await instance.send("rated-key")).status_code
+        for _ in range(8)
+        for instance in (first, second)
+    ]
+    assert statuses.count(200) <= 5
+    assert rig.counted() == statuses.count(200) >= 3
+
+
+async def test_stream_has_its_slot_until_it_ends(rig: Rig) -> None:
+    one = await rig.start(clients=[NARROW])
+    rig.peer.hold()
+    rig.peer.release(1)
+    body = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendStreamingMessage",
+        "params": one.message("chunks 3"),
+    }
+    key = {"Authorization": "Bearer narrow-key"}
+    async with one.http.stream("POST", "/agents/echo", json=body, headers=key) as stream:
+        lines = stream.aiter_lines()
+        await anext(lines)
+        assert (await one.send("narrow-key")).status_code == 429
+
+    async def free() -> bool:
+        rig.peer.release_all()
+        return (await one.send("narrow-key")).status_code == 200
+
+    assert await wait_until(free, 5, "the slot of a caller that left is free")
