@@ -6,26 +6,33 @@ Only ``Major.Minor`` counts. An absent or empty version means 0.3, as the specif
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from passerelle.core.errors import VersionNotSupported
 
 HEADER: Final = "A2A-Version"
 """Also the name of the query parameter."""
-UNSET: Final = "0.3"
-SERVED: Final = ("1.0",)
+Version: TypeAlias = Literal["1.0", "0.3"]
+CURRENT: Final = "1.0"
+LEGACY: Final = "0.3"
+"""Also what an absent version means."""
+SERVED: Final[tuple[Version, ...]] = (CURRENT, LEGACY)
+_BY_NAME: Final[dict[str, Version]] = {version: version for version in SERVED}
 _FORM: Final = re.compile(r"([0-9]{1,3}\.[0-9]{1,3})(?:\.[0-9]{1,3})?")
 
 
-def judge_version(header: str | None, query: str | None) -> str:
+def judge_version(header: str | None, query: str | None) -> Version:
     """The ``Major.Minor`` to serve; the header wins over the query parameter.
 
     Raises:
-        VersionNotSupported: absent, empty, malformed, or one that is not served.
+        VersionNotSupported: malformed, or one that is not served.
     """
     asked = (header or query or "").strip()
+    if not asked:
+        return LEGACY
     match = _FORM.fullmatch(asked)
     version = match[1] if match else asked[:20]
-    if version not in SERVED:
+    served = _BY_NAME.get(version)
+    if served is None:
         raise VersionNotSupported(version, SERVED)
-    return version
+    return served

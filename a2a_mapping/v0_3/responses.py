@@ -52,16 +52,16 @@ def read_response(response: JsonObject, form: Form) -> JsonObject:
     return response
 
 
-def ends_stream(frame: JsonObject, *, is_first: bool, subscribed: bool) -> bool:
-    """Whether a stream of 0.3 ends with this 1.0 frame.
+def ends_stream(frame: JsonObject, *, is_first: bool, follows_on: bool) -> bool:
+    """Whether a stream of 0.3 ends with this 1.0 frame: with a message, and at the end of a turn.
 
-    A message ends it, and the end of a turn. The Task that opens a subscription says only where things stand, so a
-    waiting one ends nothing.
+    ``follows_on``: the task was there before the stream. Then the Task that opens it says only where things stood, so
+    a waiting one ends nothing.
     """
     if "message" in frame:
         return True
     for name in ("statusUpdate", "task"):
         value = frame.get(name)
         if isinstance(value, dict):
-            return objects.ends_turn(value.get("status")) and not (is_first and subscribed)
+            return objects.ends_turn(value.get("status")) and not (is_first and follows_on)
     return False

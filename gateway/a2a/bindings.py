@@ -1,4 +1,4 @@
-"""How the two bindings dress what they carry: results, errors, the data of a server-sent event.
+"""How the bindings dress what they carry: results, errors, the data of a server-sent event.
 
 Events are written around the stored bytes, which are never decoded for it: two readers get equal bytes (G12).
 """
@@ -12,6 +12,7 @@ import orjson
 
 from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
 from passerelle.a2a_mapping.rpc import render_result
+from passerelle.a2a_mapping.v0_3.errors import render_legacy_status
 from passerelle.core.errors import UnknownMethod
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON
 from passerelle.gateway.a2a.reply import Reply, compose_error
@@ -84,6 +85,23 @@ class HttpBinding:
 
     def write_failure(self, error: PasserelleError) -> bytes:
         return b"event: error\ndata: %b\n\n" % orjson.dumps(render_status(error).body)
+
+
+@dataclass(frozen=True, slots=True)
+class LegacyHttpBinding:
+    """HTTP+JSON of 0.3, below ``/v1``: always plain JSON."""
+
+    def render_result(self, result: Json) -> Reply:
+        return Reply(200, orjson.dumps(result), JSON, _NO_STORE)
+
+    def render_error(self, error: PasserelleError) -> Reply:
+        return compose_error(render_legacy_status(error))
+
+    def wrap_event(self, frame: bytes) -> bytes:
+        return frame
+
+    def write_failure(self, error: PasserelleError) -> bytes:
+        return b"event: error\ndata: %b\n\n" % orjson.dumps(render_legacy_status(error).body)
 
 
 def choose_media_type(incoming: Incoming) -> str:

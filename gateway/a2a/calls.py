@@ -13,7 +13,7 @@ from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
-from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
+from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import (
     Draining,
@@ -21,9 +21,11 @@ from passerelle.core.errors import (
     PasserelleError,
     UnknownMethod,
 )
+from passerelle.gateway.a2a.asked import Asked, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.extended import PRIVATE
-from passerelle.gateway.a2a.extensions import read_asked, write_active
+from passerelle.gateway.a2a.extensions import read_extensions, write_active
+from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from passerelle.a2a_mapping.rpc import RpcRequest
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
@@ -100,9 +103,9 @@ class Calls:
         body = await incoming.read_body(visit.receive, self.body_limit_bytes)
         request = _read_call(visit, body)
         visit.binding = RpcBinding(request.id)
-        judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
-        method = read_method(request.method)
-        await self._perform(visit, method, request.params, principal)
+        version = _read_version(incoming)
+        asked = read_asked_rpc(version, request.method, request.params)
+        await self._perform(visit, asked, principal)
 
     async def serve_http(
         self, visit: Visit, spot: Spot, target: Target, principal: Principal
@@ -111,62 +114,61 @@ class Calls:
         incoming = visit.incoming
         incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
         body = await incoming.read_body(visit.receive, self.body_limit_bytes)
-        judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
+        version = _read_version(incoming)
+        name = f"{incoming.verb} {incoming.path}"
         match target:
             case Resource.ENDPOINT | Resource.CARD:
-                raise UnknownMethod(f"{incoming.verb} {incoming.path}")
+                raise UnknownMethod(name)
             case Method():
                 params = _read_params(incoming, body, spot.named)
-                await self._perform(visit, target, params, principal)
+                asked = read_asked_http(version, (spot.version, name), target, params)
+                await self._perform(visit, asked, principal)
             case _:
                 assert_never(target)
 
-    async def _perform(
-        self, visit: Visit, method: Method, params: JsonObject, principal: Principal
-    ) -> None:
+    async def _perform(self, visit: Visit, asked: Asked, principal: Principal) -> None:
+        method = asked.method
         visit.operation = method.value
         require_scope(principal, SCOPES[method])
+        call = self._compose(visit, asked, principal)
+        if method is Method.GET_EXTENDED_CARD:
+            call = replace(call, own_url=visit.incoming.own_url)
+        visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
+        match method:
+            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
+                await self._stream(visit, method, asked, call)
+            case _:
+                result = await self.operations.answer(method, call, visit.receive)
+                if method is Method.GET_EXTENDED_CARD:
+                    visit.headers |= PRIVATE
+                await visit.answer(visit.binding.render_result(asked.write_result(result)))
+
+    def _compose(self, visit: Visit, asked: Asked, principal: Principal) -> Call:
         incoming = visit.incoming
-        asked = read_asked(incoming)
-        carry_on(asked, incoming.headers.get("authorization"))
-        active = self.operations.extensions.activate(asked)
-        call = Call(
+        named = read_extensions(incoming, legacy=asked.legacy is not None)
+        carry_on(named, incoming.headers.get("authorization"))
+        active = self.operations.extensions.activate(named)
+        return Call(
             principal,
             visit.agent,
-            params,
-            asked=asked,
+            asked.params,
+            version=asked.version,
+            asked=named,
             extensions=active,
             idem=_read_key(incoming),
             traceparent=incoming.headers.get("traceparent"),
             wish=read_wish(incoming.headers, incoming.query, active),
         )
-        visit.headers |= write_active(call.extensions)
-        if method is Method.GET_EXTENDED_CARD:
-            call = replace(call, own_url=incoming.own_url)
-        match method:
-            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
-                await self._stream(visit, method, call)
-            case _:
-                result = await self.operations.answer(method, call, visit.receive)
-                if method is Method.GET_EXTENDED_CARD:
-                    visit.headers |= PRIVATE
-                await visit.answer(visit.binding.render_result(result))
 
-    async def _stream(
-        self,
-        visit: Visit,
-        method: Streaming,
-        call: Call,
-    ) -> None:
-        retry_ms = _RETRY_MS + self.ids.draw(_RETRY_BITS)
+    async def _stream(self, visit: Visit, method: Streaming, asked: Asked, call: Call) -> None:
         stream = EventStream(
             visit.send,
             visit.binding,
             visit.agent,
-            retry_ms,
+            _RETRY_MS + self.ids.draw(_RETRY_BITS),
             self.keep_alive_s,
             visit.headers,
-            marks=RESUME in call.extensions,
+            choose_form(asked.form, marked=RESUME in call.extensions),
         )
         visit.stream = stream
         async with self.operations.open(method, call) as followed:
@@ -175,7 +177,7 @@ class Calls:
                 await stream.greet()
             try:
                 async with self.operations.waits.hold(visit.receive):
-                    failure = await stream.copy(followed.batches)
+                    failure = await stream.copy(asked.limit(followed.batches))
             except Draining:
                 if not stream.started:
                     raise
@@ -183,6 +185,10 @@ class Calls:
                 await stream.end()
             else:
                 visit.outcome = failure.stable_code if failure else "ok"
+
+
+def _read_version(incoming: Incoming) -> Version:
+    return judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
 
 
 def _needs_no_body(target: Target) -> bool:

@@ -66,7 +66,7 @@ def list_required(card: JsonObject) -> frozenset[str]:
     return frozenset(text_at(item, "uri") for item in offered if item.get("required") is True)
 
 
-def read_asked(incoming: Incoming, *, legacy: bool = False) -> frozenset[str]:
+def read_extensions(incoming: Incoming, *, legacy: bool = False) -> frozenset[str]:
     """The extensions that a request names, in its header or in the query; ``legacy`` reads the name of 0.3 too."""
     named = read_metadata(incoming.headers, legacy=legacy)
     query = {name.lower(): value for name, value in incoming.query.items()}
@@ -84,4 +84,5 @@ def write_active(active: frozenset[str], *, legacy: bool = False) -> dict[str, s
     """The header that echoes what is active; none where nothing is."""
     if not active:
         return {}
-    return {LEGACY_HEADER if legacy else HEADER: ", ".join(sorted(active))}
+    names = (HEADER, LEGACY_HEADER) if legacy else (HEADER,)
+    return dict.fromkeys(names, ", ".join(sorted(active)))

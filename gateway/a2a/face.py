@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from passerelle.a2a_mapping.cards import Place
-from passerelle.a2a_mapping.version import HEADER
+from passerelle.a2a_mapping.version import HEADER, LEGACY
 from passerelle.core.errors import (
     PasserelleError,
     Unauthenticated,
@@ -21,6 +21,7 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.a2a.bindings import (
     HttpBinding,
+    LegacyHttpBinding,
     RpcBinding,
     choose_media_type,
     refuse_verb,
@@ -148,7 +149,7 @@ class Face:
             agent, rest = split_path(incoming.path) or (None, "")
             spot = find_spot(rest)
             target = spot.verbs.get(incoming.verb)
-            binding = _choose_binding(incoming, target)
+            binding = _choose_binding(incoming, spot, target)
             if agent is None or agent not in self.parts.agents.names:
                 reply = await self._miss(incoming, agent, binding, target)
                 await reply.write(send)
@@ -241,7 +242,9 @@ class Face:
         return await parts.authenticator.authenticate(credentials)
 
 
-def _choose_binding(incoming: Incoming, target: Target | None) -> Binding:
+def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Binding:
     if target is Resource.ENDPOINT:
         return RpcBinding()
+    if spot.version == LEGACY:
+        return LegacyHttpBinding()
     return HttpBinding(choose_media_type(incoming))

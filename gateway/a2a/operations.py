@@ -12,6 +12,7 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.version import CURRENT
 from passerelle.core.commands import (
     CancelAccepted,
     CancelTask,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.commands import Wait
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
@@ -59,7 +61,6 @@ Single: TypeAlias = (
     ]
     | PushMethod
 )
-Version: TypeAlias = Literal["1.0", "0.3"]
 _READS: Final = (Scope.CALL, Scope.READ_TASKS)
 _WRITES: Final = (Scope.CALL, Scope.WRITE_TASKS)
 SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
@@ -109,7 +110,7 @@ class Call:
     principal: Principal
     agent: str
     params: JsonObject
-    version: Version = "1.0"
+    version: Version = CURRENT
     asked: frozenset[str] = frozenset()
     extensions: frozenset[str] = frozenset()
     idem: str | None = None

@@ -1,7 +1,7 @@
 """What stands at which path below an agent: the JSON-RPC endpoint, the operations of HTTP+JSON, the card.
 
-A2A 1.0 sections 9.1 and 11.3. Colons are literal, nothing redirects, and ``/tasks/{id}:subscribe`` has two verbs,
-since the specification says both.
+A2A 1.0 sections 9.1 and 11.3, A2A 0.3 section 3.5.3 below ``/v1``. Colons are literal, nothing redirects, and
+``/tasks/{id}:subscribe`` has two verbs, since the specification says both.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.version import CURRENT, LEGACY, Version
 
 ROOT: Final = "/"
 AGENTS: Final = "/agents"
@@ -31,10 +32,14 @@ Target: TypeAlias = Method | Resource
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """What a path offers by verb, nothing for a path that does not exist; ``named`` are the params that it names."""
+    """What a path offers by verb, nothing for a path that does not exist; ``named`` are the params that it names.
+
+    ``version`` is the one whose HTTP+JSON has this path; the JSON-RPC endpoint is the same for all.
+    """
 
     verbs: Mapping[str, Target] = field(default_factory=dict[str, Target])
     named: Mapping[str, str] = field(default_factory=dict[str, str])
+    version: Version = CURRENT
 
 
 _ENDPOINT: Final = Spot({"POST": Resource.ENDPOINT})
@@ -47,6 +52,13 @@ _FIXED: Final[Mapping[str, Spot]] = {
     "/extendedAgentCard": Spot({"GET": Method.GET_EXTENDED_CARD}),
     CARD: Spot({"GET": Resource.CARD, "HEAD": Resource.CARD}),
 }
+_LEGACY_PREFIX: Final = "/v1/"
+_LEGACY_FIXED: Final[Mapping[str, Spot]] = {
+    "/message:send": Spot({"POST": Method.SEND_MESSAGE}, version=LEGACY),
+    "/message:stream": Spot({"POST": Method.SEND_STREAMING_MESSAGE}, version=LEGACY),
+    "/card": Spot({"GET": Method.GET_EXTENDED_CARD}, version=LEGACY),
+}
+"""There is no list of tasks: 0.3 left it to one binding, and never said what it holds."""
 _TASK_VERBS: Final[Mapping[str, Mapping[str, Target]]] = {
     "": {"GET": Method.GET_TASK},
     ":cancel": {"POST": Method.CANCEL_TASK},
@@ -78,13 +90,18 @@ def find_spot(rest: str) -> Spot:
     fixed = _FIXED.get(rest)
     if fixed is not None:
         return fixed
+    if not rest.startswith(_LEGACY_PREFIX):
+        return _find_task(rest, CURRENT)
+    rest = rest[len(_LEGACY_PREFIX) - 1 :]
+    return _LEGACY_FIXED.get(rest) or _find_task(rest, LEGACY)
+
+
+def _find_task(rest: str, version: Version) -> Spot:
     if match := _TASK.fullmatch(rest):
-        return Spot(_TASK_VERBS[match[2] or ""], {"id": match[1]})
+        return Spot(_TASK_VERBS[match[2] or ""], {"id": match[1]}, version)
     if match := _PUSH.fullmatch(rest):
         task, config = match.groups()
-        return (
-            Spot(_CONFIG, {"taskId": task, "id": config})
-            if config
-            else Spot(_CONFIGS, {"taskId": task})
-        )
+        if config:
+            return Spot(_CONFIG, {"taskId": task, "id": config}, version)
+        return Spot(_CONFIGS, {"taskId": task}, version)
     return NOWHERE

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from passerelle.a2a_mapping.extensions import RESUME
-from passerelle.a2a_mapping.resume import mark_frame
 from passerelle.core.errors import PasserelleError
+from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
 
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ _HEADERS: Final = [
 class EventStream:
     """One response that is a stream. ``retry_ms``: how long a client should wait before it comes back.
 
-    ``headers`` are further ones of the response, as they stand when it begins. ``marks``: each Task and event says its
-    generation and cursor in its metadata (resume.md R11).
+    ``headers`` are further ones of the response, as they stand when it begins; ``form`` is how each frame is written.
     """
 
     send: Send
@@ -53,7 +51,7 @@ class EventStream:
     retry_ms: int
     keep_alive_s: float = KEEP_ALIVE_S
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    marks: bool = False
+    form: FrameForm = PLAIN
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
@@ -98,9 +96,7 @@ class EventStream:
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
 
     def _dress(self, frame: StreamFrame) -> bytes:
-        data = self.binding.wrap_event(
-            frame.form(RESUME, write_marked) if self.marks else frame.data
-        )
+        data = self.binding.wrap_event(self.form.render(frame))
         event = b"id: %b\ndata: %b\n\n" % (frame.cursor.encode(), data)
         if self._said:
             return event
@@ -145,8 +141,3 @@ class EventStream:
             if not self._writing.locked():
                 self._comment = loop.create_task(self._write(COMMENT))
         self._look_in(wait_s)
-
-
-def write_marked(frame: StreamFrame) -> bytes:
-    """The data of a frame with its generation and cursor, for readers with the resume extension."""
-    return mark_frame(frame.data, frame.generation, frame.cursor)

@@ -27,9 +27,9 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.a2a.calls import KEY_HEADER, NO_OPERATION
 from passerelle.gateway.a2a.extensions import read_metadata, write_active
+from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.refusals import veil
-from passerelle.gateway.a2a.streams import write_marked
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
@@ -153,7 +153,7 @@ class GrpcFace:
     ) -> None:
         """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
         operations = self.operations
-        marks = RESUME in call.extensions
+        form = choose_form(None, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
             resumed = write_resumed(resumed=followed.resumed)
@@ -163,8 +163,7 @@ class GrpcFace:
                         if not started:
                             await _greet(context, write_active(call.extensions) | resumed)
                             started = True
-                        data = frame.form(RESUME, write_marked) if marks else frame.data
-                        message = row.write(orjson.loads(data))
+                        message = row.write(orjson.loads(form.render(frame)))
                         await context.write(to_message(message, row.response))
             except Draining:
                 if not started:

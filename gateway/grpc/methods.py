@@ -17,8 +17,8 @@ from passerelle.a2a_mapping.rpc import Method
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.json import JsonObject
-    from passerelle.gateway.a2a.operations import Version
 
 Form: TypeAlias = Callable[["JsonObject"], "JsonObject"]
 

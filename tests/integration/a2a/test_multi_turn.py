@@ -155,3 +155,14 @@ async def test_stream_of_a_follow_up_begins_with_the_task_and_goes_on_from_there
     assert events[-1].result["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
     shown = [event for event in events if "artifactUpdate" in event.result]
     assert len(shown) == 1
+
+
+async def test_answer_with_the_id_of_an_earlier_message_reaches_the_agent(rig: Rig) -> None:
+    asked = await rig.send("ask which?")
+    answer = rig.message("blue", taskId=asked["id"])
+    message = answer["message"]
+    assert isinstance(message, dict)
+    message["messageId"] = asked["history"][0]["messageId"]
+    done = (await rig.call("SendMessage", answer))["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert done["artifacts"][0]["parts"] == [{"text": "answer: blue"}]

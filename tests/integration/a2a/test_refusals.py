@@ -54,7 +54,6 @@ RPC_TABLE: Final[list[tuple[bytes, int, object]]] = [
     (b'{"jsonrpc":"2.0","id":0,"method":"tasks/get","params":{}}', -32601, 0),
     (b'{"jsonrpc":"2.0","id":0,"method":"Nothing"}', -32601, 0),
     (b'{"jsonrpc":"2.0","id":0,"method":"CreateTaskPushNotificationConfig"}', -32003, 0),
-    (b'{"jsonrpc":"2.0","id":0,"method":"GetExtendedAgentCard"}', -32004, 0),
 ]
 
 
@@ -140,10 +139,24 @@ async def test_version_is_judged_on_both_bindings(rig: Rig) -> None:
                 assert status_error(rest) == (400, "VERSION_NOT_SUPPORTED"), (header, query)
 
 
-async def test_older_method_without_a_version_is_told_of_the_version_first(rig: Rig) -> None:
-    body = {"jsonrpc": "2.0", "id": 7, "method": "message/send"}
-    response = await rig.http.post("/agents/echo", json=body, headers={"A2A-Version": ""})
-    assert rpc_error(response) == (200, -32009)
+async def test_method_is_judged_by_the_version(rig: Rig) -> None:
+    for version, method, code in (
+        ("", "message/send", -32602),
+        ("0.3", "message.send", -32602),
+        ("1.0", "message/send", -32601),
+        ("2.0", "message/send", -32009),
+        ("", "ListTasks", -32009),
+        ("", "tasks/list", -32601),
+    ):
+        body = {"jsonrpc": "2.0", "id": 7, "method": method}
+        response = await rig.http.post("/agents/echo", json=body, headers={"A2A-Version": version})
+        assert rpc_error(response) == (200, code), (version, method)
+
+
+async def test_path_of_0_3_does_not_exist_in_1_0(rig: Rig) -> None:
+    response = await rig.http.get("/agents/echo/v1/tasks/t")
+    assert (response.status_code, response.json()["type"]) == (404, "MethodNotFoundError")
+    assert response.json()["error"]["status"] == "UNIMPLEMENTED"
 
 
 async def test_body_over_the_limit_is_refused_while_it_is_read(rig: Rig) -> None:
@@ -248,8 +261,6 @@ HTTP_TABLE: Final = [
     ("DELETE", "/tasks/t", 405, "METHOD_NOT_FOUND"),
     ("GET", "/tasks/t:cancel", 405, "METHOD_NOT_FOUND"),
     ("GET", "/nothing", 404, "METHOD_NOT_FOUND"),
-    ("POST", "/v1/message:send", 404, "METHOD_NOT_FOUND"),
-    ("GET", "/extendedAgentCard", 400, "UNSUPPORTED_OPERATION"),
     ("GET", "/tasks/t/pushNotificationConfigs", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
     ("POST", "/tasks/t/pushNotificationConfigs", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),
     ("DELETE", "/tasks/t/pushNotificationConfigs/c", 400, "PUSH_NOTIFICATION_NOT_SUPPORTED"),

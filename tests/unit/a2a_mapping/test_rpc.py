@@ -118,19 +118,27 @@ def test_a_result_is_wrapped_with_the_id_of_its_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "query"), [("1.0", None), (None, "1.0"), (" 1.0 ", "0.3"), ("1.0.3", None)]
+    ("header", "query", "version"),
+    [
+        ("1.0", None, "1.0"),
+        (None, "1.0", "1.0"),
+        (" 1.0 ", "0.3", "1.0"),
+        ("1.0.3", None, "1.0"),
+        (None, None, "0.3"),
+        ("", "", "0.3"),
+        ("0.3", None, "0.3"),
+        ("0.3.0", "1.0", "0.3"),
+    ],
 )
-def test_version_one_is_served(header: str | None, query: str | None) -> None:
-    assert judge_version(header, query) == "1.0"
+def test_version_is_read_from_header_or_query(
+    header: str | None, query: str | None, version: str
+) -> None:
+    assert judge_version(header, query) == version
 
 
 @pytest.mark.parametrize(
     ("header", "query"),
     [
-        (None, None),
-        ("", ""),
-        ("0.3", None),
-        ("0.3", "1.0"),
         ("1", None),
         ("1.1", None),
         ("2.0", None),

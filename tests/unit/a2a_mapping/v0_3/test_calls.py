@@ -212,14 +212,14 @@ def _event(state: str) -> JsonObject:
 )
 def test_last_status_of_a_turn_is_final_and_ends_its_stream(state: str, *, final: bool) -> None:
     assert write_response(_event(state), Form.KIND)["final"] is final
-    assert ends_stream(_event(state), is_first=False, subscribed=True) is final
+    assert ends_stream(_event(state), is_first=False, follows_on=True) is final
 
 
-def test_task_that_opens_a_subscription_ends_nothing() -> None:
+def test_task_that_was_there_before_its_stream_ends_nothing() -> None:
     waiting: JsonObject = {"task": {"status": {"state": "TASK_STATE_INPUT_REQUIRED"}}}
-    assert not ends_stream(waiting, is_first=True, subscribed=True)
-    assert ends_stream(waiting, is_first=True, subscribed=False)
-    assert ends_stream({"message": {}}, is_first=True, subscribed=False)
+    assert not ends_stream(waiting, is_first=True, follows_on=True)
+    assert ends_stream(waiting, is_first=True, follows_on=False)
+    assert ends_stream({"message": {}}, is_first=True, follows_on=False)
 
 
 def test_params_for_a_peer_say_plainly_whether_they_block() -> None:

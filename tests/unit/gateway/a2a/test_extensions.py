@@ -9,7 +9,7 @@ from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.a2a.extensions import (
     Extensions,
     list_required,
-    read_asked,
+    read_extensions,
     write_active,
 )
 from passerelle.gateway.a2a.incoming import Incoming
@@ -22,25 +22,28 @@ def _incoming(query: str = "", **headers: str) -> Incoming:
 
 
 def test_extensions_are_read_from_header_and_query_alike() -> None:
-    assert read_asked(_incoming(a2a_extensions="urn:a, urn:b,,")) == {"urn:a", "urn:b"}
-    assert read_asked(_incoming("A2A-Extensions=urn:c", a2a_extensions="urn:a")) == {
+    assert read_extensions(_incoming(a2a_extensions="urn:a, urn:b,,")) == {"urn:a", "urn:b"}
+    assert read_extensions(_incoming("A2A-Extensions=urn:c", a2a_extensions="urn:a")) == {
         "urn:a",
         "urn:c",
     }
-    assert read_asked(_incoming()) == frozenset()
+    assert read_extensions(_incoming()) == frozenset()
 
 
 def test_name_of_0_3_counts_only_for_its_callers() -> None:
     incoming = _incoming(x_a2a_extensions="urn:a", a2a_extensions="urn:b")
-    assert read_asked(incoming) == {"urn:b"}
-    assert read_asked(incoming, legacy=True) == {"urn:a", "urn:b"}
+    assert read_extensions(incoming) == {"urn:b"}
+    assert read_extensions(incoming, legacy=True) == {"urn:a", "urn:b"}
 
 
 def test_what_nobody_here_serves_is_not_activated() -> None:
     active = Extensions(Agents()).activate(frozenset({PERMISSION, "urn:foreign"}))
     assert active == {PERMISSION}
     assert write_active(active) == {"A2A-Extensions": PERMISSION}
-    assert write_active(active, legacy=True) == {"X-A2A-Extensions": PERMISSION}
+    assert write_active(active, legacy=True) == {
+        "A2A-Extensions": PERMISSION,
+        "X-A2A-Extensions": PERMISSION,
+    }
     assert write_active(frozenset()) == {}
 
 

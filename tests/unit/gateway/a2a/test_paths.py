@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.version import LEGACY
 from passerelle.gateway.a2a.face import Face
 from passerelle.gateway.a2a.paths import CARD, NOWHERE, Resource, find_spot, split_path
 
@@ -21,6 +22,17 @@ TABLE = {
     ("GET", "/extendedAgentCard"): Method.GET_EXTENDED_CARD,
     ("GET", CARD): Resource.CARD,
     ("HEAD", CARD): Resource.CARD,
+    ("POST", "/v1/message:send"): Method.SEND_MESSAGE,
+    ("POST", "/v1/message:stream"): Method.SEND_STREAMING_MESSAGE,
+    ("GET", "/v1/tasks/t"): Method.GET_TASK,
+    ("POST", "/v1/tasks/t:cancel"): Method.CANCEL_TASK,
+    ("GET", "/v1/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
+    ("POST", "/v1/tasks/t:subscribe"): Method.SUBSCRIBE_TO_TASK,
+    ("GET", "/v1/tasks/t/pushNotificationConfigs"): Method.LIST_PUSH_CONFIGS,
+    ("POST", "/v1/tasks/t/pushNotificationConfigs"): Method.CREATE_PUSH_CONFIG,
+    ("GET", "/v1/tasks/t/pushNotificationConfigs/c"): Method.GET_PUSH_CONFIG,
+    ("DELETE", "/v1/tasks/t/pushNotificationConfigs/c"): Method.DELETE_PUSH_CONFIG,
+    ("GET", "/v1/card"): Method.GET_EXTENDED_CARD,
     ("GET", "/tasks/t/pushNotificationConfigs"): Method.LIST_PUSH_CONFIGS,
     ("POST", "/tasks/t/pushNotificationConfigs"): Method.CREATE_PUSH_CONFIG,
     ("GET", "/tasks/t/pushNotificationConfigs/c"): Method.GET_PUSH_CONFIG,
@@ -36,6 +48,11 @@ def test_every_row_of_the_table_is_served_and_nothing_else_is() -> None:
             assert find_spot(path).verbs.get(verb) is TABLE.get((verb, path)), (verb, path)
 
 
+def test_paths_below_v1_are_those_of_0_3() -> None:
+    for _, path in TABLE:
+        assert (find_spot(path).version == LEGACY) is path.startswith("/v1/")
+
+
 def test_every_operation_has_a_path() -> None:
     assert set(Method) <= set(TABLE.values())
 
@@ -49,6 +66,9 @@ def test_every_operation_has_a_path() -> None:
         "/tasks//x",
         "/message",
         "/v1/tasks",
+        "/v1",
+        "/v1/",
+        "/v1/extendedAgentCard",
         "/message:send/",
         "/Tasks",
     ],

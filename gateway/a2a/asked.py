@@ -1,0 +1,97 @@
+"""What a request asks for, whichever version it speaks: the version is judged first, then the name by it (G7).
+
+A call of 0.3 is read as one of 1.0 and answered as one of 0.3; nothing behind this knows the difference.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.rpc import Method, read_method
+from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
+from passerelle.a2a_mapping.v0_3.forms import Form
+from passerelle.a2a_mapping.version import CURRENT, LEGACY
+from passerelle.core.errors import UnknownMethod, VersionNotSupported
+from passerelle.gateway.a2a.frame_forms import end_with_turn
+
+if TYPE_CHECKING:
+    from passerelle.a2a_mapping.version import Version
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.gateway.control.stream_frame import Frames
+
+_CURRENT_NAMES: Final = frozenset(method.value for method in Method)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An operation and its params in the form of 1.0; ``legacy`` is the call as 0.3 has it."""
+
+    method: Method
+    params: JsonObject
+    legacy: LegacyCall | None = None
+
+    @property
+    def version(self) -> Version:
+        """What the caller speaks."""
+        return CURRENT if self.legacy is None else LEGACY
+
+    @property
+    def form(self) -> Form | None:
+        """The caller's spelling of 0.3."""
+        return None if self.legacy is None else self.legacy.form
+
+    def limit(self, batches: Frames) -> Frames:
+        """The frames of a stream as long as the caller's version keeps it open."""
+        if self.legacy is None:
+            return batches
+        message = object_at(self.params, "message")
+        return end_with_turn(batches, follows_on=not message or bool(message.get("taskId")))
+
+    def write_result(self, result: JsonObject) -> Json:
+        """The result in the caller's version."""
+        return result if self.legacy is None else self.legacy.write_result(result)
+
+
+def read_asked_rpc(version: Version, name: str, params: JsonObject) -> Asked:
+    """The operation that a JSON-RPC method stands for in a version.
+
+    Raises:
+        VersionNotSupported: a method of 1.0, asked for in 0.3.
+        UnknownMethod: a name that the version does not have.
+    """
+    if version == CURRENT:
+        return Asked(read_method(name), params)
+    method = METHODS.get(name)
+    if method is not None:
+        return _read_legacy(method, params, Form.KIND)
+    if name in _CURRENT_NAMES:
+        raise VersionNotSupported(version, (CURRENT,))
+    raise UnknownMethod(name)
+
+
+def read_asked_http(
+    version: Version, path: tuple[Version, str], method: Method, params: JsonObject
+) -> Asked:
+    """The operation at a path of HTTP+JSON; ``path`` is its version and what to call it in a refusal.
+
+    Raises:
+        VersionNotSupported: a path of 1.0, asked for in 0.3.
+        UnknownMethod: a path of 0.3, asked for in 1.0.
+    """
+    served, name = path
+    if served == version:
+        return (
+            Asked(method, params)
+            if version == CURRENT
+            else _read_legacy(method, params, Form.PROTO)
+        )
+    if served == CURRENT:
+        raise VersionNotSupported(version, (CURRENT,))
+    raise UnknownMethod(name)
+
+
+def _read_legacy(method: Method, params: JsonObject, form: Form) -> Asked:
+    call = read_call(method, params, form)
+    return Asked(call.method, call.params, call)

@@ -1,0 +1,73 @@
+"""The forms in which one stored frame goes out: as it stands, marked for resumption, and in the words of 0.3.
+
+A form is made for the first reader that asks for it; what is made depends on the frame alone (G12).
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import orjson
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.resume import mark_frame
+from passerelle.a2a_mapping.v0_3.responses import ends_stream, write_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.a2a_mapping.v0_3.forms import Form
+    from passerelle.gateway.control.stream_frame import Frames, StreamFrame
+
+_PIECE = b'{"artifactUpdate"'
+
+
+@dataclass(frozen=True, slots=True)
+class FrameForm:
+    """A form by its name, and how it is made; None for the form in which frames are stored."""
+
+    name: str = ""
+    make: Callable[[StreamFrame], bytes] | None = None
+
+    def render(self, frame: StreamFrame) -> bytes:
+        """The frame in this form."""
+        return frame.data if self.make is None else frame.form(self.name, self.make)
+
+
+PLAIN = FrameForm()
+MARKED = FrameForm(RESUME, lambda frame: mark_frame(frame.data, frame.generation, frame.cursor))
+
+
+def choose_form(legacy: Form | None, *, marked: bool) -> FrameForm:
+    """The form for a reader: ``legacy`` is its spelling of 0.3, ``marked`` whether the resume extension is active."""
+    inner = MARKED if marked else PLAIN
+    if legacy is None:
+        return inner
+    return FrameForm(f"0.3 {legacy} {inner.name}", partial(_write_legacy, inner, legacy))
+
+
+async def end_with_turn(batches: Frames, *, follows_on: bool) -> Frames:
+    """The frames up to the one with which a turn of 0.3 ends; ``follows_on``: the first is a Task as it stood."""
+    is_first = True
+    async with aclosing(batches):
+        async for frames in batches:
+            for index, frame in enumerate(frames):
+                if _is_last(frame, is_first=is_first, follows_on=follows_on):
+                    yield frames[: index + 1]
+                    return
+                is_first = False
+            yield frames
+
+
+def _is_last(frame: StreamFrame, *, is_first: bool, follows_on: bool) -> bool:
+    # Pieces of artifacts end nothing, and they are the big ones.
+    return not frame.data.startswith(_PIECE) and ends_stream(
+        orjson.loads(frame.data), is_first=is_first, follows_on=follows_on
+    )
+
+
+def _write_legacy(inner: FrameForm, legacy: Form, frame: StreamFrame) -> bytes:
+    return orjson.dumps(write_response(orjson.loads(inner.render(frame)), legacy))
