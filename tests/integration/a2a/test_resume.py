@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ import pytest
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.commands import GetRecord
+from passerelle.gateway.a2a.face import FaceSettings
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.store.retention import Archived, Trimmed
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.a2a.rig import Event, Rig, read_events, run_rig
 from tests.integration.a2a.test_streaming import begin
+from tests.support.engine import Server
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +81,7 @@ async def finish(rig: Rig) -> tuple[str, list[Event]]:
     return str(seen[0].result["task"]["id"]), seen
 
 
-@pytest.mark.requirement("I3", "I8")
+@pytest.mark.requirement("I3", "I8", "LT-7")
 @pytest.mark.parametrize("way", ["rpc", "GET", "POST"])
 async def test_r1_r6_each_cursor_of_a_live_stream_gives_exactly_what_was_missed(
     rig: Rig, way: str
@@ -363,6 +366,56 @@ async def test_r11_r12_subscribing_at_the_cursor_of_a_task_misses_and_repeats_no
     first = int(mark["generation"]) + 1
     assert generations == list(range(first, first + len(rest)))
     assert (method == "CancelTask") or rest
+
+
+async def test_r13_every_connection_is_told_when_to_come_back_and_not_all_the_same(
+    rig: Rig,
+) -> None:
+    task_id, seen = await finish(rig)
+    told: set[int] = set()
+    for _ in range(8):
+        async with subscribe(rig, task_id, params={"lastEventId": seen[0].id}) as resumed:
+            first, *rest = await resumed.rest()
+        told.add(int(first.retry))
+        assert not any(event.retry for event in rest)
+    assert all(750 <= retry_ms < 1300 for retry_ms in told)
+    assert len(told) > 1
+
+
+async def test_r14_silence_is_filled_with_comments_of_one_line(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    async with run_rig(engine_server, tmp_path, FaceSettings(keep_alive_s=0.02)) as rig:
+        task_id = await begin(rig)
+        async with rig.http.stream("GET", f"/agents/echo/tasks/{task_id}:subscribe") as response:
+            lines: list[str] = []
+            async for line in response.aiter_lines():
+                lines.append(line)
+                if lines.count(": keep-alive") == 2:
+                    rig.peer.release_all()
+    comments = [place for place, line in enumerate(lines) if line == ": keep-alive"]
+    assert len(comments) >= 2
+    assert all(lines[place + 1] for place in comments)
+
+
+async def test_r15_stream_is_open_while_the_task_waits_and_ends_with_it(rig: Rig) -> None:
+    task = await rig.send("ask which?")
+    async with subscribe(rig, task["id"]) as waiting:
+        first = await anext(waiting.events)
+        assert "INPUT_REQUIRED" in first.data
+        async with subscribe(rig, task["id"], headers=with_cursor(first.id)) as resumed:
+            await rig.send("blue", taskId=task["id"])
+            rest = [await one.rest() for one in (waiting, resumed)]
+    assert all("TASK_STATE_COMPLETED" in events[-1].data for events in rest)
+    assert [strip(event) for event in rest[0]] == [strip(event) for event in rest[1]]
+
+
+def test_every_clause_of_the_page_has_a_test() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "protocol" / "resume.md").read_text("utf-8")
+    clauses = set(re.findall(r"^- \*\*R([0-9]+)\*\*", page, re.MULTILINE))
+    shown = set(re.findall(r"_r([0-9]+)(?=_)", Path(__file__).read_text("utf-8")))
+    assert clauses == shown == {str(number) for number in range(1, len(clauses) + 1)}
 
 
 async def test_card_names_the_extension(rig: Rig) -> None:
