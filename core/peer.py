@@ -7,7 +7,7 @@ sent twice behind its back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -36,11 +36,12 @@ class Refused:
 class Unreached:
     """It is certain that the peer did not take the request: the connection was never made, or not tried.
 
-    ``retry_after_s`` is known where we held the call back ourselves.
+    ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known.
     """
 
     reason: str
     retry_after_s: int | None = None
+    why: Literal["connection", "breaker", "limit"] = "connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,10 @@ class Peer(Protocol):
         Raises:
             PeerUnavailable: there has never been one.
         """
+        ...
+
+    def peek(self) -> PeerCard | None:
+        """The card as it is known by now; nobody is asked."""
         ...
 
     async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:

@@ -139,8 +139,12 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         hub = await stack.enter_async_context(
             Hub(store.log, store.hints, jitter, on_lost=outages.lose)
         )
+        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
+        await stack.enter_async_context(limiter)
         peers = PeerRegistry(
-            [make_peer_config(agent, os.environ) for agent in settings.agents], SystemClock()
+            [make_peer_config(agent, os.environ) for agent in settings.agents],
+            SystemClock(),
+            limiter,
         )
         stack.push_async_callback(peers.close)
         webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
@@ -149,8 +153,6 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.drain)
-        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
-        await stack.enter_async_context(limiter)
         notices = Notices(Home(service.writes), SystemClock())
         stack.push_async_callback(notices.drain)
         gate = Gate(limiter, list_bounds(settings), notices.tell)

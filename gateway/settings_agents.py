@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_limits import LimitSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -197,4 +198,7 @@ class AgentSettings(Section):
         default=(), description="Origins beside the card's own that the card may send calls to."
     )
     timeout: AgentTimeout = Field(default=AgentTimeout())
+    limits: LimitSettings = Field(
+        default=LimitSettings(), description="How much is sent to it; questions do not count."
+    )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")

@@ -29,6 +29,7 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         forward_auth=agent.forward_auth,
         tls=_make_tls(agent.tls) if agent.tls else None,
         interfaces=agent.interfaces,
+        bounds=agent.limits.bounds(),
         allowed_origins=frozenset(agent.allowed_origins),
         connect_timeout_s=agent.timeout.connect.seconds,
         query_timeout_s=agent.timeout.query.seconds,

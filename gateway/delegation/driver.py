@@ -98,6 +98,7 @@ class Driver:
     """Answer -> when to look again, in ms; its due row comes due then."""
     refused: set[str] = field(default_factory=set[str])
     """Answers that the peer has refused in a way that no repeat can change."""
+    _new_card: str = ""
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _stir: asyncio.Event = field(default_factory=asyncio.Event)
@@ -173,6 +174,8 @@ class Driver:
         self.failure, failure = refusal.error, refusal.failure
 
         def end(step: Step) -> None:
+            if refusal.hit is not None:
+                step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
             step.add(step.tell(FailRun(Status.FAILED, failure)))
             step.add(step.tell(FailTask(failure)))
             step.fail_turn(failure.message)
@@ -297,6 +300,7 @@ class Driver:
         pause = self.patience.poll_s
         subscribes = True
         while not self.run.has_ended() and self.run.record.run is not None:
+            await self._compare_card()
             if await self.returns(self):
                 pause = self.patience.poll_s
             if self.run.has_ended():
@@ -321,6 +325,14 @@ class Driver:
                 self.patience.poll_s if self.run.record.last != before else min(pause * 2, limit)
             )
             await self._rest(pause)
+
+    async def _compare_card(self) -> None:
+        """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
+        run, card = self.run.record.run, self.peer.peek()
+        if run is None or card is None or card.sha256 in {run.worker.card_hash, self._new_card}:
+            return
+        self._new_card = card.sha256
+        await self.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
     def remote_task(self) -> str | None:
         run = self.run.record.run

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.peer import Malformed, Refused, Unreached
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Refusal:
 
     failure: Failure
     error: PasserelleError
+    hit: RateLimitHit | None = None
+    """The limit that was met (EXT-7), where that is the reason."""
 
 
 def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: TaskRecord) -> Refusal:
@@ -35,12 +38,20 @@ def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: Task
         case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
             text = f"agent {name!r} takes no more work for now (HTTP {status})"
             busy = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
-            return _record(busy, ErrorCategory.PEER, name, str(status))
+            told = _record(busy, ErrorCategory.PEER, name, str(status))
+            if status != HTTPStatus.TOO_MANY_REQUESTS:
+                return told
+            return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
         case Refused(code=code, message=text):
             ids = make_relabel(record.task_id, sight.context_id, list_ids(sight, record))
             own = [str(message.get("messageId")) for message in sight.accepted]
             refused = make_refusal(NativeError(code, text), ids, own)
             return _record(refused, ErrorCategory.PEER, name, str(code))
+        case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):
+            text = f"agent {name!r} gets no more work for now: {reason}"
+            held = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            told = _record(held, ErrorCategory.POLICY, name)
+            return replace(told, hit=_hit(name, "gateway", wait_s))
         case Unreached(reason=reason, retry_after_s=wait_s):
             text = f"agent {name!r} cannot be reached: {reason}"
             away = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
@@ -61,6 +72,16 @@ def list_ids(sight: Sight, record: TaskRecord) -> dict[str, str]:
         if attempt.remote_context_id:
             known[attempt.remote_context_id] = sight.context_id
     return known
+
+
+def _hit(
+    peer: str,
+    source: Literal["peer", "gateway"],
+    wait_s: int | None,
+    native: str | None = None,
+) -> RateLimitHit:
+    wait_ms = None if wait_s is None else wait_s * 1000
+    return RateLimitHit(Limited("peer", peer), source, wait_ms, native)
 
 
 def _record(

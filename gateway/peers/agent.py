@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.cards import CardCache
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.interface import Choice, Interface
+    from passerelle.gateway.peers.send_limit import SendLimit
 
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
 _NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
@@ -41,12 +42,14 @@ class AgentPeer:
         config: PeerConfig,
         cards: CardCache,
         transports: Mapping[Choice, Transport],
+        limit: SendLimit,
         clock: Clock,
     ) -> None:
         """``transports`` by the kind of interface that they carry calls to."""
         self._config = config
         self._cards = cards
         self._transports = transports
+        self._limit = limit
         self._clock = clock
         self._lines: dict[Interface, Line] = {}
         self._unfit: set[Interface] = set()
@@ -74,12 +77,23 @@ class AgentPeer:
             return known.card
         return replace(known.card, endpoint=first.url, protocol=first.protocol, lists=first.lists)
 
+    def peek(self) -> PeerCard | None:
+        known = self._cards.known
+        return known.card if known is not None else None
+
     async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return await self._call(Call("SendMessage", params, total_s))
+        async with self._limit.enter() as held_back:
+            return held_back or await self._call(Call("SendMessage", params, total_s))
 
-    def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
-        return self._follow("SendStreamingMessage", params)
+    async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
+        async with self._limit.enter() as held_back:
+            if held_back is not None:
+                yield held_back
+                return
+            async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
+                async for outcome in outcomes:
+                    yield outcome
 
     async def get(self, task: str, *, history_length: int | None = None) -> PeerOutcome:
         params: JsonObject = {"id": task}

@@ -13,11 +13,13 @@ from passerelle.gateway.peers.http_json import HttpJson
 from passerelle.gateway.peers.http_transport import HttpTransport
 from passerelle.gateway.peers.jsonrpc import JsonRpc
 from passerelle.gateway.peers.legacy import LegacyHttpJson, LegacyJsonRpc
+from passerelle.gateway.peers.send_limit import SendLimit
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.tokens import TokenSource
 
 if TYPE_CHECKING:
     from passerelle.core.ports import Clock
+    from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.peers.call import Transport
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.credential import Credential
@@ -47,8 +49,10 @@ class Connections:
             await self.channels.close()
 
 
-def make_peer(config: PeerConfig, connections: Connections, clock: Clock) -> AgentPeer:
-    """A peer with everything that carries calls to it.
+def make_peer(
+    config: PeerConfig, connections: Connections, clock: Clock, limit: Limit | None = None
+) -> AgentPeer:
+    """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
 
     Raises:
         ConfigInvalid: a certificate cannot be read.
@@ -65,7 +69,8 @@ def make_peer(config: PeerConfig, connections: Connections, clock: Clock) -> Age
     kinds: tuple[Choice, ...] = tuple(
         kind for kind in config.interfaces if transports.get(kind) is not None
     )
-    return AgentPeer(config, CardCache(config, client, clock, kinds), transports, clock)
+    cards = CardCache(config, client, clock, kinds)
+    return AgentPeer(config, cards, transports, SendLimit(limit), clock)
 
 
 def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:

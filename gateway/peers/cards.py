@@ -55,6 +55,11 @@ class CardCache:
         self._fresh_until_ms = 0
         self._validators: dict[str, str] = {}
 
+    @property
+    def known(self) -> KnownCard | None:
+        """What was read last and could be used."""
+        return self._known
+
     async def load(self) -> KnownCard:
         """The card: from memory while fresh, else asked for again, else the last good one marked stale.
 

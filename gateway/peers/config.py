@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from yarl import URL
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.limits.bounds import Bounds
 from passerelle.gateway.peers.credential import Auth, is_writable
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.origin import origin_of
@@ -15,6 +16,7 @@ from passerelle.gateway.peers.origin import origin_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+UNLIMITED: Final = Bounds()
 WELL_KNOWN_CARD: Final = "/.well-known/agent-card.json"
 
 
@@ -33,7 +35,7 @@ class PeerConfig:
 
     An interface of the card is used only when its origin is the card's or one of ``allowed_origins``
     (such as ``https://agents.example.com``). ``interfaces`` are the kinds that may be used, the preferred one
-    first. ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
+    first. ``bounds`` limit what is sent, over all instances. ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
     and the card; ``total_timeout_s`` bounds a send and a whole stream; ``idle_timeout_s`` the silence
     between two reads of a stream that has begun.
 
@@ -49,6 +51,7 @@ class PeerConfig:
     tls: Tls | None = None
     allowed_origins: frozenset[str] = frozenset()
     interfaces: tuple[Choice, ...] = PREFERENCE
+    bounds: Bounds = UNLIMITED
     connect_timeout_s: float = 5.0
     query_timeout_s: float = 30.0
     idle_timeout_s: float = 120.0

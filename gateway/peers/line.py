@@ -69,7 +69,7 @@ class Line:
                 return None
             self._breaker = step(self._breaker, "failed", self._clock.now_ms())
         reason = f"{self.interface.choice} failed again and again, and rests for a while"
-        return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()))
+        return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()), "breaker")
 
     def _note(self, call: Call, outcome: StreamOutcome, *, was_closed: bool) -> None:
         if _is_failure(outcome):

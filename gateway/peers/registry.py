@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.gateway.peers.assembly import Connections, make_peer
+from passerelle.gateway.peers.config import UNLIMITED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock
+    from passerelle.gateway.limits.limit import Limit
+    from passerelle.gateway.limits.limiter import Limiter
     from passerelle.gateway.peers.agent import AgentPeer
     from passerelle.gateway.peers.config import PeerConfig
 
@@ -19,8 +22,13 @@ if TYPE_CHECKING:
 class PeerRegistry:
     """Finds peers. A reload replaces all of them at once; calls under way keep the peer they began with."""
 
-    def __init__(self, configs: Iterable[PeerConfig], clock: Clock) -> None:
+    def __init__(
+        self, configs: Iterable[PeerConfig], clock: Clock, limiter: Limiter | None = None
+    ) -> None:
+        """``limiter`` shares the limits of peers with other instances; without one nothing is limited."""
         self._clock = clock
+        self._limiter = limiter
+        self._limits: dict[str, Limit] = {}
         self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
         self.replace(configs)
@@ -75,7 +83,18 @@ class PeerRegistry:
         self._peers = made
 
     def _make(self, config: PeerConfig) -> AgentPeer:
-        return make_peer(config, self._connections, self._clock)
+        return make_peer(config, self._connections, self._clock, self._bind(config))
+
+    def _bind(self, config: PeerConfig) -> Limit | None:
+        """The limit of a name stays the same through all reloads, so that calls under way are still counted."""
+        known = self._limits.get(config.name)
+        if known is not None:
+            known.rebind(config.bounds)
+        elif self._limiter is not None and config.bounds != UNLIMITED:
+            known = self._limits[config.name] = self._limiter.open(
+                f"agent:{config.name}", config.bounds
+            )
+        return known
 
     async def close(self) -> None:
         """Closes all connections to peers; calls after that are ``Unreached``."""

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from passerelle.core.json import JsonObject
+from passerelle.gateway.limits.bounds import Bounds, Rate
 from passerelle.gateway.peers.config import PeerConfig, Tls
 from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.gateway.secret import Secret
@@ -29,6 +30,7 @@ def test_every_setting_of_an_agent_arrives() -> None:
             "tls": {"ca": "/etc/ca.pem", "cert": "/etc/us.pem"},
             "interfaces": ["HTTP+JSON/1.0", "JSONRPC/1.0"],
             "allowed_origins": ["https://calls.example.com"],
+            "limits": {"concurrency": 50, "rate": "100/s"},
             "timeout": {"connect": "1s", "query": "2s", "idle": "3s", "total": "1m"},
         }
     )
@@ -43,6 +45,7 @@ def test_every_setting_of_an_agent_arrives() -> None:
         tls=Tls(ca="/etc/ca.pem", cert="/etc/us.pem"),
         interfaces=("HTTP+JSON/1.0", "JSONRPC/1.0"),
         allowed_origins=frozenset({"https://calls.example.com"}),
+        bounds=Bounds(50, Rate(100, 1_000)),
         connect_timeout_s=1.0,
         query_timeout_s=2.0,
         idle_timeout_s=3.0,

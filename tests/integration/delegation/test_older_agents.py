@@ -1,0 +1,93 @@
+"""Agents of A2A 0.3 behind the same service: whole runs, and what the record says of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.status import Status
+from passerelle.gateway.peers.config import PeerConfig
+from tests.support.house import House
+from tests.support.sdk_agent import run_sdk_agent
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["JSONRPC/0.3", "HTTP+JSON/0.3"])
+async def old(request: pytest.FixtureRequest, house: House) -> AsyncGenerator[House, None]:
+    """A house whose agent ``old`` speaks 0.3 alone."""
+    async with run_sdk_agent(request.param) as agent:
+        house.registry.replace([PeerConfig("old", agent.url)])
+        yield house
+        await house.service.dispatch.drain()
+
+
+@pytest.mark.requirement("A2A-2", "A2A-5")
+async def test_attempt_says_which_protocol_was_spoken_and_is_streamed(old: House) -> None:
+    accepted, answer = await old.talk("good morning", agent="old")
+    assert "good morning" in str(answer["task"])
+    (attempt,) = (await old.record(accepted)).attempts
+    assert attempt.native_protocol == "a2a/0.3"
+    assert attempt.delivery_mechanism == "streaming"
+    assert attempt.remote_task_id is not None
+
+
+async def test_bare_message_of_an_old_agent_is_a_message(old: House) -> None:
+    _, answer = await old.talk("message well met", agent="old")
+    assert "well met" in str(answer["message"])
+
+
+async def test_old_agent_asks_and_goes_on_with_the_answer(old: House) -> None:
+    accepted, _ = await old.talk("ask which", agent="old")
+    view = await old.question(accepted)
+    await old.respond(view, option_id="reply", content={"text": "this one"})
+    record = await old.until(accepted, Status.COMPLETED)
+    assert len(record.attempts) == 1
+
+
+async def test_old_agent_is_cancelled(old: House) -> None:
+    accepted = await old.send("silent", agent="old", wait="stream")
+
+    async def is_shown() -> bool:
+        return (await old.record(accepted)).shown
+
+    await wait_until(is_shown, 5, "callers see the task")
+    await old.cancel(accepted)
+    await old.until(accepted, Status.CANCELLED)
+
+
+@pytest.mark.requirement("A2A-5")
+async def test_each_attempt_keeps_the_hash_of_the_card_that_it_began_with(house: House) -> None:
+    first, _ = await house.talk("hello")
+    asked, _ = await house.talk("ask which")
+    old_hash = (await house.record(first)).attempts[0].worker.card_hash
+    house.peer.card = {**house.peer.card, "description": "Changed."}
+    # A peer of another configuration reads its card anew.
+    house.registry.replace([PeerConfig("echo", house.peer.url, idle_timeout_s=99)])
+    second, _ = await house.talk("hello")
+    new_hash = (await house.record(second)).attempts[0].worker.card_hash
+    assert new_hash not in {None, old_hash}
+    view = await house.question(asked)
+    await house.respond(view, option_id="reply", content={"text": "this one"})
+    await house.until(asked, Status.COMPLETED)
+    for accepted in (first, asked):
+        assert (await house.record(accepted)).attempts[0].worker.card_hash == old_hash
+
+
+@pytest.mark.requirement("A2A-5")
+async def test_card_that_changes_under_a_run_is_a_fact_of_it_once(house: House) -> None:
+    asked, _ = await house.talk("ask which")
+    house.peer.card = {**house.peer.card, "description": "Changed."}
+    house.registry.replace([PeerConfig("echo", house.peer.url, idle_timeout_s=99)])
+    await house.registry.find("echo").describe()
+    await house.restart()
+    await house.adopt(asked)
+    view = await house.question(asked)
+    await house.respond(view, option_id="reply", content={"text": "this one"})
+    await house.until(asked, Status.COMPLETED)
+    payloads = [event.fact.payload for event in await house.events(asked)]
+    warned = [one.code for one in payloads if isinstance(one, WarningRaised)]
+    assert warned == ["card_changed"]
