@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 TESTS = Path(__file__).resolve().parent
 CI = bool(os.environ.get("CI"))
@@ -28,6 +29,14 @@ hypothesis.settings.register_profile(
     "ci", hypothesis.settings.get_profile("local"), derandomize=True
 )
 hypothesis.settings.load_profile("ci" if CI else "local")
+
+# The default renderer draws every local variable of a traceback: seconds in which the loop stands still.
+structlog.configure(
+    processors=[
+        structlog.processors.add_log_level,
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 @pytest.fixture
