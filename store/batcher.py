@@ -1,6 +1,6 @@
 """Calls of one event-loop tick travel together: one write, one read, each caller its own reply.
 
-A lone caller goes straight to the socket. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
+At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
 written once: what it means when no reply comes is for the caller to judge, by its operation id.
 """
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 ANSWER_S: Final = 2.0
 QUEUE_LIMIT: Final = 1000
-_BATCH_LIMIT: Final = 256
+_BATCH_LIMIT: Final = 32
+"""Calls of one exchange; those that are left travel over a further connection meanwhile."""
+_WAITED_LIMIT: Final = 256
+"""The same where each batch waits for a replica."""
 _IDLE_PING_S: Final = 15.0
 
 
@@ -66,6 +69,7 @@ class Batcher:
         wait_ms: int | None = None,
     ) -> None:
         self._load = [pack("SCRIPT", "LOAD", text) for text in scripts]
+        self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
         self._free = [make_connection(endpoint) for _ in range(connections)]
         self._all = tuple(self._free)
@@ -83,10 +87,11 @@ class Batcher:
             Redirected: another node serves the shard.
         """
         call = _Call(packed, count)
-        if len(self._free) == len(self._all) and not self._queue:
-            await self._call_alone(call)
-        else:
-            await self._call_queued(call)
+        await self._places.acquire()
+        call.done = asyncio.get_running_loop().create_future()
+        self._queue.append(call)
+        self._kick()
+        await call.done
         if call.failure is not None:
             raise call.failure
         for reply in call.replies:
@@ -105,26 +110,6 @@ class Batcher:
             await asyncio.gather(*self._pumps)
         for wire in self._all:
             await wire.disconnect()
-
-    async def _call_alone(self, call: _Call) -> None:
-        wire = self._free.pop()
-        try:
-            await self._exchange(wire, [call])
-        except asyncio.CancelledError:
-            # Its reply is still on the way: somebody has to read it before the next call.
-            self._spawn(self._settle(wire, call))
-            raise
-        except BaseException:
-            self._release(wire)
-            raise
-        self._release(wire)
-
-    async def _call_queued(self, call: _Call) -> None:
-        await self._places.acquire()
-        call.done = asyncio.get_running_loop().create_future()
-        self._queue.append(call)
-        self._kick()
-        await call.done
 
     def _kick(self) -> None:
         if self._queue and self._free and not self._kicked:
@@ -145,13 +130,14 @@ class Batcher:
         calls: list[_Call] = []
         try:
             while self._queue:
-                calls = [self._queue.popleft() for _ in range(min(len(self._queue), _BATCH_LIMIT))]
-                for _ in calls:
-                    self._places.release()
+                calls = self._take()
+                self._kick()
                 await self._exchange(wire, calls)
                 for call in calls:
                     call.finish()
         except BaseException as error:
+            # Replies may still be on the way, and nobody is left to read them.
+            await wire.disconnect(nowait=True)
             for call in calls:
                 call.failure = explain_break(error, sent=True)
                 call.finish()
@@ -159,20 +145,15 @@ class Batcher:
         finally:
             self._release(wire)
 
+    def _take(self) -> list[_Call]:
+        calls = [self._queue.popleft() for _ in range(min(len(self._queue), self._limit))]
+        for _ in calls:
+            self._places.release()
+        return calls
+
     def _release(self, wire: Wire) -> None:
         self._free.append(wire)
         self._kick()
-
-    async def _settle(self, wire: Wire, call: _Call) -> None:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                await _collect(wire, [call])
-                if self._wait is not None:
-                    await read_reply(wire)
-        except (RedisError, OSError, TimeoutError):
-            await wire.disconnect(nowait=True)
-        finally:
-            self._release(wire)
 
     async def _exchange(self, wire: Wire, calls: list[_Call]) -> None:
         sent = False
@@ -183,10 +164,6 @@ class Batcher:
                 await self._send_and_collect(wire, calls)
                 await self._repeat_unknown_scripts(wire, calls)
             self._used_at[wire] = asyncio.get_running_loop().time()
-        except asyncio.CancelledError:
-            if not sent:
-                await wire.disconnect(nowait=True)
-            raise
         except (RedisError, OSError, TimeoutError) as error:
             await wire.disconnect(nowait=True)
             for call in calls:

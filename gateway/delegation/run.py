@@ -38,7 +38,7 @@ from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
@@ -96,7 +96,7 @@ class Run:
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
-    list_row: Callable[[IndexRow], Awaitable[None]]
+    list_row: Callable[[IndexRow], Coroutine[None, None, None]]
     """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     moved: bool = False
@@ -191,8 +191,11 @@ class Run:
             return await writing
         facade = expose(TaskId(record.task_id), record.exposure)
         row = IndexRow(record.owner, facade, parse_ms(record.status_at))
-        outcome, _ = await asyncio.gather(writing, self.list_row(row))
-        return outcome
+        listing = asyncio.create_task(self.list_row(row))
+        try:
+            return await writing
+        finally:
+            await listing
 
     def _complete_terms(self, step: Step, terms: Terms) -> Terms:
         ends = step.record.status in ENDED and not self.has_ended()
