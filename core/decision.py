@@ -82,6 +82,7 @@ class Decision:
         self._ids = ids
         self._shard = shard
         self._runtime_id = runtime_id
+        self._timestamp = format_ms(now_ms)
         self._base = (_BASE_FLOOR + ids.draw(_BASE_BITS)) * 10**_DIGITS
         self._events: list[Event] = []
         self._touched: dict[EntityRef, None] = {}
@@ -127,7 +128,7 @@ class Decision:
         for fact in facts:
             event = Event(
                 event_id=self._ids.mint("ev", self._shard),
-                timestamp=format_ms(self.now_ms),
+                timestamp=self._timestamp,
                 runtime_id=self._runtime_id,
                 fact=fact,
                 sequence=self._base + len(self._events),

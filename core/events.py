@@ -146,8 +146,9 @@ def check_scope(kind: str, scope: Scope) -> None:
     Raises:
         InvalidInput: naming the missing id.
     """
+    members = scope.__dict__
     for name in required_ids(kind):
-        if getattr(scope, name) is None:
+        if members[name] is None:
             raise InvalidInput(name, f"an event {kind} must have it")
 
 
@@ -162,7 +163,7 @@ def encode_event(event: Event) -> EncodedEvent:
     fact = event.fact
     check_type(kind)
     check_scope(kind, fact.scope)
-    if _TIMESTAMP.fullmatch(event.timestamp) is None:
+    if not _is_timestamp(event.timestamp):
         raise InvalidInput("timestamp", "not RFC 3339 in UTC with milliseconds")
     _check_untyped(fact.payload, event.schema_version)
     envelope: JsonObject = {
@@ -220,6 +221,12 @@ def decode_event(
             facade=facade,
         ),
     )
+
+
+@lru_cache(64)
+def _is_timestamp(text: str) -> bool:
+    """All events of a decision have one."""
+    return _TIMESTAMP.fullmatch(text) is not None
 
 
 def check_type(kind: str) -> None:

@@ -99,7 +99,7 @@ def read_shard(identifier: str) -> Shard | None:
 @lru_cache(8192)
 def _read_shard(identifier: str) -> Shard | None:
     match = _OWN.fullmatch(identifier)
-    return Shard(int(match[1], 16)) if match else None
+    return ALL_SHARDS[int(match[1], 16)] if match else None
 
 
 def place(identifier: str) -> Shard:

@@ -60,6 +60,11 @@ def _write_initializer(kind: type[DataclassInstance]) -> None:
     kind.__init__ = made  # type: ignore[method-assign]
 
 
+def fill(fresh: DataclassInstance, **members: Any) -> None:  # noqa: ANN401  members of the record
+    """Sets members of a record that was just made and that nobody else has seen."""
+    fresh.__dict__.update(members)
+
+
 def change(known: R, **changes: Any) -> R:  # noqa: ANN401  members of the record
     """A copy of a record with other members: what ``dataclasses.replace`` does, without running an initializer.
 

@@ -10,7 +10,7 @@ from passerelle.core.payloads import task as say
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
-from passerelle.core.record import change
+from passerelle.core.record import change, fill
 from passerelle.core.status import TERMINAL, Phase, Status
 from passerelle.core.task_record import (
     SCHEMA,
@@ -49,7 +49,8 @@ def evolve(state: TaskRecord | None, event: Event) -> TaskRecord | None:
     fold = _FOLDS.get(type(payload))
     if fold is None:
         return state
-    return _close(fold(state, payload, event), event)
+    folded = fold(state, payload, event)
+    return _close(change(state) if folded is state else folded, event)
 
 
 def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
@@ -86,21 +87,23 @@ def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
     return _close(record, event)
 
 
-def _close(state: TaskRecord, event: Event) -> TaskRecord:
+def _close(fresh: TaskRecord, event: Event) -> TaskRecord:
     """What every folded event leaves behind: its place and time, and what callers have seen with it."""
     payload = event.fact.payload
     bare = isinstance(payload, say.TaskCompleted) and payload.answer == "message"
     if event.fact.facade is None or bare:
-        return change(state, last=event.sequence, updated_at=event.timestamp)
-    return change(
-        state,
+        fill(fresh, last=event.sequence, updated_at=event.timestamp)
+        return fresh
+    fill(
+        fresh,
         last=event.sequence,
         updated_at=event.timestamp,
         shown=True,
-        generation=state.generation + 1,
-        shown_from=state.shown_from or event.sequence,
+        generation=fresh.generation + 1,
+        shown_from=fresh.shown_from or event.sequence,
         shown_to=event.sequence,
     )
+    return fresh
 
 
 def _set(state: TaskRecord, event: Event, status: Status, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the record

@@ -22,7 +22,7 @@ from passerelle.core.payloads.conversation import (
     TurnSubmitted,
 )
 from passerelle.core.payloads.task import TaskAttemptStarted
-from passerelle.core.record import change, record
+from passerelle.core.record import change, fill, record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,7 +174,10 @@ def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:
     other = state is None or event.fact.scope.thread_id != state.thread_id
     if state is None or other or event.sequence <= state.last or not folds_thread(event):
         return state
-    return _fold(change(state, updated_at=event.timestamp, last=event.sequence), event)
+    folded = _fold(state, event)
+    fresh = change(state) if folded is state else folded
+    fill(fresh, updated_at=event.timestamp, last=event.sequence)
+    return fresh
 
 
 def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:

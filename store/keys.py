@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import Shard, read_shard
+from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
 from passerelle.core.ports import StreamKind
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.TASK: "t",
     EntityKind.ACTION: "a",
 }
+_TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
 _ENTITY: Final = re.compile(rf"\{{([0-3][0-9a-f])\}}:({'|'.join(_KINDS)}):(.+)")
 
@@ -192,4 +193,4 @@ PERMANENT: Final = re.compile(
 
 
 def _key(shard: Shard, *parts: str) -> str:
-    return ":".join((f"{{{shard.tag}}}", *parts))
+    return ":".join((_TAGS[shard.number], *parts))
