@@ -70,12 +70,15 @@ class Closed:
 StreamOutcome: TypeAlias = PeerOutcome | Closed
 
 
+SignatureStanding: TypeAlias = Literal["unchecked", "verified", "unsigned", "untrusted", "changed"]
+
+
 @dataclass(frozen=True, slots=True)
 class PeerCard:
     """What is known of a peer: its card as it was received, its hash, and the interface that was chosen from it.
 
     ``protocol`` is ``a2a/1.0`` or ``a2a/0.3``. ``lists`` says whether tasks can be listed: without, the remote task
-    of a send whose answer got lost is not found again.
+    of a send whose answer got lost is not found again. ``signature``: how the card stands by the operator's keys.
     """
 
     card: JsonObject
@@ -85,6 +88,7 @@ class PeerCard:
     protocol: str
     stale: bool = False
     lists: bool = True
+    signature: SignatureStanding = "unchecked"
 
 
 class Peer(Protocol):

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
+from passerelle.gateway.peers.signatures import (
+    DEFAULT_ALGORITHMS,
+    CardAlgorithm,
+    SignaturePolicy,
+)
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_limits import LimitSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
@@ -148,6 +154,35 @@ class AgentTls(Section):
         return self
 
 
+class CardSignature(Section):
+    """Whether the card of an agent has to be signed, and by whom."""
+
+    policy: SignaturePolicy = Field(
+        default="warn",
+        description="`require` takes no card without a valid signature, `warn` says so in the log.",
+    )
+    keys: tuple[Path, ...] = Field(
+        default=(),
+        description="Files with a public key as JWK, or a JWK set: pinned, each by its kid.",
+    )
+    jku_origins: tuple[WebUrl, ...] = Field(
+        default=(),
+        description="Origins whose key sets are trusted, over https (http on this machine alone).",
+    )
+    algorithms: tuple[CardAlgorithm, ...] = Field(default=DEFAULT_ALGORITHMS, min_length=1)
+    revoked: tuple[str, ...] = Field(default=(), description="Ids of keys that count no more.")
+
+    @model_validator(mode="after")
+    def _need_keys(self) -> Self:
+        if self.policy != "off" and not (self.keys or self.jku_origins):
+            raise ValueError("names no key: give keys, or jku_origins")
+        for origin in self.jku_origins:
+            url = urlsplit(origin)
+            if url.scheme != "https" and url.hostname not in {"localhost", "127.0.0.1", "::1"}:
+                raise ValueError(f"{origin} is not https")
+        return self
+
+
 class AgentTimeout(Section):
     """How long an agent may take."""
 
@@ -196,6 +231,9 @@ class AgentSettings(Section):
     )
     allowed_origins: tuple[WebUrl, ...] = Field(
         default=(), description="Origins beside the card's own that the card may send calls to."
+    )
+    card_signature: CardSignature | None = Field(
+        default=None, description="None: signatures on its card are not looked at."
     )
     timeout: AgentTimeout = Field(default=AgentTimeout())
     limits: LimitSettings = Field(

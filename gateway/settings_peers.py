@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
 
+import orjson
+
+from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.json import JsonObject
 from passerelle.gateway.peers.config import PeerConfig, Tls
 from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
-from passerelle.gateway.settings_agents import AgentAuth, AgentSettings, AgentTls, read_secret
+from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.signatures import CardTrust
+from passerelle.gateway.settings_agents import (
+    AgentAuth,
+    AgentSettings,
+    AgentTls,
+    CardSignature,
+    read_secret,
+)
 
 
 def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerConfig:
@@ -28,6 +42,9 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         auth=auth,
         forward_auth=agent.forward_auth,
         tls=_make_tls(agent.tls) if agent.tls else None,
+        trust=_make_trust(agent.name, agent.card_signature)
+        if agent.card_signature
+        else CardTrust(),
         interfaces=agent.interfaces,
         bounds=agent.limits.bounds(),
         allowed_origins=frozenset(agent.allowed_origins),
@@ -64,3 +81,29 @@ def _make_auth(auth: AgentAuth, environ: Mapping[str, str]) -> Auth:
 def _make_tls(tls: AgentTls) -> Tls:
     paths = (str(path.expanduser()) if path else None for path in (tls.ca, tls.cert, tls.key))
     return Tls(*paths)
+
+
+def _make_trust(agent: str, signature: CardSignature) -> CardTrust:
+    keys = (key for path in signature.keys for key in _read_keys(agent, path.expanduser()))
+    origins = (origin_of(origin) or origin for origin in signature.jku_origins)
+    return CardTrust(
+        signature.policy,
+        tuple(keys),
+        frozenset(origins),
+        signature.algorithms,
+        frozenset(signature.revoked),
+    )
+
+
+def _read_keys(agent: str, path: Path) -> Iterator[str]:
+    where = f"agents.{agent}.card_signature.keys"
+    try:
+        value: object = orjson.loads(path.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as error:
+        raise ConfigInvalid(where, f"{path} cannot be read: {error}") from None
+    document = cast("JsonObject", value) if isinstance(value, dict) else {}
+    keys = objects_at(document, "keys") if "keys" in document else [document]
+    for key in keys:
+        if not text_at(key, "kid") or text_at(key, "kty") not in {"EC", "OKP", "RSA"}:
+            raise ConfigInvalid(where, f"{path} should hold public keys as JWK, each with a kid")
+        yield orjson.dumps({name: value for name, value in key.items() if name != "d"}).decode()

@@ -77,6 +77,7 @@ class Catalogue:
             "description": text_at(card, "description"),
             "version": text_at(card, "version"),
             "status": "stale" if peer.stale else "ready",
+            "signature": peer.signature,
             "skills": card["skills"],
             "interfaces": card["supportedInterfaces"],
         }

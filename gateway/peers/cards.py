@@ -9,11 +9,13 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
+import structlog
 
 from passerelle.core.errors import PeerUnavailable, RemoteError
 from passerelle.gateway.peers import exchange
 from passerelle.gateway.peers.card import KnownCard, read_card, reject_card
 from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.signatures import CardJudge
 from passerelle.gateway.peers.wire import Request
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ class CardCache:
         self._kinds = kinds
         self._client = client
         self._clock = clock
+        self._judge = CardJudge(config.trust, client.read_public, clock)
         self._asking = asyncio.Lock()
         self._attempts = 0
         self._failure: RemoteError | None = None
@@ -118,12 +121,27 @@ class CardCache:
             raw = await exchange.read_body(response, MAX_CARD_BYTES)
         except exchange.TooLong as fault:
             raise reject_card(self._config, "the body", str(fault)) from None
-        known = read_card(self._config, self._kinds, raw)
+        known = await self._verify(read_card(self._config, self._kinds, raw))
         pairs = (("If-None-Match", "ETag"), ("If-Modified-Since", "Last-Modified"))
         self._validators = {
             ask: response.headers[given] for ask, given in pairs if given in response.headers
         }
         return known
+
+    async def _verify(self, known: KnownCard) -> KnownCard:
+        """The card with its standing. One that has to be signed and is not is as good as none: the last one stays."""
+        verdict = await self._judge.judge(known.card.card)
+        if verdict.standing not in {"unchecked", "verified"}:
+            structlog.get_logger().warning(
+                "peer.card_signature",
+                peer=self._config.name,
+                standing=verdict.standing,
+                reason=verdict.reason,
+            )
+            if self._config.trust.policy == "require":
+                reason = f"{verdict.standing}: {verdict.reason}"
+                raise reject_card(self._config, "signatures", reason)
+        return replace(known, card=replace(known.card, signature=verdict.standing))
 
     def _report(self, reason: str) -> PeerUnavailable:
         config = self._config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from yarl import URL
@@ -12,6 +12,7 @@ from passerelle.gateway.limits.bounds import Bounds
 from passerelle.gateway.peers.credential import Auth, is_writable
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.signatures import CardTrust
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,6 +50,7 @@ class PeerConfig:
     auth: Auth | None = None
     forward_auth: bool = False
     tls: Tls | None = None
+    trust: CardTrust = field(default_factory=CardTrust)
     allowed_origins: frozenset[str] = frozenset()
     interfaces: tuple[Choice, ...] = PREFERENCE
     bounds: Bounds = UNLIMITED

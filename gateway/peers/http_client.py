@@ -8,16 +8,17 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ConfigInvalid
+import aiohttp
+
+from passerelle.core.errors import ConfigInvalid, PeerUnavailable
 from passerelle.gateway.peers import exchange
 from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, read_traceparent
 from passerelle.gateway.peers.credential import HEADER_VALUE
+from passerelle.gateway.peers.origin import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from contextlib import AbstractAsyncContextManager
-
-    import aiohttp
 
     from passerelle.gateway.peers.config import PeerConfig, Tls
     from passerelle.gateway.peers.credential import Credential, Shown
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.whole_answer import Whole
     from passerelle.gateway.peers.wire import Request
 
+PUBLIC_BYTES: Final = 262_144
 _EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
     "1.0": "A2A-Extensions",
     "0.3": "X-A2A-Extensions",
@@ -91,6 +93,27 @@ class HttpClient:
         if whole.status == HTTPStatus.UNAUTHORIZED and self._credential.renew(shown):
             return await ask(await self._credential.show())
         return whole
+
+    async def read_public(self, url: str) -> bytes:
+        """A document that everybody may read, asked for without any credential; at most ``PUBLIC_BYTES``.
+
+        Raises:
+            PeerUnavailable: it cannot be had.
+        """
+        origin = origin_of(url) or url
+        timeout = exchange.limit_time(self._config, self._config.query_timeout_s)
+        try:
+            async with self._sessions.open(origin).get(
+                url, timeout=timeout, allow_redirects=False, ssl=self._tls or True
+            ) as response:
+                if response.status != HTTPStatus.OK:
+                    raise PeerUnavailable(f"{url}: HTTP {response.status}", url=url)
+                return await exchange.read_body(response, PUBLIC_BYTES)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            reason = exchange.explain_failure(error).reason
+            raise PeerUnavailable(f"{url}: {reason}", url=url) from error
+        except exchange.TooLong as fault:
+            raise PeerUnavailable(f"{url}: {fault}", url=url) from None
 
     def _send(
         self,
