@@ -54,6 +54,27 @@ def lift_card(card: JsonObject) -> JsonObject:
     return rest
 
 
+def spell_card(card: JsonObject) -> JsonObject:
+    """A 0.3 card in the words of its protobuf, whose security is spelled as in 1.0."""
+    lifted = lift_card(card)
+    spelled: JsonObject = {
+        **card,
+        "skills": as_list(
+            [
+                {name: value for name, value in skill.items() if name != "security"}
+                for skill in objects_at(card, "skills")
+            ]
+        ),
+    }
+    for name, source in (
+        ("securitySchemes", "securitySchemes"),
+        ("security", "securityRequirements"),
+    ):
+        if source in lifted:
+            spelled[name] = lifted[source]
+    return spelled
+
+
 def lower_card(card: JsonObject) -> JsonObject | None:
     """A 1.0 card of ours for readers of 0.3, or None where no interface of 0.3 stands on it."""
     addresses = list_addresses(card)

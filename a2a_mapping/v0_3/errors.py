@@ -36,8 +36,12 @@ TYPES: Final[Mapping[int, str]] = {
 """By JSON-RPC code."""
 
 
+def name_type(error: PasserelleError) -> str:
+    """The name that clients of 0.3 know the error by."""
+    return TYPES[ROWS[classify(error)].jsonrpc]
+
+
 def render_legacy_status(error: PasserelleError) -> ErrorAnswer:
     """An error of HTTP+JSON below ``/v1``."""
     answer = render_status(error)
-    name = TYPES[ROWS[classify(error)].jsonrpc]
-    return replace(answer, body={"type": name, "message": error.message, **answer.body})
+    return replace(answer, body={"type": name_type(error), "message": error.message, **answer.body})

@@ -92,6 +92,18 @@ def read_asked_http(
     raise UnknownMethod(name)
 
 
+def read_asked_grpc(version: Version, method: Method, params: JsonObject) -> Asked:
+    """The operation of a gRPC method; the name of its service said the version."""
+    if version == CURRENT:
+        return Asked(method, params)
+    configuration = params.get("configuration")
+    if isinstance(configuration, dict) and configuration:
+        # Protobuf has no absent flag: one that is not there is false, and the caller does not wait. An empty
+        # configuration says nothing: the SDK for Python writes it where its caller gave none.
+        params = {**params, "configuration": {"blocking": False, **configuration}}
+    return _read_legacy(method, params, Form.PROTO)
+
+
 def _read_legacy(method: Method, params: JsonObject, form: Form) -> Asked:
     call = read_call(method, params, form)
     return Asked(call.method, call.params, call)

@@ -58,13 +58,14 @@ class Followed:
     @property
     def frames(self) -> AsyncGenerator[StreamFrame, None]:
         """The same, one by one."""
-        return _unpack(self.batches)
+        return unpack(self.batches)
 
 
 Followers: TypeAlias = AbstractAsyncContextManager[Followed]
 
 
-async def _unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:
+async def unpack(batches: Frames) -> AsyncGenerator[StreamFrame, None]:
+    """The same frames, one by one."""
     async with aclosing(batches):
         async for batch in batches:
             for frame in batch:

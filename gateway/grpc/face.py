@@ -17,6 +17,7 @@ import structlog
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.a2a_mapping.v0_3.cards import spell_card
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import (
     Draining,
@@ -25,11 +26,13 @@ from passerelle.core.errors import (
     PasserelleError,
     VersionNotSupported,
 )
+from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.calls import KEY_HEADER, NO_OPERATION
 from passerelle.gateway.a2a.extensions import read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.control.stream_frame import unpack
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
@@ -126,45 +129,52 @@ class GrpcFace:
             self.parts.metrics.runtime_errors.labels("grpc").inc()
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
             shown = PasserelleError("the gateway failed to answer; its log says why")
-        return render_refusal(shown)
+        return render_refusal(shown, service.version)
 
     async def _serve(
         self, visit: _Visit, service: Service, row: Row, request: Message, context: Context
     ) -> Message | None:
         head = read_head(context)
         principal = await self._identify(head)
-        params = row.read(to_json(request))
+        params = to_json(request)
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method.value
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
-        call = self._compose(visit.agent, service, head, principal, params)
-        match row.method:
+        asked = read_asked_grpc(service.version, row.method, params)
+        call = self._compose(visit.agent, asked, head, principal)
+        match asked.method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
-                await self._stream(visit, row, row.method, call, context)
+                await self._stream(visit, row, asked, asked.method, call, context)
                 return None
             case _:
-                result = await self.operations.answer(row.method, call, _stay)
-                await _greet(context, write_active(call.extensions))
-                return to_message(row.write(result), row.response)
+                result = await self.operations.answer(asked.method, call, _stay)
+                await _greet(context, _echo(asked, call))
+                return to_message(_write(asked, result), row.response)
 
     async def _stream(
-        self, visit: _Visit, row: Row, method: Streaming, call: Call, context: Context
+        self,
+        visit: _Visit,
+        row: Row,
+        asked: Asked,
+        method: Streaming,
+        call: Call,
+        context: Context,
     ) -> None:
         """Writes every frame; a caller that reads slowly holds up its own writer and nobody else."""
         operations = self.operations
-        form = choose_form(None, marked=RESUME in call.extensions)
+        form = choose_form(asked.form, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
             resumed = write_resumed(resumed=followed.resumed)
             try:
                 async with operations.waits.hold(_stay):
-                    async for frame in followed.frames:
+                    async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
-                            await _greet(context, write_active(call.extensions) | resumed)
+                            await _greet(context, _echo(asked, call) | resumed)
                             started = True
-                        message = row.write(orjson.loads(form.render(frame)))
-                        await context.write(to_message(message, row.response))
+                        value = orjson.loads(form.render(frame))
+                        await context.write(to_message(value, row.response))
             except Draining:
                 if not started:
                     raise
@@ -189,18 +199,16 @@ class GrpcFace:
             raise NotFound("agent", agent)
         return agent
 
-    def _compose(
-        self, agent: str, service: Service, head: Head, principal: Principal, params: JsonObject
-    ) -> Call:
-        asked = read_metadata(head.headers)
-        carry_on(asked, head.headers.get("authorization"))
-        active = self.operations.extensions.activate(asked)
+    def _compose(self, agent: str, asked: Asked, head: Head, principal: Principal) -> Call:
+        named = read_metadata(head.headers, legacy=asked.legacy is not None)
+        carry_on(named, head.headers.get("authorization"))
+        active = self.operations.extensions.activate(named)
         return Call(
             principal,
             agent,
-            params,
-            version=service.version,
-            asked=asked,
+            asked.params,
+            version=asked.version,
+            asked=named,
             extensions=active,
             idem=_read_key(head),
             traceparent=head.headers.get("traceparent"),
@@ -213,6 +221,19 @@ def _judge_version(head: Head, service: Service) -> None:
     version = judge_version(head.headers.get(HEADER.lower()), None)
     if version != service.version:
         raise VersionNotSupported(version, (service.version,))
+
+
+def _echo(asked: Asked, call: Call) -> dict[str, str]:
+    return write_active(call.extensions, legacy=asked.legacy is not None)
+
+
+def _write(asked: Asked, result: JsonObject) -> JsonObject:
+    """A result in the form of its protobuf; only a card of 0.3 has other words there than in JSON."""
+    written = asked.write_result(result)
+    value = written if isinstance(written, dict) else {}
+    if asked.legacy is not None and asked.method is Method.GET_EXTENDED_CARD:
+        return spell_card(value)
+    return value
 
 
 def _read_key(head: Head) -> str | None:

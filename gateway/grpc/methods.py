@@ -1,14 +1,15 @@
-"""The services that are served, as tables: which operation a method is, and how its messages look as JSON.
+"""The services that are served, as tables: which operation a method is, and what its messages are.
 
 The name of a service says the version of the protocol, so both stand on one port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
+from a2a.compat.v0_3 import a2a_v0_3_pb2 as v0
 from a2a.types import a2a_pb2 as v1
 from google.protobuf.empty_pb2 import Empty
 
@@ -18,25 +19,15 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from passerelle.a2a_mapping.version import Version
-    from passerelle.core.json import JsonObject
-
-Form: TypeAlias = Callable[["JsonObject"], "JsonObject"]
-
-
-def keep(value: JsonObject) -> JsonObject:
-    """For a message whose JSON form is the one that everything else works with."""
-    return value
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method. ``read`` and ``write`` lead from and to the JSON of A2A 1.0."""
+    """One method, and the messages that it takes and gives."""
 
     method: Method
     request: type[Message]
     response: type[Message]
-    read: Form = keep
-    write: Form = keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +64,36 @@ V1: Final = Service(
         )
     },
 )
+_LEGACY_PUSH: Final = v0.TaskPushNotificationConfig
+V0_3: Final = Service(
+    "a2a.v1.A2AService",
+    "0.3",
+    {
+        "SendMessage": Row(Method.SEND_MESSAGE, v0.SendMessageRequest, v0.SendMessageResponse),
+        "SendStreamingMessage": Row(
+            Method.SEND_STREAMING_MESSAGE, v0.SendMessageRequest, v0.StreamResponse
+        ),
+        "GetTask": Row(Method.GET_TASK, v0.GetTaskRequest, v0.Task),
+        "CancelTask": Row(Method.CANCEL_TASK, v0.CancelTaskRequest, v0.Task),
+        "TaskSubscription": Row(
+            Method.SUBSCRIBE_TO_TASK, v0.TaskSubscriptionRequest, v0.StreamResponse
+        ),
+        "CreateTaskPushNotificationConfig": Row(
+            Method.CREATE_PUSH_CONFIG, v0.CreateTaskPushNotificationConfigRequest, _LEGACY_PUSH
+        ),
+        "GetTaskPushNotificationConfig": Row(
+            Method.GET_PUSH_CONFIG, v0.GetTaskPushNotificationConfigRequest, _LEGACY_PUSH
+        ),
+        "ListTaskPushNotificationConfig": Row(
+            Method.LIST_PUSH_CONFIGS,
+            v0.ListTaskPushNotificationConfigRequest,
+            v0.ListTaskPushNotificationConfigResponse,
+        ),
+        "DeleteTaskPushNotificationConfig": Row(
+            Method.DELETE_PUSH_CONFIG, v0.DeleteTaskPushNotificationConfigRequest, Empty
+        ),
+        "GetAgentCard": Row(Method.GET_EXTENDED_CARD, v0.GetAgentCardRequest, v0.AgentCard),
+    },
+)
+"""There is no tenant in it, so its calls go to the default agent."""
+SERVICES: Final = (V1, V0_3)

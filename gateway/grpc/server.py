@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.grpc.methods import V1
+from passerelle.gateway.grpc.methods import SERVICES
 
 if TYPE_CHECKING:
     from passerelle.gateway.grpc.face import GrpcFace
@@ -47,7 +47,7 @@ async def start_grpc(face: GrpcFace, host: str, port: int) -> GrpcServer:
         ConfigInvalid: the port is taken or not allowed.
     """
     server = grpc.aio.server(options=_OPTIONS)
-    server.add_generic_rpc_handlers((face.make_handler(V1),))
+    server.add_generic_rpc_handlers(tuple(map(face.make_handler, SERVICES)))
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         real = server.add_insecure_port(where)

@@ -13,9 +13,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from passerelle.a2a_mapping.envelopes import list_details
 from passerelle.a2a_mapping.errors import ROWS, classify
+from passerelle.a2a_mapping.v0_3.errors import name_type
+from passerelle.a2a_mapping.version import CURRENT
 from passerelle.core.errors import RemoteError
 
 if TYPE_CHECKING:
+    from passerelle.a2a_mapping.version import Version
     from passerelle.core.errors import PasserelleError
     from passerelle.core.json import Json, JsonObject
 
@@ -37,8 +40,8 @@ class Refusal:
     trailing: tuple[tuple[str, str | bytes], ...]
 
 
-def render_refusal(error: PasserelleError) -> Refusal:
-    """How a call that failed with ``error`` ends."""
+def render_refusal(error: PasserelleError, version: Version = CURRENT) -> Refusal:
+    """How a call that failed with ``error`` ends; clients of 0.3 read the class of an error from its text."""
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
     trailing: list[tuple[str, str | bytes]] = []
@@ -47,7 +50,8 @@ def render_refusal(error: PasserelleError) -> Refusal:
         details.append({"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s}s"})
     status = {"code": code.value[0], "message": error.message, "details": details}
     trailing.append((DETAILS_KEY, ParseDict(status, _STATUS()).SerializeToString()))
-    return Refusal(code, error.message, tuple(trailing))
+    text = error.message if version == CURRENT else f"{name_type(error)}: {error.message}"
+    return Refusal(code, text, tuple(trailing))
 
 
 def parse_status(packed: bytes) -> JsonObject:

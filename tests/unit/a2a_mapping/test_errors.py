@@ -29,6 +29,7 @@ from passerelle.a2a_mapping.peer_errors import (
     NativeError,
     make_refusal,
 )
+from passerelle.a2a_mapping.v0_3.errors import TYPES
 from passerelle.core import errors
 from passerelle.core.json import JsonObject
 
@@ -219,3 +220,7 @@ def test_a_text_with_an_id_that_is_not_ours_is_replaced_whole(text: str) -> None
 def test_what_the_caller_sent_may_come_back() -> None:
     native = NativeError(-32602, "message tck-000123 is bad")
     assert make_refusal(native, _IDS, own={"tck-000123"}).message == "message tck-000123 is bad"
+
+
+def test_every_kind_has_a_name_for_clients_of_0_3() -> None:
+    assert {row.jsonrpc for row in ROWS.values()} == set(TYPES)
