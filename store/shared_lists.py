@@ -84,15 +84,14 @@ class SharedLists:
 
     async def place(self, task_id: str, owner: str, time_us: int) -> None:
         """Enters a task in its owner's list, never further back than it is."""
-        await self._write(owner, "ZADD", "GT", time_us, task_id)
+        shard, index = self.space.locate_list(owner)
+        command = pack("ZADD", index, "GT", time_us, task_id)
+        await retry(lambda: self.nodes.write(shard, command))
 
     async def forget(self, owner: str, task_ids: Sequence[str]) -> None:
         """Takes tasks out of the list."""
-        await self._write(owner, "ZREM", *task_ids)
-
-    async def _write(self, owner: str, verb: str, *arguments: str | int) -> None:
         shard, index = self.space.locate_list(owner)
-        command = pack(verb, index, *arguments)
+        command = pack("ZREM", index, *task_ids)
         await retry(lambda: self.nodes.write(shard, command))
 
     async def _count(self, owner: str, since_us: int) -> int:

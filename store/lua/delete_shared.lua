@@ -10,6 +10,6 @@ local control = cjson.decode(ARGV[1])
 if redis.call('HGET', KEYS[1], 'o') ~= control.owner then
   return 0
 end
-redis.call('DEL', KEYS[1], KEYS[2])
+redis.call('UNLINK', KEYS[1], KEYS[2])
 redis.call('SPUBLISH', KEYS[3], '0')
 return 1

@@ -13,7 +13,7 @@ STORE = Path(__file__).resolve().parents[3] / "store"
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HDEL", "HINCRBY"}
-_SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZRANGE"}
+_SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
 _HINTS = {"SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE"}
 _SERVER = {"EVALSHA", "SCRIPT", "TIME", "INFO", "PING", "WAIT", "CLIENT", "CLUSTER", "HELLO"}
@@ -23,7 +23,7 @@ MAINTENANCE = {"inspection": frozenset({"SCAN"})}
 ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
-        *("ack", "hello", "bump_epoch"),
+        *("ack", "hello", "bump_epoch", "delete_shared"),
     }
 )
 """A full server keeps its leases, lets devices in, announces a loss, and can be drained."""
