@@ -33,12 +33,13 @@ from passerelle.gateway.grpc.opening import open_grpc
 from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.limits.limiter import Limiter
 from passerelle.gateway.limits.notices import Notices
+from passerelle.gateway.limits.spending import Spending
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.server import Server, bind, stop_on_signals
-from passerelle.gateway.settings_bounds import list_bounds
+from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
 from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
@@ -148,14 +149,19 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         stack.push_async_callback(peers.close)
         webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
-        service, duties, deliveries = _compose(settings, store, hub, peers, outages, webhooks)
+        notices = Notices(lambda: Home(service.writes), SystemClock())
+        spending = Spending(
+            limiter, SystemClock(), list_quotas(settings), list_prices(settings), notices.tell
+        )
+        service, duties, deliveries = _compose(
+            settings, store, hub, peers, outages, webhooks, spending
+        )
         await duties.start()
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.drain)
-        notices = Notices(Home(service.writes), SystemClock())
         stack.push_async_callback(notices.drain)
-        gate = Gate(limiter, list_bounds(settings), notices.tell)
+        gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
         yield Gateway(service, store, hub, duties, peers, metrics, engine, gate, signer)
 
 
@@ -166,6 +172,7 @@ def _compose(
     peers: PeerRegistry,
     outages: Outages,
     webhooks: Webhooks,
+    spending: Spending,
 ) -> tuple[Service, Duties, Deliveries]:
     ids = SystemIds()
     tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
@@ -205,6 +212,7 @@ def _compose(
             tally=outages.tally,
             news=tell,
             webhooks=webhooks,
+            spending=spending,
             catalogue=Catalogue(
                 peers,
                 lambda agent: tags.get(agent, frozenset()),

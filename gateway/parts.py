@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
+    from passerelle.gateway.limits.spending import Spending
     from passerelle.store.store import Store
 
 
@@ -58,6 +59,7 @@ class Surroundings:
     news: Callable[[Shard, bool], None]
     webhooks: Webhooks = field(default_factory=Webhooks)
     catalogue: Catalogue = field(default_factory=Catalogue)
+    spending: Spending | None = None
 
 
 def make_service(around: Surroundings) -> Service:
@@ -82,6 +84,7 @@ def make_service(around: Surroundings) -> Service:
         may_send=around.may_send,
         find_tags=around.find_tags,
         patience=around.patience,
+        spending=around.spending,
     )
     actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
@@ -110,4 +113,5 @@ def make_service(around: Surroundings) -> Service:
         retry_policy=around.retry_policy,
         drives=around.drives,
         is_draining=lambda: runs.is_draining,
+        spending=around.spending,
     )

@@ -17,7 +17,7 @@ from passerelle.gateway.peers.signatures import (
     SignaturePolicy,
 )
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings_limits import LimitSettings
+from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -238,5 +238,8 @@ class AgentSettings(Section):
     timeout: AgentTimeout = Field(default=AgentTimeout())
     limits: LimitSettings = Field(
         default=LimitSettings(), description="How much is sent to it; questions do not count."
+    )
+    price: PriceSettings | None = Field(
+        default=None, description="What its calls cost; None: nothing is reckoned."
     )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from passerelle.gateway.limits.bounds import Bounds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.gateway.limits.account import Quota
+    from passerelle.gateway.limits.prices import Price
     from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_callers import CallerSettings
+
+
+def list_callers(settings: Settings) -> Iterator[tuple[str, CallerSettings]]:
+    """Clients by name, issuers by name and colon."""
+    return chain(
+        ((client.name, client) for client in settings.clients),
+        ((f"{issuer.name}:", issuer) for issuer in settings.issuers),
+    )
 
 
 def list_bounds(settings: Settings) -> dict[str, Bounds]:
-    """The limits of clients by name, and of issuers by name and colon; whoever has none is not in it."""
-    named = [(client.name, client.limits.bounds()) for client in settings.clients]
-    named += [(f"{issuer.name}:", issuer.limits.bounds()) for issuer in settings.issuers]
-    return {name: bounds for name, bounds in named if bounds != Bounds()}
+    """Rate and concurrency; whoever has no limit is not in it."""
+    named = {name: caller.limits.bounds() for name, caller in list_callers(settings)}
+    return {name: bounds for name, bounds in named.items() if bounds != Bounds()}
+
+
+def list_quotas(settings: Settings) -> dict[str, tuple[Quota, ...]]:
+    """What callers may use up; whoever has no quota is not in it."""
+    return {
+        name: tuple(quota.quota() for quota in caller.quotas)
+        for name, caller in list_callers(settings)
+        if caller.quotas
+    }
+
+
+def list_prices(settings: Settings) -> dict[str, Price]:
+    """What agents cost; an agent without a price is not in it."""
+    return {agent.name: agent.price.price() for agent in settings.agents if agent.price}

@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.core.principal import Scope
 from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.settings_limits import LimitSettings
+from passerelle.gateway.settings_limits import LimitSettings, QuotaSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
 DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
@@ -58,6 +58,9 @@ class CallerSettings(Section):
     scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
     kind: Kind = Field(default="service", description="Agents never decide approvals.")
     limits: LimitSettings = Field(default=LimitSettings())
+    quotas: tuple[QuotaSettings, ...] = Field(
+        default=(), description="What it may use up over periods; each of them binds."
+    )
 
 
 class ClientSettings(CallerSettings):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Self, TypeAlias
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from passerelle.gateway.durations import UNITS_MS
+from passerelle.gateway.limits.account import Quota
 from passerelle.gateway.limits.bounds import Bounds, Rate
+from passerelle.gateway.limits.periods import PeriodName
+from passerelle.gateway.limits.prices import Price
 from passerelle.gateway.settings_section import Section
 
 MICROS: Final = 1_000_000
 _RATE_PATTERN: Final = r"^[1-9]\d{0,8}/(s|m|h|d)$"
 _RATE: Final = re.compile(r"([1-9]\d{0,8})/(s|m|h|d)", re.ASCII)
-
-PeriodName: TypeAlias = Literal["hour", "day", "month"]
 
 
 def parse_rate(value: object) -> Rate:
@@ -39,7 +40,7 @@ RateText: TypeAlias = Annotated[
     WithJsonSchema({"type": "string", "pattern": _RATE_PATTERN}),
 ]
 Money: TypeAlias = Annotated[Decimal, Field(gt=0, le=1_000_000_000, decimal_places=6)]
-Price: TypeAlias = Annotated[Decimal, Field(ge=0, le=1_000_000, decimal_places=6)]
+Amount: TypeAlias = Annotated[Decimal, Field(ge=0, le=1_000_000, decimal_places=6)]
 
 
 class LimitSettings(Section):
@@ -74,19 +75,59 @@ class QuotaSettings(Section):
         default=80, ge=1, le=100, description="How much used is worth a `quota.low`."
     )
 
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.calls is None) == (self.cost is None):
+            raise ValueError("has calls or cost, and not both")
+        return self
+
+    def quota(self) -> Quota:
+        """The quota as it is counted."""
+        if self.cost is None:
+            return Quota(self.calls or 0, self.per, self.warn_percent)
+        return Quota(int(self.cost * MICROS), self.per, self.warn_percent, self.currency)
+
 
 class PriceSettings(Section):
     """What calls of an agent cost, by exactly one of call, time and tokens."""
 
     currency: str = Field(default="EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217.")
-    per_call: Price | None = Field(default=None, description="For each run.")
-    per_second: Price | None = Field(default=None, description="For each second that a run takes.")
-    per_million_input_tokens: Price | None = Field(
+    per_call: Amount | None = Field(default=None, description="For each run.")
+    per_second: Amount | None = Field(default=None, description="For each second that a run takes.")
+    per_million_input_tokens: Amount | None = Field(
         default=None, description="By the usage that the agent reports."
     )
-    per_million_output_tokens: Price | None = Field(default=None, description="The same, written.")
+    per_million_output_tokens: Amount | None = Field(default=None, description="The same, written.")
     expected_seconds: int = Field(
         default=10, ge=1, description="What the estimate takes a run for."
     )
     expected_input_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
     expected_output_tokens: int = Field(default=1_000, ge=0, description="The same in tokens.")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        tokens = self.per_million_input_tokens is not None or (
+            self.per_million_output_tokens is not None
+        )
+        if [self.per_call is not None, self.per_second is not None, tokens].count(True) != 1:
+            raise ValueError("is by call, by second or by tokens: exactly one of them")
+        return self
+
+    def price(self) -> Price:
+        """The price as it is reckoned."""
+        if self.per_call is not None:
+            return Price(self.currency, "per_call", int(self.per_call * MICROS))
+        if self.per_second is not None:
+            return Price(
+                self.currency,
+                "per_second",
+                int(self.per_second * MICROS),
+                expected_ms=self.expected_seconds * 1000,
+            )
+        return Price(
+            self.currency,
+            "per_token",
+            int((self.per_million_input_tokens or 0) * MICROS),
+            int((self.per_million_output_tokens or 0) * MICROS),
+            expected_tokens=(self.expected_input_tokens, self.expected_output_tokens),
+        )

@@ -7,7 +7,7 @@ turn, ``follow`` gives its frames. Edges translate and do nothing else.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.history import cut_history
@@ -46,6 +46,7 @@ from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACEPARENT
 from passerelle.gateway.rpc import require_operation
 from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
+    from passerelle.gateway.limits.spending import Charge, Spending
 
 _CANCEL_GRACE_MS: Final = 10_000
 
@@ -106,6 +108,7 @@ class Service:
     drives: Callable[[Shard], Incarnation]
     """This instance's incarnation in a shard; raises where it holds no lease."""
     is_draining: Callable[[], bool]
+    spending: Spending | None = None
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
         """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
@@ -241,14 +244,44 @@ class Service:
         if command.task is not None:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)
-            return await self.follow_ups.take(principal, command, idem)
-        opened = await self.turns.open(
-            principal, command, idem, await self._plan(principal, command, peer)
-        )
-        if not opened.repeated:
+            return await self._follow_up(principal, command, idem)
+        plan = await self._plan(principal, command, peer)
+        charge = await self._charge(principal, command)
+        try:
+            opened = await self.turns.open(
+                principal,
+                command,
+                idem,
+                replace(plan, facts=charge.facts) if charge.facts else plan,
+            )
+        except BaseException:
+            charge.refund()
+            raise
+        if opened.repeated:
+            charge.refund()
+        else:
             params: JsonObject = {**(command.params or {}), "message": command.message}
             self.dispatch.begin(opened, peer, command.message, params)
         return _accept(opened)
+
+    async def _follow_up(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
+        charge = await self._charge(principal, command)
+        try:
+            accepted = await self.follow_ups.take(principal, command, idem)
+        except BaseException:
+            charge.refund()
+            raise
+        if accepted.repeated:
+            charge.refund()
+        return accepted
+
+    async def _charge(self, principal: Principal, command: SubmitTurn) -> Charge:
+        """Before anything is stored: a caller whose quota is used up opens no turn."""
+        if self.spending is None:
+            return FREE
+        return await self.spending.charge(principal, command.agent, opens=command.task is None)
 
     async def _plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
         """What must be known before the first append; a peer that never had a card is refused here."""

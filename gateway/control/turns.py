@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import PermissionEvaluated
+    from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports import Blobs
     from passerelle.core.principal import Principal
@@ -77,6 +78,8 @@ class Delegation:
     policy: RetryPolicy
     evaluated: PermissionEvaluated
     drives: Callable[[Shard], Incarnation]
+    facts: tuple[LimitPayload, ...] = ()
+    """What is to be said on the turn beside it: its price, a quota that is low."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +308,8 @@ class Opening:
         if isinstance(thread, ThreadRecord):
             decision.add(threads.decide(thread, submit(self.command, scope, spill)))
         decision.add([Fact(scope, self.plan.evaluated)])
+        if self.plan.facts:
+            decision.add(Fact(scope, payload) for payload in self.plan.facts)
         self._start(decision, task_id, run_id)
 
     def _created(self, task_id: str) -> TaskCreated:

@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Held
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.runs import Runs
+    from passerelle.gateway.limits.spending import Spending
 
 
 T = TypeVar("T")
@@ -58,6 +60,7 @@ class Dispatch:
     may_send: Callable[[Shard], bool]
     find_tags: Callable[[str], frozenset[str]]
     patience: Patience = field(default_factory=Patience)
+    spending: Spending | None = None
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
 
@@ -87,6 +90,7 @@ class Dispatch:
             context_id=context_id,
             mint=lambda prefix: self.writes.ids.mint(prefix, shard),
             peer_tags=self.find_tags(peer),
+            price=self.spending.find_price(peer) if self.spending else None,
         )
 
     def _make(
@@ -120,7 +124,12 @@ class Dispatch:
             asks=ask,
             list_row=self._list_row,
             store_pause_s=self.patience.store_s,
+            on_cost=self._settle,
         )
+
+    def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
+        if self.spending is not None:
+            self.spending.settle(record.requested_by, record.owner, cost)
 
     async def _list_row(self, row: IndexRow) -> None:
         try:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports import Blobs
     from passerelle.gateway.control.writes import Writes
@@ -98,6 +99,8 @@ class Run:
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
     list_row: Callable[[IndexRow], Coroutine[None, None, None]]
     """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
+    on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
+    """Told once it is stored what a run cost."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     moved: bool = False
     store_pause_s: float = 0.5
@@ -173,6 +176,8 @@ class Run:
             outcome = await self._commit(step, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
+                if step.cost is not None:
+                    self.on_cost(self.record, step.cost)
                 if step.decision.events and outcome.first == 0:
                     # A repeat hid what came after the first try.
                     await self._refold()

@@ -11,18 +11,22 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
+from passerelle.a2a_mapping.usage import read_usage
 from passerelle.core import approval
 from passerelle.core import task as tasks
 from passerelle.core import thread as threads
 from passerelle.core.approval_commands import CancelAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
+from passerelle.core.payloads.limit import CostRecorded
+from passerelle.core.task_commands import EndRun, FailRun
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
-from passerelle.core.times import format_ms
+from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.delegation.spill import Spill, show
 
 if TYPE_CHECKING:
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
 
     from passerelle.core.approval_commands import CancelCause
     from passerelle.core.decision import Decision
-    from passerelle.core.events import Fact
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.task_commands import TaskCommand
+    from passerelle.core.task_record import Attempt
     from passerelle.core.thread import ThreadCommand
+    from passerelle.gateway.limits.prices import Price
 
+_TURNED_AWAY: Final = frozenset({"429", "503"})
 FACADE: Final = "facade"
 """The consumer whose delivery completion waits for: the record that callers read."""
 
@@ -58,6 +64,8 @@ class Sight:
     accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""
+    price: Price | None = None
+    """What runs at the peer cost."""
     settled: frozenset[str] = frozenset()
     """Artifacts at the peer that are whole and recorded."""
 
@@ -85,6 +93,8 @@ class Step:
     frames: int = 0
     """How many frames callers are shown so far."""
     due: list[DueChange] = field(default_factory=list["DueChange"])
+    cost: CostRecorded | None = None
+    """What the run cost that ends with this step."""
 
     @property
     def record(self) -> TaskRecord:
@@ -101,8 +111,22 @@ class Step:
         return expose(TaskId(self.record.task_id), self.record.exposure)
 
     def tell(self, command: TaskCommand) -> list[Fact]:
-        """The facts of a command, not added yet."""
-        return tasks.decide(self.record, command)
+        """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7)."""
+        facts = tasks.decide(self.record, command)
+        if facts and isinstance(command, EndRun | FailRun):
+            facts += self._bill(command)
+        return facts
+
+    def _bill(self, command: EndRun | FailRun) -> list[Fact]:
+        record, peer = self.record, self.sight.peer
+        failure = command.error if isinstance(command, FailRun) else None
+        price, run = self.sight.price, record.run
+        if price is None or run is None or _never_began(failure, run):
+            return []
+        lasted_ms = max(0, self.decision.now_ms - parse_ms(run.started_at))
+        usage = read_usage(self.sight.content or self.sight.answer or {})
+        self.cost = price.record(peer, lasted_ms, usage)
+        return [Fact(tasks.scope_of(record, self.step_id or None), self.cost)]
 
     def add(self, facts: list[Fact]) -> None:
         """Adds facts that nobody but the record sees."""
@@ -166,3 +190,12 @@ class Step:
 def find_action(action_id: str) -> EntityRef:
     """The entity of an action."""
     return EntityRef(EntityKind.ACTION, action_id)
+
+
+def _never_began(failure: Failure | None, run: Attempt) -> bool:
+    """Whether nothing says that the peer ever took the work: that costs nothing."""
+    return (
+        failure is not None
+        and run.remote_task_id is None
+        and (failure.category is ErrorCategory.TRANSPORT or failure.native in _TURNED_AWAY)
+    )

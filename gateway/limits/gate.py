@@ -78,7 +78,7 @@ class Gate:
             limit.rebind(self._bounds.get(name.partition("\0")[0], Bounds()))
 
     def _find(self, principal: Principal) -> Limit | None:
-        name = find_name(principal)
+        name = find_name(principal.id)
         bounds = self._bounds.get(name)
         if bounds is None:
             return None
@@ -97,9 +97,9 @@ class Gate:
                 del self._open[idle]
 
 
-def find_name(principal: Principal) -> str:
+def find_name(principal_id: str) -> str:
     """Under which name the configuration knows a principal: a client, or an issuer with its colon."""
-    name, colon, _ = principal.id.partition(":")
+    name, colon, _ = principal_id.partition(":")
     return name + colon
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, Self
 
+from passerelle.gateway.limits.account import Account
 from passerelle.gateway.limits.limit import Limit
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
     from passerelle.core.ports import Clock, Limits
+    from passerelle.gateway.limits.account import Quota
     from passerelle.gateway.limits.bounds import Bounds
 
 ROUND_S: Final = 2.0
@@ -28,13 +30,17 @@ class Limiter:
         self._instance = instance
         self._clock = clock
         self._round_s = round_s
-        self._active: dict[Limit, None] = {}
+        self._active: dict[Limit | Account, None] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._rounds: asyncio.Task[None] | None = None
 
     def open(self, name: str, bounds: Bounds) -> Limit:
         """The limit of a name, such as ``agent:echo``. Each name is opened once; it needs no closing."""
         return Limit(self._port, name, self._instance, bounds, self._clock, self._launch)
+
+    def open_account(self, name: str, quotas: Sequence[Quota]) -> Account:
+        """What a caller may use up; ``name`` is no name of a limit."""
+        return Account(self._port, name, quotas, self._clock, self._launch)
 
     async def __aenter__(self) -> Self:
         self._rounds = asyncio.create_task(self._run(), name="limits")
@@ -54,7 +60,9 @@ class Limiter:
         # What cannot be given back is free again by itself.
         await asyncio.gather(*(one.give_back() for one in self._active), return_exceptions=True)
 
-    def _launch(self, limit: Limit, call: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _launch(
+        self, limit: Limit | Account, call: Coroutine[None, None, None]
+    ) -> asyncio.Task[None]:
         self._active[limit] = None
         flight = asyncio.create_task(call)
         self._flights.add(flight)

@@ -13,8 +13,12 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.limit import Limited, RateLimitHit
+from passerelle.gateway.peers.carried import read_traceparent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.ports import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.home import Home
@@ -26,24 +30,34 @@ _KEPT: Final = 4_096
 
 
 class Notices:
-    """Writes ``rate_limit.hit`` into the home session of a caller (EXT-7)."""
+    """Writes facts about limits into the home session of a caller (EXT-7)."""
 
-    def __init__(self, home: Home, clock: Clock) -> None:
-        self._home = home
+    def __init__(self, find_home: Callable[[], Home], clock: Clock) -> None:
+        self._find_home = find_home
         self._clock = clock
         self._told: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
-    def tell(self, principal: Principal, refused: Refused) -> None:
-        """Notes a refusal."""
-        name, now_ms = (principal.key, refused.kind), self._clock.now_ms()
+    def tell_refused(self, principal: Principal, refused: Refused) -> None:
+        """Notes that a caller met its rate or its concurrency."""
+        fact = RateLimitHit(
+            limited=Limited("caller", principal.id),
+            source="gateway",
+            retry_after_ms=refused.retry_after_ms,
+            native=refused.kind,
+        )
+        self.tell(principal, refused.kind, fact)
+
+    def tell(self, principal: Principal, limit: str, fact: LimitPayload) -> None:
+        """Notes a fact about one of the limits of a caller."""
+        name, now_ms = (principal.key, limit), self._clock.now_ms()
         if now_ms - self._told.get(name, -PAUSE_MS) < PAUSE_MS:
             return
         self._told[name] = now_ms
         self._told.move_to_end(name)
         if len(self._told) > _KEPT:
             self._told.popitem(last=False)
-        writing = asyncio.create_task(self._write(principal, refused))
+        writing = asyncio.create_task(self._write(principal, fact, read_trace_id()))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
 
@@ -52,14 +66,14 @@ class Notices:
         if self._writing:
             await asyncio.wait(self._writing)
 
-    async def _write(self, principal: Principal, refused: Refused) -> None:
-        fact = RateLimitHit(
-            limited=Limited("caller", principal.id),
-            source="gateway",
-            retry_after_ms=refused.retry_after_ms,
-            native=refused.kind,
-        )
+    async def _write(self, principal: Principal, fact: LimitPayload, trace_id: str | None) -> None:
         try:
-            await self._home.record(principal, fact)
+            await self._find_home().record(principal, fact, trace_id)
         except PasserelleError as error:
             structlog.get_logger().warning("limit.untold", caller=principal.id, why=error.message)
+
+
+def read_trace_id() -> str | None:
+    """The trace of the request that is served now, where its caller named one (ENV-8)."""
+    traceparent = read_traceparent()
+    return traceparent.split("-")[1] if traceparent else None

@@ -108,6 +108,11 @@ class Rig:
         http = httpx.AsyncClient(base_url=listener.url, headers={"A2A-Version": "1.0"}, timeout=20)
         return Instance(gateway, access, await self.stack.enter_async_context(http))
 
+    def list_sessions(self) -> list[str]:
+        """Every session that is stored."""
+        names = cast("list[bytes]", ask(self.url, "KEYS", "*:e:se_*"))
+        return [name.decode().rpartition(":")[2] for name in names]
+
     def counted(self) -> int:
         """Messages that the peer got."""
         return self.peer.count("SendMessage") + self.peer.count("SendStreamingMessage")

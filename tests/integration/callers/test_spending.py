@@ -1,0 +1,186 @@
+"""Quotas, budgets and prices: refused before an agent is called; each amount is a fact of the turn it belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.ids import parse_facade
+from passerelle.core.principal import Principal
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.home import name_home
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from tests.integration.callers.rig import Instance, Rig
+    from tests.support.scripted_tasks import Turn
+
+pytestmark = pytest.mark.anyio
+PRICED = {"price": {"currency": "EUR", "per_call": "0.10"}}
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+LIMIT_FACTS = ("cost.", "quota.", "rate_limit.")
+
+
+async def told_on(one: Instance, facade: str) -> list[dict[str, Any]]:
+    """The facts about limits in the session of a task."""
+    return [
+        event
+        for event in await one.read_session(await find_session(one, facade))
+        if event["type"].startswith(LIMIT_FACTS)
+    ]
+
+
+async def find_session(one: Instance, facade: str) -> str:
+    parsed = parse_facade(facade)
+    assert parsed is not None
+    ref = EntityRef(EntityKind.TASK, parsed[0])
+    record = (await one.gateway.service.writes.load([ref]))[ref].record
+    assert isinstance(record, TaskRecord)
+    return record.session_id
+
+
+def task_of(response: httpx.Response) -> str:
+    return str(response.json()["result"]["task"]["id"])
+
+
+@pytest.mark.requirement("EXT-7", "PRS-11")
+async def test_caller_with_a_budget_of_two_calls_makes_three(rig: Rig) -> None:
+    quota = {"cost": "0.20", "per": "day"}
+    one = await rig.start(clients=[{"name": "thrifty", "quotas": [quota]}], agent=PRICED)
+    first, second = [await one.send("thrifty-key") for _ in range(2)]
+    third = await one.send("thrifty-key")
+    assert [first.status_code, second.status_code, third.status_code] == [200, 200, 429]
+    assert rig.counted() == 2
+
+    facts = await told_on(one, task_of(first)) + await told_on(one, task_of(second))
+    assert [fact["type"] for fact in facts] == [
+        "cost.estimated",
+        "cost.recorded",
+        "cost.estimated",
+        "quota.low",
+        "cost.recorded",
+    ]
+    for fact in facts:
+        assert {"sessionId", "threadId", "turnId", "taskId"} <= fact.keys(), fact["type"]
+    estimated, recorded, *_ = facts
+    assert estimated["payload"] == {
+        "peer": "echo",
+        "amountMicros": 100_000,
+        "currency": "EUR",
+        "basis": "per_call",
+    }
+    assert (recorded["payload"]["amountMicros"], recorded["payload"]["source"]) == (
+        100_000,
+        "per_call",
+    )
+    assert "runId" in recorded
+    low = facts[3]["payload"]
+    assert (low["kind"], low["unit"], low["limit"], low["used"]) == (
+        "budget",
+        "micros",
+        200_000,
+        200_000,
+    )
+
+    async def blocked() -> bool:
+        return len(await one.read_home("thrifty")) == 2
+
+    assert await wait_until(blocked, 5, "the refusal is a fact")
+    fact = (await one.read_home("thrifty"))[1]
+    assert fact["type"] == "quota.blocked"
+    said = fact["payload"]
+    assert (said["kind"], said["limit"], said["used"], said["asked"]) == (
+        "budget",
+        200_000,
+        200_000,
+        100_000,
+    )
+    assert said["resetsAt"].endswith("T00:00:00.000Z")
+
+
+@pytest.mark.requirement("EXT-7")
+async def test_quota_of_calls_is_one_for_all_instances_and_survives_them(rig: Rig) -> None:
+    client = {"name": "few", "quotas": [{"calls": 3, "per": "month"}]}
+    first = await rig.start(clients=[client])
+    assert (await first.send("few-key")).status_code == 200
+    second = await rig.start(clients=[client])
+    statuses = [(await second.send("few-key")).status_code for _ in range(4)]
+    assert statuses == [200, 200, 429, 429]
+    refused = await first.send("few-key")
+    assert refused.json()["error"]["data"][0]["metadata"]["limit"] == "quota"
+    assert int(refused.headers["retry-after"]) > 60
+
+
+@pytest.mark.requirement("PRS-11")
+async def test_refusal_carries_the_trace_of_the_request_that_met_it(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "none", "quotas": [{"calls": 0}]}])
+    key = {"Authorization": "Bearer none-key", "traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("x")}
+    assert (await one.http.post("/agents/echo", json=body, headers=key)).status_code == 429
+
+    async def told() -> bool:
+        return len(await one.read_home("none")) == 2
+
+    assert await wait_until(told, 5, "the refusal is a fact")
+    assert (await one.read_home("none"))[1]["traceId"] == TRACE
+
+
+async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> None:
+    price = {"currency": "EUR", "per_million_input_tokens": 1, "per_million_output_tokens": 2}
+    client = {"name": "reader", "quotas": [{"cost": 1, "currency": "EUR"}]}
+    one = await rig.start(clients=[client], agent={"price": price})
+
+    async def report(turn: Turn) -> None:
+        task = await turn.open()
+        usage: JsonObject = {"input_tokens": 300_000, "output_tokens": 350_000}
+        task.record["metadata"] = {"usage": usage}
+        await turn.status("COMPLETED")
+
+    rig.peer.next(report)
+    facts = await told_on(one, task_of(await one.send("reader-key")))
+    assert [fact["type"] for fact in facts][:2] == ["cost.estimated", "cost.recorded"]
+    assert facts[0]["payload"]["amountMicros"] == 3_000
+    assert facts[1]["payload"] == {
+        "peer": "echo",
+        "amountMicros": 1_000_000,
+        "currency": "EUR",
+        "source": "peer_usage",
+        "durationMs": facts[1]["payload"]["durationMs"],
+        "inputTokens": 300_000,
+        "outputTokens": 350_000,
+    }
+    assert (await one.send("reader-key")).status_code == 429
+    assert rig.counted() == 1
+
+
+@pytest.mark.requirement("EXT-7")
+async def test_agent_that_says_429_is_a_fact_and_costs_nothing(rig: Rig) -> None:
+    client = {"name": "once", "quotas": [{"cost": "0.15"}]}
+    one = await rig.start(clients=[client], agent=PRICED)
+    rig.peer.answer_next(HttpAnswer(status=429, headers={"retry-after": "7"}))
+    assert (await one.send("once-key")).status_code == 503
+    (session,) = [name for name in rig.list_sessions() if name != name_home(Principal("once"))]
+    hits = [
+        event for event in await one.read_session(session) if event["type"].startswith(LIMIT_FACTS)
+    ]
+    assert [hit["type"] for hit in hits] == ["cost.estimated", "rate_limit.hit"]
+    assert hits[1]["payload"]["limited"] == {"kind": "peer", "name": "echo"}
+    assert hits[1]["payload"]["source"] == "peer"
+    assert "runId" in hits[1]
+
+
+async def test_repeat_under_the_same_key_is_charged_once(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "few", "quotas": [{"calls": 2}]}])
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": one.message("x")}
+    key = {"Authorization": "Bearer few-key", "Idempotency-Key": "k-1"}
+    for _ in range(4):
+        answer = await one.http.post("/agents/echo", json=body, headers=key)
+        assert answer.status_code == 200
+    assert rig.counted() == 1
+    assert (await one.send("few-key")).status_code == 200
+    assert (await one.send("few-key")).status_code == 429
