@@ -166,12 +166,16 @@ class GrpcFace:
         form = choose_form(asked.form, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
-            resumed = write_resumed(resumed=followed.resumed)
+            head = _echo(asked, call) | write_resumed(resumed=followed.resumed)
+            if followed.resumed:
+                # A reader that has missed nothing hears so at once, and not with the next event (resume.md R6).
+                await _greet(context, head)
+                started = True
             try:
                 async with operations.waits.hold(_stay):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
-                            await _greet(context, _echo(asked, call) | resumed)
+                            await _greet(context, head)
                             started = True
                         value = orjson.loads(form.render(frame))
                         await context.write(to_message(value, row.response))

@@ -213,6 +213,18 @@ async def test_reader_comes_back_with_a_cursor_in_its_metadata(wire: Wire) -> No
     assert rest == whole[2:]
 
 
+async def test_reader_that_missed_nothing_is_told_so_before_anything_happens(wire: Wire) -> None:
+    asked = await wire.call("SendMessage", wire.ask("ask which?"), a2a_extensions=RESUME)
+    task = asked["task"]
+    cursor = task["metadata"][RESUME]["cursor"]
+    request = a2a.SubscribeToTaskRequest(tenant="echo", id=task["id"])
+    call = wire.stream("SubscribeToTask", request, a2a_extensions=RESUME, last_event_id=cursor)
+    told = dict(await asyncio.wait_for(call.initial_metadata(), 5))
+    assert told["a2a-stream-resumed"] == "true"
+    await wire.call("CancelTask", a2a.CancelTaskRequest(tenant="echo", id=task["id"]))
+    assert "CANCELED" in str(await read_frame(call))
+
+
 async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
     call = wire.stream("SendStreamingMessage", wire.ask("ask which?"))
     frame = await read_frame(call)
