@@ -5,14 +5,14 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: demo serve test conformance check fix generate lock bench clean help
+.PHONY: demo serve test conformance interop check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test conformance check fix generate lock bench: .venv/.ready
+demo serve test conformance interop check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -27,6 +27,10 @@ test: ## unit, contract, integration, e2e; TIER=unit runs one, SEED=n repeats an
 conformance: ## our port of the official A2A conformance kit; KIT=<checkout> runs the kit itself as well
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance
 	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT))
+
+interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
+	@$(BIN)/python -m tests.interop.environments
+	@$(BIN)/python -m pytest -n 0 tests/interop
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

@@ -108,9 +108,8 @@ def collect(tests: Path = TESTS) -> tuple[Mark, ...]:
     Raises:
         LedgerFault: a mark has no ids, or an id that is not a literal and so cannot be read here.
     """
-    return tuple(
-        mark for path in sorted(tests.rglob("test_*.py")) for mark in _read(path, tests.parent)
-    )
+    ours = (path for path in tests.rglob("test_*.py") if ".venv" not in path.parts)
+    return tuple(mark for path in sorted(ours) for mark in _read(path, tests.parent))
 
 
 def _read(path: Path, root: Path) -> Iterator[Mark]:

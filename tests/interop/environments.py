@@ -1,0 +1,106 @@
+"""The environments of foreign packages: each its own, from a hashed lock, made once and anew when the lock changes.
+
+``python -m tests.interop.environments`` makes what is missing. A package that does not install is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+HERE: Final = Path(__file__).resolve().parent
+JAVASCRIPT: Final = HERE / "javascript"
+PYTHON_0_3: Final = HERE / "python_0_3"
+_OLDEST_NODE: Final = 20
+_WITHIN_S: Final = 300
+
+
+class NotPrepared(Exception):
+    """An environment is missing, or cannot be made; the text says what to do."""
+
+
+def find_node() -> str:
+    """The command of a Node that is new enough.
+
+    Raises:
+        NotPrepared: there is none.
+    """
+    node = shutil.which("node")
+    if node is None:
+        raise NotPrepared("node is not on PATH: install Node 20 or newer")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(version.strip().lstrip("v").partition(".")[0]) < _OLDEST_NODE:
+        raise NotPrepared(f"node is {version.strip()}: install Node 20 or newer")
+    return node
+
+
+def prepare() -> None:
+    """Makes the environments that are not there.
+
+    Raises:
+        NotPrepared: one cannot be made; the text ends with what the installer said.
+    """
+    find_node()
+    if not _is_ready(JAVASCRIPT):
+        _run(JAVASCRIPT, "npm", "ci", "--ignore-scripts")
+        _mark(JAVASCRIPT)
+    if not _is_ready(PYTHON_0_3):
+        _run(PYTHON_0_3, sys.executable, "-m", "venv", "--clear", ".venv")
+        pip = str(PYTHON_0_3 / ".venv/bin/pip")
+        quiet = ("install", "-q", "--disable-pip-version-check", "--require-hashes")
+        _run(PYTHON_0_3, pip, *quiet, "-r", "requirements.lock")
+        _mark(PYTHON_0_3)
+
+
+def require() -> None:
+    """Says whether everything is there.
+
+    Raises:
+        NotPrepared: something is missing.
+    """
+    find_node()
+    for home in (JAVASCRIPT, PYTHON_0_3):
+        if not _is_ready(home):
+            raise NotPrepared(f"the environment of {home.name} is missing: run make interop")
+
+
+def _lock_of(home: Path) -> Path:
+    return home / ("package-lock.json" if home == JAVASCRIPT else "requirements.lock")
+
+
+def _stamp_of(home: Path) -> Path:
+    return home / ("node_modules" if home == JAVASCRIPT else ".venv") / "made-from"
+
+
+def _digest(home: Path) -> str:
+    return hashlib.sha256(_lock_of(home).read_bytes()).hexdigest()
+
+
+def _is_ready(home: Path) -> bool:
+    stamp = _stamp_of(home)
+    return stamp.exists() and stamp.read_text() == _digest(home)
+
+
+def _mark(home: Path) -> None:
+    _stamp_of(home).write_text(_digest(home))
+
+
+def _run(home: Path, *command: str) -> None:
+    done = subprocess.run(
+        command, cwd=home, capture_output=True, text=True, timeout=_WITHIN_S, check=False
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-800:]
+        raise NotPrepared(f"{home.name}: {' '.join(command[:3])} failed: {said}")
+
+
+if __name__ == "__main__":
+    try:
+        prepare()
+    except NotPrepared as fault:
+        sys.exit(f"interop: {fault}")
+    sys.stdout.write("interop: the environments are there\n")
