@@ -95,7 +95,7 @@ def build_command(binary: EngineBinary, settings: EngineSettings, socket_path: P
         "daemonize": "no",
         "logfile": str(settings.data_dir / LOG_NAME),
         "auto-aof-rewrite-min-size": "64mb",
-        "stream-node-max-bytes": "1024",
+        "stream-node-max-bytes": "1200",
     }
     command = [str(binary.path)]
     for name, value in options.items():
