@@ -7,6 +7,7 @@ loopback, writes below one temporary directory, and ends with the block that ope
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import sys
 import tempfile
@@ -28,6 +29,10 @@ from passerelle.store.connection import Endpoint, read_url
 ROOT: Final = Path(__file__).resolve().parent.parent
 ANSWER_S: Final = 120.0
 _NO_TRACING: Final = {"OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
+_KEY: Final = "psr_bench"
+_CLIENT: Final = {"Authorization": f"Bearer {_KEY}"}
+_LIMITS: Final = "{concurrency: 10000, rate: 1000000/s}"
+"""Never reached: what is measured is what it costs to count."""
 _APPENDS: Final = re.compile(r"^passerelle_appends_total\{[^}]*\} (\S+)$", re.MULTILINE)
 
 
@@ -92,7 +97,7 @@ class Stage:
             BenchBroken: the round did not go as it should.
         """
         order = (
-            replace(order, url=self.through_url, headers=self.gateway.authorization)
+            replace(order, url=self.through_url, headers=_CLIENT)
             if through
             else replace(order, url=self.direct_url)
         )
@@ -128,6 +133,15 @@ class Stage:
         return read_url(f"unix://{socket}")
 
 
+def _write_config(agent: str, url: str) -> str:
+    """One client with a key, and limits on both sides of the gateway."""
+    key_hash = hashlib.sha256(_KEY.encode()).hexdigest()
+    return (
+        f"agents:\n  - {{name: {agent}, url: {url}, limits: {_LIMITS}}}\n"
+        f"clients:\n  - {{name: bench, key_hash: {key_hash}, may_call: [{agent}], limits: {_LIMITS}}}\n"
+    )
+
+
 @asynccontextmanager
 async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
     """Starts the sample agent ``agent_name`` and all that goes with it.
@@ -142,7 +156,7 @@ async def open_stage(agent_name: str) -> AsyncGenerator[Stage]:
         stack.push_async_callback(agent.stop)
         url: str = orjson.loads(await agent.read_line("{"))["url"]
         config = folder / "bench.yaml"
-        config.write_text(f"agents:\n  - {{name: {agent_name}, url: {url}}}\n", encoding="utf-8")
+        config.write_text(_write_config(agent_name, url), encoding="utf-8")
         gateway = GatewayProcess(folder, config)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
