@@ -41,6 +41,7 @@ class SubmitTurn:
     session_id: str | None = None
     params: JsonObject | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
     push: PushConfig | None = None
     """Where to tell of the task, from its first event on."""
 

@@ -27,6 +27,7 @@ from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.record import change
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import format_ms
+from passerelle.core.trace import stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.events import EncodedEvent, Fact
     from passerelle.core.ids import Shard
     from passerelle.core.ports import Ids, IndexRow
+    from passerelle.core.trace import Trace
 
 R = TypeVar("R")
 MAX_EVENTS: Final = 64
@@ -90,6 +92,11 @@ class Decision:
             ref: entity.record for ref, entity in held.items()
         }
         self._fields: dict[EntityRef, dict[str, bytes | None]] = {}
+        self._trace = _find_trace(held.values())
+
+    def belong(self, trace: Trace | None) -> None:
+        """Facts from here on are a part of ``trace``, unless they say another one (ENV-8)."""
+        self._trace = trace
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -125,7 +132,7 @@ class Decision:
         Raises:
             ValueError: a fact changes an entity that was not read: nothing could compare its version.
         """
-        for fact in facts:
+        for fact in facts if self._trace is None else stamp(facts, self._trace):
             event = Event(
                 event_id=self._ids.mint("ev", self._shard),
                 timestamp=self._timestamp,
@@ -286,3 +293,12 @@ def split_snapshot(snapshot: bytes, base: int) -> SnapshotPieces:
     if start < len(snapshot):
         pieces.append(snapshot[start:])
     return tuple(pieces)
+
+
+def _find_trace(held: Iterable[Held]) -> Trace | None:
+    """The trace of the run that a decision is about."""
+    for one in held:
+        if isinstance(one.record, TaskRecord) and one.record.attempts:
+            run = one.record.attempts[-1]
+            return run.trace if run.traceparent else None
+    return None

@@ -58,6 +58,7 @@ from passerelle.core.task_commands import (
     UpdateTask,
     WaitFor,
 )
+from passerelle.core.trace import SPAN_ID, TRACE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -144,7 +145,8 @@ def decide(state: TaskRecord | None, command: TaskCommand) -> list[Fact]:
 
 
 def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
-    """The ids of the task and of its live run."""
+    """The ids of the task and of its live run, and those of the trace that the run is, or was, a part of."""
+    parent = state.attempts[-1].traceparent if state.attempts else None
     return Scope(
         session_id=state.session_id,
         thread_id=state.thread_id,
@@ -152,6 +154,8 @@ def scope_of(state: TaskRecord, step_id: str | None = None) -> Scope:
         task_id=state.task_id,
         run_id=state.current_run_id,
         step_id=step_id,
+        trace_id=parent[TRACE_ID] if parent else None,
+        span_id=parent[SPAN_ID] if parent else None,
     )
 
 

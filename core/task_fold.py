@@ -301,6 +301,8 @@ def _attempt_started(
         last_seen_at=event.timestamp,
         remote_task_id=payload.remote_task_id,
         remote_context_id=payload.remote_context_id,
+        traceparent=payload.traceparent,
+        tracestate=payload.tracestate,
         input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs[-1:]),
     )
     state = change(

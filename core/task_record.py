@@ -13,6 +13,7 @@ from passerelle.core.facts import Failure, Ref, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
+from passerelle.core.trace import Trace, read_trace
 
 SCHEMA = 1
 
@@ -44,6 +45,13 @@ class Attempt:
     output_refs: tuple[str, ...] = ()
     checkpoint_refs: tuple[Ref, ...] = ()
     steps: int = 0
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """Where in which trace the run is (ENV-8)."""
+        return read_trace(self.traceparent, self.tracestate)
 
 
 @record

@@ -78,6 +78,8 @@ class Caller:
     principal: Principal
     source: TurnSource
     idem: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ def _read_turn(params: SubmitTurnParams, caller: Caller) -> SubmitTurn:
         task=request.task_id,
         context_id=request.context_id,
         session_id=params.session_id,
+        traceparent=caller.traceparent or params.traceparent,
+        tracestate=caller.tracestate,
     )
 
 

@@ -27,6 +27,8 @@ class SubmitTurnParams:
     task_id: _Id | None = None
     context_id: _Id | None = None
     session_id: _Id | None = None
+    traceparent: _Id | None = None
+    """Where in which trace the caller is, for channels; over HTTP the header of that name wins."""
 
 
 @record

@@ -264,6 +264,9 @@ class TaskAttemptStarted:
     reason: str
     remote_context_id: str | None = None
     remote_task_id: str | None = None
+    traceparent: str | None = None
+    """Our span in the caller's trace, as the peer is told of it; so that whoever drives the run later says the same."""
+    tracestate: str | None = None
 
 
 @record

@@ -157,6 +157,7 @@ class Calls:
             extensions=active,
             idem=_read_key(incoming),
             traceparent=incoming.headers.get("traceparent"),
+            tracestate=incoming.headers.get("tracestate"),
             wish=read_wish(incoming.headers, incoming.query, active),
         )
 

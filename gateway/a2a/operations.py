@@ -115,6 +115,7 @@ class Call:
     extensions: frozenset[str] = frozenset()
     idem: str | None = None
     traceparent: str | None = None
+    tracestate: str | None = None
     wish: ResumeWish | None = None
     """Where a subscriber wants to go on."""
     own_url: str | None = None
@@ -272,6 +273,7 @@ class Operations:
             context_id=request.context_id,
             params=request.params,
             traceparent=call.traceparent,
+            tracestate=call.tracestate,
             push=self._require_push().read(call, request.push) if request.push else None,
         )
         result = await self.service.execute(call.principal, command, call.idem)

@@ -26,6 +26,7 @@ from passerelle.core.status import ENDED, WAITING
 from passerelle.core.task_commands import SendInput
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
+from passerelle.core.trace import read_trace
 from passerelle.gateway.control.actions import Beside
 from passerelle.gateway.control.places import hash_key
 from passerelle.gateway.control.turns import (
@@ -196,6 +197,9 @@ def _decide(
     *,
     goes_on: bool,
 ) -> None:
+    command = message.command
+    if (trace := read_trace(command.traceparent, command.tracestate)) is not None:
+        decision.belong(trace)
     thread = decision.state(message.thread)
     if isinstance(thread, ThreadRecord):
         decision.add(threads.decide(thread, submitting))

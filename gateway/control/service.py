@@ -44,10 +44,11 @@ from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.status import ENDED
 from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
+from passerelle.core.trace import SPAN_BITS, read_trace
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.limits.spending import FREE
-from passerelle.gateway.peers.carried import TRACEPARENT
+from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.rpc import require_operation
 from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
 
@@ -235,7 +236,10 @@ class Service:
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
         # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
-        TRACEPARENT.set(command.traceparent)
+        trace = read_trace(command.traceparent, command.tracestate)
+        if trace is not None:
+            trace = trace.descend(self.writes.ids.draw(SPAN_BITS))
+        TRACE.set(trace)
         peer = self.find_peer(command.agent)
         if self.is_draining():
             raise Draining("this instance is shutting down", retry_after_s=1)
@@ -299,6 +303,7 @@ class Service:
             policy=self.retry_policy(command.agent),
             evaluated=evaluation.to_payload(),
             drives=self.drives,
+            trace=TRACE.get(),
         )
 
     async def _cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:

@@ -44,6 +44,7 @@ from passerelle.core.session import OpenSession, SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_commands import CreateTask, StartRun
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.trace import Trace
 from passerelle.gateway.control.places import Place, hash_key, list_places, mint_place
 from passerelle.gateway.control.writes import MAX_TRIES, Refusal, Terms, Writes, Written
 from passerelle.gateway.delegation.run import OWNER
@@ -80,6 +81,8 @@ class Delegation:
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low."""
+    trace: Trace | None = None
+    """Our span in the caller's trace, if it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +294,7 @@ class Opening:
         self, decision: Decision, task_id: str, turn_id: str, run_id: str, spill: Spill
     ) -> None:
         who, place = self.principal, self.place
+        decision.belong(self.plan.trace)
         session = decision.state(place.session)
         if place.session in decision.states and session is None:
             created = SessionCreated(owner=who.key, tenant=who.tenant, principal=who.id)
@@ -336,7 +340,7 @@ class Opening:
         thread = decision.state(self.place.thread)
         remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
         card, ids = self.plan.card, self.turns.writes.ids
-        agent = self.command.agent
+        agent, trace = self.command.agent, self.plan.trace
         started = TaskAttemptStarted(
             ordinal=1,
             worker=Worker("agent", agent, card.endpoint, card.sha256),
@@ -346,6 +350,8 @@ class Opening:
             retry_policy=self.plan.policy,
             reason="first",
             remote_context_id=remotes.get(agent) or ids.mint("rctx", self.place.shard),
+            traceparent=trace.parent if trace else None,
+            tracestate=trace.state if trace else None,
         )
         record_ = decision.state(EntityRef(EntityKind.TASK, task_id))
         decision.add(tasks.decide(record_, StartRun(run_id, started)))  # type: ignore[arg-type]  # a task

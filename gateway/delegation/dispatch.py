@@ -16,6 +16,7 @@ from passerelle.gateway.delegation.driver import Driver, Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, read_driver
 from passerelle.gateway.delegation.step import Sight, find_action
+from passerelle.gateway.peers.carried import TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -166,6 +167,8 @@ class Dispatch:
         if self.find(task.id) is not None:
             return  # somebody else has just taken it up here
         self.log.info("run.adopted", task=task.id, peer=peer.name)
+        # Whoever lets it go on, it stays in the trace that it began in.
+        TRACE.set(record.attempts[-1].trace if record.attempts else None)
         self.runs.start(driver, driver.drive())
 
     async def _look_back(

@@ -216,6 +216,7 @@ class GrpcFace:
             extensions=active,
             idem=_read_key(head),
             traceparent=head.headers.get("traceparent"),
+            tracestate=head.headers.get("tracestate"),
             wish=read_wish(head.headers, {}, active),
         )
 

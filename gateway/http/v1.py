@@ -128,7 +128,13 @@ class _Endpoint:
         if key is None and self.operation.call.changes and not self.operation.call.keyed:
             # Without a key of the caller's every request is a new one.
             key = self.ids.mint("idem", _NO_SHARD)
-        return Caller(principal, "http", key)
+        return Caller(
+            principal,
+            "http",
+            key,
+            request.headers.get("traceparent"),
+            request.headers.get("tracestate"),
+        )
 
     async def _read_params(self, request: Request) -> JsonObject:
         params = (

@@ -13,7 +13,7 @@ import structlog
 
 from passerelle.core.errors import PasserelleError
 from passerelle.core.payloads.limit import Limited, RateLimitHit
-from passerelle.gateway.peers.carried import read_traceparent
+from passerelle.gateway.peers.carried import TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,5 +75,5 @@ class Notices:
 
 def read_trace_id() -> str | None:
     """The trace of the request that is served now, where its caller named one (ENV-8)."""
-    traceparent = read_traceparent()
-    return traceparent.split("-")[1] if traceparent else None
+    trace = TRACE.get()
+    return trace.trace_id if trace else None

@@ -6,20 +6,18 @@ none of them.
 
 from __future__ import annotations
 
-import re
 from contextvars import ContextVar
 from typing import Final
 
+from passerelle.core.trace import Trace
 from passerelle.gateway.secret import Secret
 
-TRACEPARENT: Final[ContextVar[str | None]] = ContextVar("traceparent", default=None)
-"""Set by whoever drives a run, before the call; the value of a W3C ``traceparent`` header (ENV-8)."""
+TRACE: Final[ContextVar[Trace | None]] = ContextVar("trace", default=None)
+"""Set by whoever drives a run, before the call: our span, as the peer is told of it (ENV-8)."""
 EXTENSIONS: Final[ContextVar[frozenset[str]]] = ContextVar("extensions", default=frozenset())
 """URIs that the caller asks for; those that a peer declares are forwarded to it (A2A 1.0 section 4.6)."""
 AUTHORIZATION: Final[ContextVar[Secret | None]] = ContextVar("authorization", default=None)
 """The caller's own ``Authorization`` header, for peers with ``forward_auth``."""
-
-_FORM: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def carry_on(extensions: frozenset[str], authorization: str | None) -> None:
@@ -28,7 +26,10 @@ def carry_on(extensions: frozenset[str], authorization: str | None) -> None:
     AUTHORIZATION.set(Secret(authorization) if authorization else None)
 
 
-def read_traceparent() -> str | None:
-    """The value to send, or None when there is none or it is not of the W3C form."""
-    value = TRACEPARENT.get()
-    return value if value is not None and _FORM.fullmatch(value) else None
+def write_trace() -> dict[str, str]:
+    """The headers of the trace that a call belongs to (W3C Trace Context section 3)."""
+    trace = TRACE.get()
+    if trace is None:
+        return {}
+    state = {"tracestate": trace.state} if trace.state else {}
+    return {"traceparent": trace.parent, **state}

@@ -12,7 +12,7 @@ import aiohttp
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
 from passerelle.gateway.peers import exchange
-from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, read_traceparent
+from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, write_trace
 from passerelle.gateway.peers.credential import HEADER_VALUE
 from passerelle.gateway.peers.origin import origin_of
 
@@ -151,9 +151,7 @@ def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:
     own = AUTHORIZATION.get() if config.forward_auth else None
     if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
         headers["Authorization"] = own.get_secret_value()
-    traceparent = read_traceparent()
-    if traceparent is not None:
-        headers["traceparent"] = traceparent
+    headers |= write_trace()
     return headers
 
 

@@ -25,7 +25,8 @@ from a2a.types import (
 
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Answered, Peer, Unknown, Unreached
-from passerelle.gateway.peers.carried import TRACEPARENT
+from passerelle.core.trace import read_trace
+from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.peers.config import PeerConfig, Tls
 from passerelle.gateway.peers.credential import Bearer
 from passerelle.gateway.secret import Secret
@@ -104,15 +105,16 @@ async def test_credential_version_and_trace_travel_as_metadata(
     async with serve(dialled) as (_, port):
         auth = Bearer(Secret("t0p"))
         peer = connect(scripted, clients, f"http://127.0.0.1:{port}", auth=auth)
-        token = TRACEPARENT.set(trace)
+        token = TRACE.set(read_trace(trace, "vendor=1"))
         task = task_of(await peer.send(say("hello", contextId="ours")))
-        TRACEPARENT.reset(token)
+        TRACE.reset(token)
         await clients.close()
     assert task["contextId"] == "ours"
     (metadata,) = dialled.metadata
     assert metadata["authorization"] == "Bearer t0p"
     assert metadata["a2a-version"] == "1.0"
     assert metadata["traceparent"] == trace
+    assert metadata["tracestate"] == "vendor=1"
 
 
 async def test_nobody_who_listens_is_unreached_without_a_wait(

@@ -19,8 +19,9 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
+from passerelle.core.trace import read_trace
 from passerelle.gateway.peers.assembly import Connections, make_peer
-from passerelle.gateway.peers.carried import TRACEPARENT
+from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.credential import Bearer
 from passerelle.gateway.peers.sessions import PeerSessions
@@ -366,9 +367,9 @@ async def test_trace_of_the_work_in_hand_reaches_the_peer(
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     peer = connect()
     for value in (trace, "no trace\r\nX-Evil: 1", None):
-        token = TRACEPARENT.set(value)
+        token = TRACE.set(read_trace(value))
         await peer.send(say("hello"))
-        TRACEPARENT.reset(token)
+        TRACE.reset(token)
     sent = [request.headers.get("traceparent") for request in scripted.requests]
     assert sent == [trace, None, None]
     assert all(request.headers["a2a-version"] == "1.0" for request in scripted.requests)

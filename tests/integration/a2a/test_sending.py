@@ -145,14 +145,14 @@ async def test_record_of_a_task_says_what_it_is_where_it_belongs_and_when_it_was
 async def test_call_to_the_peer_belongs_to_the_trace_of_the_caller(rig: Rig) -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     for method in ("SendMessage", "SendStreamingMessage"):
-        await rig.post(method, rig.message("hello"), traceparent=trace)
+        await rig.post(method, rig.message("hello"), traceparent=trace, tracestate="vendor=1")
     await rig.post("SendMessage", rig.message("hello"))
-    traces = [
-        request.headers.get("traceparent")
-        for request in rig.peer.requests
-        if request.method.startswith("Send")
-    ]
-    assert traces == [trace, trace, None]
+    sent = [request.headers for request in rig.peer.requests if request.method.startswith("Send")]
+    parents = [headers.get("traceparent") for headers in sent]
+    # The trace of the caller, a span of ours in it for each run.
+    assert [parent and parent[:36] for parent in parents] == [trace[:36], trace[:36], None]
+    assert len({trace, *parents}) == 4
+    assert [headers.get("tracestate") for headers in sent] == ["vendor=1", "vendor=1", None]
 
 
 async def test_error_of_the_peer_keeps_its_class_and_loses_its_ids(rig: Rig) -> None:
