@@ -16,6 +16,7 @@ import orjson
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold
 from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import list_differences
+from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
     remark_frame,
     show_state,
@@ -32,7 +33,13 @@ from passerelle.a2a_mapping.replies import (
     read_native_ids,
     read_reply,
 )
-from passerelle.a2a_mapping.states import CANCELED, Follow, map_peer_state
+from passerelle.a2a_mapping.states import (
+    CANCELED,
+    SUBMITTED,
+    UNKNOWN_STATE,
+    Follow,
+    map_peer_state,
+)
 from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
@@ -125,7 +132,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
     sight = step.sight
     match reply:
         case TaskReply(task=task):
-            ours = relabel(task, "Task", ids)
+            ours = _cover(step, relabel(task, "Task", ids))
             if sight.content is None:
                 ours = complete_history(ours, sight.accepted)
                 _take_artifacts(step, ours, task)
@@ -133,22 +140,41 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 _move(step, task_frame(ours), reply.native_status, task)
                 return
             for frame in list_differences(sight.content, ours):
-                _take(step, frame, task)
+                covered = (
+                    object_at(frame, "statusUpdate").get("status")
+                    == ours["status"]
+                    != task["status"]
+                )
+                _take(step, frame, task, reply.native_status if covered else "")
         case StatusReply(event=event):
             native = {
                 "id": text_at(event, "taskId"),
                 "contextId": text_at(event, "contextId"),
                 "status": event["status"],
             }
-            _take(step, {"statusUpdate": relabel(event, "TaskStatusUpdateEvent", ids)}, native)
+            update = _cover(step, relabel(event, "TaskStatusUpdateEvent", ids))
+            _take(step, {"statusUpdate": update}, native, reply.native_status)
         case ArtifactReply(event=event):
             _take(step, {"artifactUpdate": relabel(event, "TaskArtifactUpdateEvent", ids)}, {})
         case _:
             assert_never(reply)
 
 
-def _take(step: Step, frame: JsonObject, native: JsonObject) -> None:
-    """One frame in our ids: folded into the content, then told to the machine."""
+def _cover(step: Step, holder: JsonObject) -> JsonObject:
+    """A state that A2A does not have is shown as the last one that it has, and marked: callers could not read it."""
+    status = object_at(holder, "status")
+    if map_peer_state(text_at(status, "state")) is not UNKNOWN_STATE:
+        return holder
+    last = text_at(object_at(step.sight.content or {}, "status"), "state") or SUBMITTED
+    metadata: JsonObject = {**object_at(holder, "metadata"), STATE: {"known": False}}
+    return {**holder, "status": {**status, "state": last}, "metadata": metadata}
+
+
+def _take(step: Step, frame: JsonObject, native: JsonObject, state: str = "") -> None:
+    """One frame in our ids: folded into the content, then told to the machine.
+
+    ``state`` is the one that the peer said, where the frame shows another.
+    """
     sight = step.sight
     warning = find_warning(sight.content, frame)
     if warning:
@@ -161,8 +187,8 @@ def _take(step: Step, frame: JsonObject, native: JsonObject) -> None:
     if "artifactUpdate" in frame:
         _take_chunk(step, frame)
     else:
-        state = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
-        _move(step, frame, state, native)
+        shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
+        _move(step, frame, state or shown, native)
     if step.frames == frames:
         # Callers are not shown it, so the Task that they are told must not have it either.
         sight.content = before

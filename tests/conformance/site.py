@@ -34,9 +34,14 @@ from tests.conformance.callers import (
 )
 from tests.conformance.grpc_caller import GrpcCaller
 from tests.support.processes import run_gateway
+from tests.support.scripted_peer import ScriptedPeer
 
 AGENT: Final = "conformance"
 DEMANDING: Final = "demanding"
+LEAKY: Final = "leaky"
+VANISHING: Final = "vanishing"
+MARKER: Final = "xqleak"
+_SKILL: Final[Json] = {"id": "leaky", "name": "leaky", "description": "Leaks.", "tags": ["test"]}
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEYS: Final = {name: f"key-of-{name}" for name in ("ada", "bob", "reader", "stranger")}
 _SCOPES: Final[dict[str, list[str]]] = {"reader": ["tasks:read"]}
@@ -83,6 +88,10 @@ class Site:
     demanding: Agent
     gateway: GatewayProcess
     grpc_address: str
+    leaky: ScriptedPeer
+    """An agent whose every id begins with ``MARKER``. It has its port, and listens while a test lets it."""
+    vanishing: ScriptedPeer
+    """Another one, for tests that end with nobody listening: the gateway then leaves it alone for a while."""
 
     def find_url(self, agent: str = AGENT) -> str:
         """Where the gateway serves an agent."""
@@ -136,7 +145,9 @@ async def run_site(folder: Path, **settings: object) -> AsyncGenerator[Site]:
         demanding = await stack.enter_async_context(
             run_agent(folder, "demanding", "--required-extension")
         )
-        agents = {AGENT: agent.url, DEMANDING: demanding.url}
+        leaky, vanishing = await make_leaky(), await make_leaky()
+        agents = {AGENT: agent.url, DEMANDING: demanding.url, LEAKY: leaky.url}
+        agents[VANISHING] = vanishing.url
         gateway = await stack.enter_async_context(
             run_gateway(folder, agents, **{**SETTINGS, "clients": list_clients(), **settings})
         )
@@ -144,7 +155,16 @@ async def run_site(folder: Path, **settings: object) -> AsyncGenerator[Site]:
         # The library of gRPC keeps threads and files once it has been used: before the tests, not in one of them.
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             await channel.channel_ready()
-            yield Site(agent, demanding, gateway, f"127.0.0.1:{port}")
+            yield Site(agent, demanding, gateway, f"127.0.0.1:{port}", leaky, vanishing)
+
+
+async def make_leaky() -> ScriptedPeer:
+    """The agent that names itself in everything that is its own; on its card, which is for everybody, it does not."""
+    peer = ScriptedPeer(MARKER)
+    await peer.start()
+    peer.card |= {"name": "Leaky", "skills": [_SKILL]}
+    await peer.stop()
+    return peer
 
 
 def find_grpc_port(gateway: GatewayProcess) -> int:

@@ -126,7 +126,8 @@ async def test_big_artifact_comes_through_whole(caller: Caller) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["psl-twice", "psl-malformed", "psl-drop", "psl-message-after-task"]
+    "prefix",
+    ["psl-twice", "psl-malformed", "psl-drop", "psl-unknown-state", "psl-message-after-task"],
 )
 async def test_stream_stays_lawful_whatever_the_agent_does(caller: Caller, prefix: str) -> None:
     items = await caller.collect(write(prefix))

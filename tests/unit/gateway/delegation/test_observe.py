@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.events import Event
 from passerelle.core.json import Json, JsonObject
@@ -74,7 +75,10 @@ def test_each_state_of_a_peer_has_its_status_and_stays_as_it_was_said(
     assert record.attempts[-1].native_status == f"TASK_STATE_{state}"
     assert record.shown
     shown = cast("JsonObject", pump.shown[-1]["task" if first else "statusUpdate"])
-    assert cast("JsonObject", shown["status"])["state"] == f"TASK_STATE_{state}"
+    known = STATES[state] is not Status.UNKNOWN
+    seen = state if known else "SUBMITTED" if first else "WORKING"
+    assert cast("JsonObject", shown["status"])["state"] == f"TASK_STATE_{seen}"
+    assert shown.get("metadata") == (None if known else {STATE: {"known": False}})
 
 
 @pytest.mark.requirement("A2A-1", "A2A-3", "A2A-12")

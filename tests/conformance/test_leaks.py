@@ -1,0 +1,188 @@
+"""Nothing of an agent's own reaches a caller: no id of its tasks and contexts, no address, no text of its errors.
+
+The agent puts one marker into all of them. No byte that a caller gets may hold it, whatever went wrong and over
+whichever binding; nor may the origin of the agent, which its card names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from tests.conformance.callers import Caller, Json, make_params
+from tests.conformance.site import LEAKY, MARKER, VANISHING, Site, find_origin, write
+from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_tasks import Script, Turn
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import WebhookReceiver
+
+pytestmark = pytest.mark.anyio
+
+CODES = (-32001, -32002, -32003, -32004, -32005, -32006, -32007, -32008, -32009, -32602, -32603, -1)
+TEXT = f"Task {MARKER}-task-9 of http://{MARKER}.example:9/a failed in /srv/{MARKER}/agent.py"
+
+
+class Ear:
+    """A caller of the leaky agent that keeps every byte it gets."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+        self.heard: list[str] = []
+
+    async def call(self, operation: str, params: Json) -> Json:
+        """A call, refused or not; the result, empty for a refusal."""
+        answer = await self._caller.call(operation, params)
+        self.heard += [str(answer), repr(answer.raw)]
+        return answer.result or {}
+
+    async def send(self, text: str, **members: object) -> Json:
+        """A message; its Task or Message, empty for a refusal."""
+        said = await self.call("SendMessage", make_params(write("leak", text, **members)))
+        return next(iter(said.values()), {})
+
+    async def stream(self, operation: str, params: Json) -> None:
+        """A whole stream."""
+        async with self._caller.stream(operation, params) as stream:
+            self.heard += [str(await stream.collect()), str(stream.refusal), repr(stream.raw)]
+
+    def check(self, site: Site) -> None:
+        """The agent is nowhere in what was heard."""
+        marks = [MARKER, *(find_origin(peer.url)[7:] for peer in (site.leaky, site.vanishing))]
+        assert self.heard
+        assert not [text for text in self.heard if any(mark in text.lower() for mark in marks)]
+
+
+@pytest.fixture
+async def leaky(site: Site) -> AsyncGenerator[ScriptedPeer]:
+    async with site.leaky:
+        yield site.leaky
+        site.leaky.release_all()
+
+
+@pytest.fixture
+async def ear(site: Site, leaky: ScriptedPeer, binding: str) -> AsyncGenerator[Ear]:
+    async with site.open_caller(binding, agent=LEAKY) as caller:
+        heard = Ear(caller)
+        yield heard
+        heard.check(site)
+
+
+async def test_answers_name_nothing_of_the_agent(ear: Ear) -> None:
+    for text in (
+        "echo",
+        "message hello",
+        "chunks 2",
+        "ask which?",
+        "auth",
+        "numbers",
+        "two-artifacts",
+    ):
+        said = await ear.send(text)
+        assert said
+        await ear.call("GetTask", {"id": said.get("id", "none")})
+        await ear.call("ListTasks", {"contextId": said["contextId"], "includeArtifacts": True})
+    asked = await ear.send("ask which?")
+    await ear.send("blue", taskId=asked["id"])
+    other = await ear.send("ask which?")
+    await ear.call("CancelTask", {"id": other["id"]})
+    await ear.send("after the end", taskId=asked["id"])
+
+
+async def test_streams_name_nothing_of_the_agent(ear: Ear) -> None:
+    for text in (
+        "chunks 3",
+        "message hello",
+        "malformed",
+        "nonsense",
+        "twice",
+        "message-after-task",
+    ):
+        await ear.stream("SendStreamingMessage", make_params(write("leak", text)))
+    asked = await ear.send("ask which?")
+    await ear.stream("SubscribeToTask", {"id": "unknown"})
+    await ear.send("blue", taskId=asked["id"])
+    await ear.stream("SubscribeToTask", {"id": asked["id"]})
+
+
+async def test_status_texts_have_our_ids_in_place_of_the_agents(
+    ear: Ear, leaky: ScriptedPeer
+) -> None:
+    async def fail(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.status("FAILED", f"Task {task.id} of {task.context_id} is broken")
+
+    leaky.next(fail, fail)
+    task = await ear.send("go")
+    assert task["id"] in task["status"]["message"]["parts"][0]["text"]
+    await ear.stream("SendStreamingMessage", make_params(write("leak", "go")))
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_errors_of_the_agent_are_told_in_our_words(
+    ear: Ear, leaky: ScriptedPeer, code: int
+) -> None:
+    leaky.next(_refuse(code), _refuse(code))
+    assert not await ear.send("go")
+    await ear.stream("SendStreamingMessage", make_params(write("leak", "go")))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HttpAnswer(404, TEXT.encode()),
+        HttpAnswer(302, b"", {"Location": f"http://{MARKER}.example/"}),
+        HttpAnswer(401, TEXT.encode(), {"WWW-Authenticate": f"Bearer realm={MARKER}"}),
+        HttpAnswer(200, TEXT.encode(), {"Content-Type": "application/json"}),
+        HttpAnswer(200, f'{{"{MARKER}": 1}}'.encode(), {"Content-Type": "application/json"}),
+        HttpAnswer(200, b"", {"Content-Type": f"text/{MARKER}"}),
+    ],
+    ids=lambda answer: f"{answer.status}-{len(answer.body)}",
+)
+async def test_answers_that_are_none_are_told_in_our_words(
+    ear: Ear, leaky: ScriptedPeer, answer: HttpAnswer
+) -> None:
+    leaky.answer_next(answer)
+    await ear.send("go")
+
+
+async def test_state_that_nobody_knows_is_not_shown(ear: Ear, leaky: ScriptedPeer) -> None:
+    async def dream(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.status(f"TASK_STATE_{MARKER.upper()}")
+        await turn.status("COMPLETED")
+
+    leaky.next(dream)
+    await ear.stream("SendStreamingMessage", make_params(write("leak", "go")))
+
+
+async def test_agent_that_is_away_is_not_named(site: Site, binding: str) -> None:
+    async with site.open_caller(binding, agent=VANISHING) as caller:
+        ear = Ear(caller)
+        async with site.vanishing:
+            await ear.call("GetTask", {"id": "unknown"})
+        assert not await ear.send("go")
+        await ear.stream("SendStreamingMessage", make_params(write("leak", "go")))
+        ear.check(site)
+
+
+async def test_card_and_webhooks_name_nothing_of_the_agent(ear: Ear, site: Site) -> None:
+    ear.heard.append((await site.read_card(LEAKY)).text)
+    await ear.call("GetExtendedAgentCard", {})
+    async with WebhookReceiver() as receiver:
+        config = {"id": "mine", "url": f"{receiver.url}/hook"}
+        params = make_params(write("leak", "chunks 2"), taskPushNotificationConfig=config)
+        await ear.call("SendMessage", params)
+        await wait_until(lambda: _is_told(receiver), 10, "the receiver has the end")
+        ear.heard += [f"{notice.headers} {notice.raw!r}" for notice in receiver.notices]
+
+
+def _is_told(receiver: WebhookReceiver) -> bool:
+    return any(b"COMPLETED" in notice.raw for notice in receiver.notices)
+
+
+def _refuse(code: int) -> Script:
+    async def refuse(turn: Turn) -> None:
+        await turn.refuse(code, TEXT)
+
+    return refuse
