@@ -31,7 +31,7 @@ from xml.etree import ElementTree as ET
 import orjson
 
 from tests.conformance.registry import HERE, read_requirements
-from tests.conformance.site import AGENT, SETTINGS, open_http, run_agent
+from tests.conformance.site import AGENT, find_free_port, make_settings, open_http, run_agent
 from tests.support.processes import run_gateway
 
 SKIPS: Final = HERE / "expected-skips.txt"
@@ -122,7 +122,7 @@ async def run_kit(kit: Path, python: Path, folder: Path) -> tuple[Outcome, int]:
     """The kit against the gateway: its outcome, and how many calls the gateway counted."""
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(run_agent(folder, "agent"))
-        settings = {**SETTINGS, "auth": "open"}
+        settings = {**make_settings(find_free_port()), "auth": "open"}
         gateway = await stack.enter_async_context(
             run_gateway(folder, {AGENT: agent.url}, **settings)
         )

@@ -7,6 +7,7 @@ call another agent only.
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,11 +47,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 KEYS: Final = {name: f"key-of-{name}" for name in ("ada", "bob", "reader", "stranger")}
 _SCOPES: Final[dict[str, list[str]]] = {"reader": ["tasks:read"]}
 _MAY_CALL: Final[dict[str, list[str]]] = {"stranger": [DEMANDING]}
-SETTINGS: Final[Json] = {
-    "card_shape": "v1",
-    "grpc": {"port": 0, "default_agent": AGENT},
-    "webhooks": {"allow": ["http://127.0.0.1:*", "http://localhost:*", "https://example.com"]},
-}
+_HOST: Final = "127.0.0.1"
 _NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _NUMBERS: Final = iter(range(1, 1_000_000))
 
@@ -148,14 +145,13 @@ async def run_site(folder: Path, **settings: object) -> AsyncGenerator[Site]:
         leaky, vanishing = await make_leaky(), await make_leaky()
         agents = {AGENT: agent.url, DEMANDING: demanding.url, LEAKY: leaky.url}
         agents[VANISHING] = vanishing.url
-        gateway = await stack.enter_async_context(
-            run_gateway(folder, agents, **{**SETTINGS, "clients": list_clients(), **settings})
-        )
-        port = find_grpc_port(gateway)
+        port = find_free_port()
+        chosen = {**make_settings(port), "clients": list_clients(), **settings}
+        gateway = await stack.enter_async_context(run_gateway(folder, agents, **chosen))
         # The library of gRPC keeps threads and files once it has been used: before the tests, not in one of them.
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with grpc.aio.insecure_channel(f"{_HOST}:{port}") as channel:
             await channel.channel_ready()
-            yield Site(agent, demanding, gateway, f"127.0.0.1:{port}", leaky, vanishing)
+            yield Site(agent, demanding, gateway, f"{_HOST}:{port}", leaky, vanishing)
 
 
 async def make_leaky() -> ScriptedPeer:
@@ -167,13 +163,19 @@ async def make_leaky() -> ScriptedPeer:
     return peer
 
 
-def find_grpc_port(gateway: GatewayProcess) -> int:
-    """The port that the gateway took for gRPC, from its log."""
-    for line in (gateway.folder / "gateway.log").read_text(encoding="utf-8").splitlines():
-        said = orjson.loads(line)
-        if said.get("event") == "grpc.listening":
-            return int(said["port"])
-    raise AssertionError("the gateway does not listen for gRPC")
+def find_free_port() -> int:
+    """A port that nobody has now. One that the gateway chose itself could not stand on its cards."""
+    with socket.create_server((_HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def make_settings(grpc_port: int) -> Json:
+    """What a gateway in front of a conformance agent is set to."""
+    return {
+        "card_shape": "v1",
+        "grpc": {"port": grpc_port, "default_agent": AGENT},
+        "webhooks": {"allow": [f"http://{_HOST}:*", "http://localhost:*", "https://example.com"]},
+    }
 
 
 def list_clients() -> list[Json]:

@@ -7,7 +7,7 @@ import pytest
 from a2a.types import a2a_pb2
 
 from tests.conformance import errors
-from tests.conformance.callers import HTTP_JSON, JSONRPC, Json, make_params
+from tests.conformance.callers import JSONRPC, Json, make_params
 from tests.conformance.conftest import BINDINGS
 from tests.conformance.shapes import check_shape, list_members
 from tests.conformance.site import Site, find_origin, write
@@ -39,7 +39,7 @@ async def test_card_has_what_a_card_must_have_and_nothing_else(card: Json) -> No
 async def test_card_names_every_binding_and_where_it_is(site: Site, card: Json) -> None:
     interfaces = card["supportedInterfaces"]
     current = {one["protocolBinding"] for one in interfaces if one["protocolVersion"] == "1.0"}
-    assert {JSONRPC, HTTP_JSON} <= current
+    assert current == set(BINDINGS)
     assert all(one.keys() >= {"url", "protocolBinding", "protocolVersion"} for one in interfaces)
 
 

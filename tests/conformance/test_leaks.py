@@ -39,7 +39,7 @@ class Ear:
     async def send(self, text: str, **members: object) -> Json:
         """A message; its Task or Message, empty for a refusal."""
         said = await self.call("SendMessage", make_params(write("leak", text, **members)))
-        return next(iter(said.values()), {})
+        return next(iter(said.values()), Json())
 
     async def stream(self, operation: str, params: Json) -> None:
         """A whole stream."""
