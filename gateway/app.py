@@ -175,6 +175,7 @@ def _compose(
     spending: Spending,
 ) -> tuple[Service, Duties, Deliveries]:
     ids = SystemIds()
+    always_task = {agent.name for agent in settings.agents if agent.answers == "always_task"}
     tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
     policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
 
@@ -208,6 +209,7 @@ def _compose(
             drives=drives,
             may_send=may_send,
             find_tags=lambda agent: tags.get(agent, frozenset()),
+            always_task=always_task.__contains__,
             patience=Patience(),
             tally=outages.tally,
             news=tell,

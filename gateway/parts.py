@@ -60,6 +60,8 @@ class Surroundings:
     webhooks: Webhooks = field(default_factory=Webhooks)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
+    always_task: Callable[[str], bool] = lambda _agent: False
+    """Whether an agent's bare messages are shown as tasks."""
 
 
 def make_service(around: Surroundings) -> Service:
@@ -85,6 +87,7 @@ def make_service(around: Surroundings) -> Service:
         find_tags=around.find_tags,
         patience=around.patience,
         spending=around.spending,
+        always_task=around.always_task,
     )
     actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)

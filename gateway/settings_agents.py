@@ -242,4 +242,9 @@ class AgentSettings(Section):
     price: PriceSettings | None = Field(
         default=None, description="What its calls cost; None: nothing is reckoned."
     )
+    answers: Literal["auto", "always_task"] = Field(
+        default="auto",
+        description="`auto` passes on what the agent answers, a Message or a Task; "
+        "`always_task` makes a completed task of a bare Message.",
+    )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")

@@ -62,6 +62,7 @@ class Dispatch:
     find_tags: Callable[[str], frozenset[str]]
     patience: Patience = field(default_factory=Patience)
     spending: Spending | None = None
+    always_task: Callable[[str], bool] = lambda _agent: False
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
 
@@ -91,6 +92,7 @@ class Dispatch:
             context_id=context_id,
             mint=lambda prefix: self.writes.ids.mint(prefix, shard),
             peer_tags=self.find_tags(peer),
+            always_task=self.always_task(peer),
             price=self.spending.find_price(peer) if self.spending else None,
         )
 

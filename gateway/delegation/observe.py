@@ -18,6 +18,7 @@ from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import list_differences
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
+    make_status,
     remark_frame,
     show_state,
     task_frame,
@@ -35,6 +36,7 @@ from passerelle.a2a_mapping.replies import (
 )
 from passerelle.a2a_mapping.states import (
     CANCELED,
+    COMPLETED,
     SUBMITTED,
     UNKNOWN_STATE,
     Follow,
@@ -59,6 +61,7 @@ from passerelle.core.task_commands import (
     ObserveStatus,
     RecordDelivery,
 )
+from passerelle.core.times import format_ms
 from passerelle.gateway.delegation.spill import CAP
 from passerelle.gateway.delegation.step import FACADE, Step
 
@@ -77,7 +80,11 @@ def observe(step: Step, result: JsonObject) -> None:
             _learn_context(step, reply)
             _observe_frame(step, reply)
         case MessageReply(message=message):
-            if not _is_late(step):
+            if _is_late(step):
+                return
+            if step.sight.always_task and step.sight.content is None:
+                _observe_frame(step, _wrap_message(step, message))
+            else:
                 _observe_message(step, message)
         case _:
             _warn(step, "malformed_frame", reply.reason)
@@ -359,6 +366,18 @@ def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) 
     step.add_shown(step.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))
     step.sight.content = fold(step.sight.content, show_state(frame, CANCELED))
     step.end_turn("task")
+
+
+def _wrap_message(step: Step, message: JsonObject) -> TaskReply:
+    """A bare Message as a task that it completes: its parts are the artifact, itself the last word (LT-8)."""
+    at = format_ms(step.decision.now_ms)
+    artifact: JsonObject = {"artifactId": "answer", "parts": message.get("parts", [])}
+    task: JsonObject = {
+        "contextId": text_at(message, "contextId"),
+        "status": make_status(COMPLETED, at, message),
+        "artifacts": [artifact],
+    }
+    return TaskReply(task)
 
 
 def _observe_message(step: Step, message: JsonObject) -> None:

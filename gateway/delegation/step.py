@@ -60,6 +60,8 @@ class Sight:
     mint: Callable[[str], str]
     peer_tags: frozenset[str] = frozenset()
     """What the configuration says of the peer: it may raise the risk of what it asks."""
+    always_task: bool = False
+    """Whether a bare Message of the peer becomes a task of ours (LT-8)."""
     content: JsonObject | None = None
     accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
     answer: JsonObject | None = None

@@ -245,3 +245,23 @@ async def test_every_request_is_counted(rig: Rig) -> None:
     assert one % ("SendMessage", "ok") in counted
     assert one % ("GetTask", "not_found") in counted
     assert 'passerelle_request_seconds_count{agent="echo",operation="SendMessage"} 1.0' in counted
+
+
+@pytest.mark.requirement("LT-8")
+async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
+    said = await rig.call("SendMessage", rig.message("message hi"))
+    assert list(said) == ["message"]
+    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    params = rig.message("message hi")
+    task = (await rig.call("SendMessage", params))["task"]
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert task["status"]["message"]["parts"] == [{"text": "hi"}]
+    assert [artifact["parts"] for artifact in task["artifacts"]] == [[{"text": "hi"}]]
+    assert task["history"][0]["parts"] == [{"text": "message hi"}]
+    assert await rig.call("GetTask", {"id": task["id"]}) == task
+    listed = await rig.call("ListTasks", {"contextId": task["contextId"]})
+    assert [one["id"] for one in listed["tasks"]] == [task["id"]]
+    native = await rig.send("hello")
+    assert native["artifacts"][0]["parts"] == [{"text": "hello"}]
+    frames = await rig.collect("SendStreamingMessage", rig.message("message hi"))
+    assert [list(frame.result) for frame in frames] == [["task"]]
