@@ -53,10 +53,14 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """The peer answered with something that is not A2A; ``raw`` is at most 4 KiB of it."""
+    """The peer answered with something that is not A2A; ``raw`` is at most 4 KiB of it.
+
+    ``too_long`` says that it was not read to its end: asked again, it would be as long.
+    """
 
     reason: str
     raw: bytes
+    too_long: bool = False
 
 
 PeerOutcome: TypeAlias = Answered | Refused | Unreached | Unknown | Malformed

@@ -53,6 +53,8 @@ _FRAMES_AT_ONCE: Final = 16
 _BUFFERED_FRAMES: Final = 256
 """Frames read ahead of the store; then reading stops, and the peer feels it."""
 _TASK_NOT_FOUND: Final = -32001
+_LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
+"""Of what a peer may answer at once; its client holds to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +374,9 @@ class Driver:
                     await confirm_cancel(self)
                 else:
                     await lose(self, "the peer does not know the task any more")
+            case Malformed(too_long=True):
+                # More than may be read, however often it is asked for.
+                await give_up(self, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
             case Refused() | Unreached() | Unknown() | Malformed():
                 await judge_liveness(self, type(outcome).__name__.lower())
             case _:

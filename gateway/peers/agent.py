@@ -178,7 +178,9 @@ class AgentPeer:
         line = self._lines.get(interface)
         if line is None:
             transport = self._transports[interface.choice]
-            line = self._lines[interface] = Line(interface, transport, self._probe, self._clock)
+            line = self._lines[interface] = Line(
+                self.name, interface, transport, self._probe, self._clock
+            )
         return line
 
     async def _probe(self) -> bool:

@@ -147,6 +147,6 @@ def read_retry_after(value: str | None) -> int | None:
     return int(min(value.strip()[:9], str(_MAX_RETRY_AFTER_S), key=int))
 
 
-def reject(reason: str, raw: bytes) -> Malformed:
+def reject(reason: str, raw: bytes, *, too_long: bool = False) -> Malformed:
     """The outcome for what is not A2A, with its beginning for the record."""
-    return Malformed(reason, raw[:_RAW_BYTES])
+    return Malformed(reason, raw[:_RAW_BYTES], too_long)

@@ -49,7 +49,7 @@ def read_end(code: str, text: str, rich: JsonObject | None) -> PeerOutcome:
         return Refused(native, message, status)
     if code == "RESOURCE_EXHAUSTED" and _TOO_LARGE in text:
         # Said by our own side of the connection.
-        return Malformed("a message over its limit", b"")
+        return Malformed("a message over its limit", b"", too_long=True)
     if rich is not None:
         wait_s = next(
             (wait for one in objects_at(rich, "details") if (wait := _read_wait(one))), None

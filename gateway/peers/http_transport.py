@@ -66,7 +66,7 @@ class HttpTransport:
         except TimeoutError:
             return Unknown("no answer in time")
         except NotReadable as error:
-            return answers.reject(str(error), error.head)
+            return answers.reject(str(error), error.head, too_long=error.too_long)
         retry_after = whole.headers.get(b"retry-after")
         shown = retry_after.decode("latin-1") if retry_after is not None else None
         return self._wire.read(call, call_id, Reply(whole.status, shown, whole.raw))
@@ -128,7 +128,7 @@ class HttpTransport:
         try:
             raw = await exchange.read_body(response, MAX_BODY_BYTES)
         except exchange.TooLong as fault:
-            return answers.reject(str(fault), fault.head)
+            return answers.reject(str(fault), fault.head, too_long=True)
         reply = Reply(response.status, response.headers.get("Retry-After"), raw)
         return self._wire.read(call, call_id, reply)
 

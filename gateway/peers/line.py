@@ -6,6 +6,8 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+import structlog
+
 from passerelle.core.peer import Refused, Unknown, Unreached
 from passerelle.gateway.peers.breaker import Breaker, step
 from passerelle.gateway.peers.call import SENDS
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
     from passerelle.core.ports import Clock
-    from passerelle.gateway.peers.breaker import Signal
+    from passerelle.gateway.peers.breaker import Mode, Signal
     from passerelle.gateway.peers.call import Call, Transport
     from passerelle.gateway.peers.interface import Interface
 
@@ -25,11 +27,14 @@ class Line:
 
     def __init__(
         self,
+        peer: str,
         interface: Interface,
         transport: Transport,
         probe: Callable[[], Awaitable[bool]],
         clock: Clock,
     ) -> None:
+        self._peer = peer
+        self._log = structlog.get_logger()
         self.interface = interface
         self._transport = transport
         self._probe = probe
@@ -71,12 +76,25 @@ class Line:
         reason = f"{self.interface.choice} failed again and again, and rests for a while"
         return Unreached(reason, self._breaker.wait_s(self._clock.now_ms()), "breaker")
 
+    def _say(self, was: Mode) -> None:
+        """Once for each time that it opens or closes."""
+        now = self._breaker.mode
+        if (now == "closed") == (was == "closed"):
+            return
+        told = self._log.bind(peer=self._peer, interface=self.interface.choice)
+        if now == "closed":
+            told.info("peer.back")
+        else:
+            told.warning("peer.rests", pause_ms=self._breaker.pause_ms)
+
     def _note(self, call: Call, outcome: StreamOutcome, *, was_closed: bool) -> None:
         if _is_failure(outcome):
             signal: Signal = "failed"
         else:
             signal = "succeeded" if was_closed or call.operation in SENDS else "answered"
+        was = self._breaker.mode
         self._breaker = step(self._breaker, signal, self._clock.now_ms())
+        self._say(was)
 
 
 def _is_failure(outcome: StreamOutcome) -> bool:

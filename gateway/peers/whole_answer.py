@@ -32,11 +32,12 @@ class Broken(Exception):
 
 
 class NotReadable(Exception):
-    """What came is no answer that can be read; ``head`` is the beginning of its body."""
+    """What came is no answer that can be read; ``head`` is the beginning of its body, if that was ``too_long``."""
 
-    def __init__(self, reason: str, head: bytes = b"") -> None:
+    def __init__(self, reason: str, head: bytes = b"", *, too_long: bool = False) -> None:
         super().__init__(reason)
         self.head = head
+        self.too_long = too_long
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class Connection(asyncio.Protocol):
         return unpacked
 
     def _say_too_long(self, head: bytes) -> NotReadable:
-        return NotReadable(f"a body over {self._limit_bytes} bytes", head)
+        return NotReadable(f"a body over {self._limit_bytes} bytes", head, too_long=True)
 
     def _fail(self, error: Exception) -> None:
         self._keeps_alive = False

@@ -113,7 +113,7 @@ async def test_stream_that_breaks_after_its_first_frame_is_not_begun_again(
 
 
 async def test_breaker_keeps_calls_from_a_peer_that_fails_and_probes_with_its_card(
-    scripted: ScriptedPeer, clients: Clients
+    scripted: ScriptedPeer, clients: Clients, capsys: pytest.CaptureFixture[str]
 ) -> None:
     peer = clients.connect(PeerConfig("scripted", scripted.url))
     scripted.answer_next(*[HttpAnswer(502)] * FAILURES)
@@ -123,8 +123,10 @@ async def test_breaker_keeps_calls_from_a_peer_that_fails_and_probes_with_its_ca
     assert isinstance(held_back, Unreached)
     assert held_back.retry_after_s == 5
     assert scripted.count("SendMessage") == FAILURES
+    assert capsys.readouterr().out.count("peer.rests") == 1
     clients.clock.ms += PAUSE_MS
     assert isinstance(await peer.send(say("hello")), Answered)
+    assert capsys.readouterr().out.count("peer.back") == 1
     assert scripted.card_reads == [200, 304], "something harmless went before the send"
     assert isinstance(await peer.send(say("hello")), Answered)
 

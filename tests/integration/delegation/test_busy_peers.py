@@ -1,4 +1,4 @@
-"""Agents that take no more work: the caller learns when to come back, and the record why."""
+"""Agents that take no more work, or say too much: what the caller learns, and what the record says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.status import Status
 from tests.support.house import House
 from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -27,3 +29,19 @@ async def test_busy_agent_is_told_with_its_wait(
     hits = [payload for payload in facts if isinstance(payload, RateLimitHit)]
     wanted = RateLimitHit(Limited("peer", "echo"), "peer", 7_000, "429")
     assert hits == ([wanted] if is_limit else [])
+
+
+async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house: House) -> None:
+    endless = HttpAnswer(200, b"[" + b" " * (16 * 1024 * 1024) + b"]")
+
+    async def story(turn: Turn) -> None:
+        await turn.status("WORKING")
+        house.peer.answer_next(endless, endless)
+        await turn.drop()
+
+    house.peer.next(story)
+    accepted = await house.send("hello", wait="stream")
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.code == "invalid_agent_response"
+    await wait_until(lambda: house.peer.count("CancelTask"), 5, "the agent is told to stop")
