@@ -24,6 +24,7 @@ from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.signing.jwks import make_jwks_route
+from passerelle.gateway.standing_metrics import watch
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -80,10 +81,11 @@ def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
             reader=access.reader,
             gate=gateway.gate,
         ),
-        FaceSettings(options, settings.public_url),
+        FaceSettings(options, settings.public_url, access_log=settings.access_log),
     )
     endpoint = _make_endpoint(gateway, settings, access)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
+    watch(gateway)
     routes = _make_routes(gateway, access, endpoint)
     site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
 

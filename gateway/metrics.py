@@ -6,6 +6,7 @@ callers send would make series without end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import (
@@ -30,6 +31,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry: Final = CollectorRegistry()
         registry = self.registry
+        self._readers: list[Callable[[Metrics], None]] = []
         ProcessCollector(registry=registry)
         self._build = Gauge("passerelle_build_info", "1.", ["version"], registry=registry)
         self._build.labels(VERSION).set(1)
@@ -51,6 +53,24 @@ class Metrics:
         )
         self.channel_connections: Final = Gauge(
             "passerelle_channel_connections", "Open channel connections.", registry=registry
+        )
+        self.runs: Final = Gauge(
+            "passerelle_runs_driven", "Runs that this instance drives now.", registry=registry
+        )
+        self.duties: Final = Gauge(
+            "passerelle_shards_led", "Shards whose duties are this instance's.", registry=registry
+        )
+        self.agents: Final = Gauge(
+            "passerelle_agent_card",
+            "What is known of an agent: 2 a card that is fresh, 1 an old one as it is away, 0 none.",
+            ["agent"],
+            registry=registry,
+        )
+        self.breakers: Final = Gauge(
+            "passerelle_agent_breaker",
+            "Breaker of an interface of an agent: 0 closed, 1 on trial, 2 open: no work is sent.",
+            ["agent", "interface"],
+            registry=registry,
         )
         self.channel_gaps: Final = Counter(
             "passerelle_channel_gaps", "Gaps that were announced.", ["why"], registry=registry
@@ -78,6 +98,12 @@ class Metrics:
         """What became of one try to deliver."""
         self.deliveries.labels(kind, outcome).inc()
 
+    def look(self, read: Callable[[Metrics], None]) -> None:
+        """Calls ``read`` before each answer: for what stands somewhere, and is no event that can be counted."""
+        self._readers.append(read)
+
     def render(self) -> bytes:
         """The text format, as ``GET /metrics`` answers it."""
+        for read in self._readers:
+            read(self)
         return generate_latest(self.registry)

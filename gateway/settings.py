@@ -117,6 +117,10 @@ class Settings(Section):
         default="keys", description="`open` takes everybody for the owner; on loopback only."
     )
     log_level: LogLevel = "info"
+    access_log: bool = Field(
+        default=False,
+        description="A line for each request to an agent: who asked for what, how it went.",
+    )
     log_format: LogFormat = Field(
         default="auto", description="`auto` is console on a terminal, else JSON."
     )

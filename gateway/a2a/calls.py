@@ -67,6 +67,7 @@ class Visit:
     operation: str = NO_OPERATION
     outcome: str = "ok"
     stream: EventStream | None = None
+    caller: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Of whatever is answered."""
 

@@ -19,6 +19,7 @@ from passerelle.core.errors import (
     Unauthenticated,
     UnknownMethod,
 )
+from passerelle.core.trace import read_trace
 from passerelle.gateway.a2a.bindings import (
     HttpBinding,
     LegacyHttpBinding,
@@ -80,6 +81,7 @@ class FaceSettings:
     public_url: str | None = None
     body_limit_bytes: int = BODY_LIMIT_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
+    access_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,8 @@ class Face:
         finally:
             seconds = loop.time() - began_s
             self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+            if self._settings.access_log:
+                _log(visit, seconds)
 
     async def _guard(self, visit: Visit, spot: Spot, target: Target | None) -> None:
         """Serves, and makes an answer of everything that goes wrong before one was begun."""
@@ -191,6 +195,7 @@ class Face:
             await self._serve_card(visit)
             return
         principal = await self._identify(incoming)
+        visit.caller = principal.id
         if not principal.sees(visit.agent):
             visit.outcome = "not_found"
             await visit.answer(self._refuse_agent(visit.agent, principal))
@@ -248,3 +253,17 @@ def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Bi
     if spot.version == LEGACY:
         return LegacyHttpBinding()
     return HttpBinding(choose_media_type(incoming))
+
+
+def _log(visit: Visit, seconds: float) -> None:
+    """One line for a request; of what the caller wrote it has nothing but the trace, which was read as one."""
+    trace = read_trace(visit.incoming.headers.get("traceparent"))
+    structlog.get_logger().info(
+        "a2a.request",
+        agent=visit.agent,
+        operation=visit.operation,
+        outcome=visit.outcome,
+        caller=visit.caller,
+        trace=trace.trace_id if trace else None,
+        ms=round(seconds * 1000, 1),
+    )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
     from passerelle.core.ports import Clock
+    from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.call import Operation, Transport
     from passerelle.gateway.peers.card import KnownCard
     from passerelle.gateway.peers.cards import CardCache
@@ -109,6 +110,10 @@ class AgentPeer:
 
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
+
+    def list_breakers(self) -> dict[str, Mode]:
+        """How the breaker of each interface that was used stands."""
+        return {interface.choice: line.mode for interface, line in self._lines.items()}
 
     async def read_extended_card(self) -> PeerOutcome:
         """GetExtendedAgentCard: what the agent says of itself to those who show credentials."""

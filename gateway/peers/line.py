@@ -41,6 +41,11 @@ class Line:
         self._clock = clock
         self._breaker = Breaker()
 
+    @property
+    def mode(self) -> Mode:
+        """How the breaker stands."""
+        return self._breaker.mode
+
     async def call(self, call: Call) -> PeerOutcome:
         held_back = await self._hold_back(call)
         if held_back is not None:

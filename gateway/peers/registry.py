@@ -11,11 +11,12 @@ from passerelle.gateway.peers.config import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from passerelle.core.peer import Peer, PeerOutcome
+    from passerelle.core.peer import Peer, PeerCard, PeerOutcome
     from passerelle.core.ports import Clock
     from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.limits.limiter import Limiter
     from passerelle.gateway.peers.agent import AgentPeer
+    from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.config import PeerConfig
 
 
@@ -53,6 +54,14 @@ class PeerRegistry:
             NotFound: no such agent is configured.
         """
         return self._find(name).config.card_url
+
+    def peek(self, name: str) -> PeerCard | None:
+        """The card of that peer as far as it is known; nobody is asked for it."""
+        return self._find(name).peek()
+
+    def list_breakers(self, name: str) -> dict[str, Mode]:
+        """How the breakers of that peer stand, by interface."""
+        return self._find(name).list_breakers()
 
     async def read_extended_card(self, name: str) -> PeerOutcome:
         """What the peer of that name says of itself to those who show credentials, in its own form.
