@@ -11,6 +11,7 @@ import os
 import time
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -19,6 +20,7 @@ from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.errors import EngineFailed
 from passerelle.core.ids import Shard
 from passerelle.gateway.a2a.edge import make_edge
+from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
@@ -38,10 +40,13 @@ from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
-from passerelle.gateway.settings_peers import make_peer_config, make_retry_policy
+from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.signing.signer import Signer, load_signer
+from passerelle.gateway.taking_over import take_over
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
 from passerelle.gateway.targets.deliveries import Deliveries
 from passerelle.gateway.targets.job import Means
@@ -56,7 +61,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.facts import RetryPolicy
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.settings import Settings
@@ -79,11 +83,20 @@ class Gateway:
     metrics: Metrics
     engine: EmbeddedEngine | None
     gate: Gate
+    spending: Spending
+    terms: AgentTerms
     signer: Signer | None = None
 
 
-async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | None = None) -> None:
+async def run_gateway(
+    settings: Settings,
+    *,
+    on_ready: Callable[[str], None] | None = None,
+    sources: Sources | None = None,
+) -> None:
     """Serves until SIGTERM or SIGINT; ``on_ready`` gets the URL once requests are answered.
+
+    With ``sources`` the configuration is read again when its file changes, and on SIGHUP.
 
     Raises:
         ConfigInvalid: a busy port, an unusable directory or server.
@@ -94,28 +107,47 @@ async def run_gateway(settings: Settings, *, on_ready: Callable[[str], None] | N
     try:
         async with open_gateway(settings) as gateway:
             async with aclosing(make_access(settings)) as access:
-                edges = make_edges(gateway, settings, access)
+                reloading = _make_reloading(gateway, access, settings, sources)
+                edges = make_edges(gateway, settings, access, lambda: reloading.fault)
                 server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
                 async with open_grpc(settings, edges.face):
                     calm_collector()
-                    await _serve(gateway, server, stop, _announce(listener.url, on_ready))
+                    await _serve(
+                        gateway, server, stop, _announce(listener.url, on_ready), reloading
+                    )
             _raise_fault(gateway)
     finally:
         listener.close()
 
 
+def _make_reloading(
+    gateway: Gateway, access: Access, settings: Settings, sources: Sources | None
+) -> Reloading:
+    async def apply(old: Settings, new: Settings) -> None:
+        await take_over(gateway, access, old, new)
+
+    known = sources or Sources(environ={}, folder=Path())
+    return Reloading(known, settings, apply, gateway.metrics, watches=sources is not None)
+
+
 async def _serve(
-    gateway: Gateway, server: Server, stop: asyncio.Event, announcement: Coroutine[None, None, None]
+    gateway: Gateway,
+    server: Server,
+    stop: asyncio.Event,
+    announcement: Coroutine[None, None, None],
+    reloading: Reloading,
 ) -> None:
     with stop_on_signals(stop, server.hurry):
         watch = asyncio.create_task(_watch(gateway, stop))
         ready = asyncio.create_task(announcement)
+        reload = asyncio.create_task(reloading.run(), name="config")
         try:
             await server.serve(stop)
         finally:
-            ready.cancel()
-            watch.cancel()
-            await asyncio.gather(watch, ready, return_exceptions=True)
+            tasks = (ready, watch, reload)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -153,8 +185,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         spending = Spending(
             limiter, SystemClock(), list_quotas(settings), list_prices(settings), notices.tell
         )
+        terms = AgentTerms(settings)
         service, duties, deliveries = _compose(
-            settings, store, hub, peers, outages, webhooks, spending
+            settings, store, hub, peers, outages, webhooks, spending, terms
         )
         await duties.start()
         stack.push_async_callback(deliveries.stop)
@@ -162,7 +195,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(service.dispatch.drain)
         stack.push_async_callback(notices.drain)
         gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
-        yield Gateway(service, store, hub, duties, peers, metrics, engine, gate, signer)
+        yield Gateway(
+            service, store, hub, duties, peers, metrics, engine, gate, spending, terms, signer
+        )
 
 
 def _compose(
@@ -173,14 +208,9 @@ def _compose(
     outages: Outages,
     webhooks: Webhooks,
     spending: Spending,
+    terms: AgentTerms,
 ) -> tuple[Service, Duties, Deliveries]:
     ids = SystemIds()
-    always_task = {agent.name for agent in settings.agents if agent.answers == "always_task"}
-    tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
-    policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
-
-    def find_policy(agent: str) -> RetryPolicy:
-        return policies[agent]
 
     def drives(shard: Shard) -> Incarnation:
         return duties.drives(shard)
@@ -205,11 +235,11 @@ def _compose(
             clock=SystemClock(),
             ids=ids,
             find_peer=peers.find,
-            retry_policy=find_policy,
+            retry_policy=terms.find_policy,
             drives=drives,
             may_send=may_send,
-            find_tags=lambda agent: tags.get(agent, frozenset()),
-            always_task=always_task.__contains__,
+            find_tags=terms.find_tags,
+            always_task=terms.shows_always,
             patience=Patience(),
             tally=outages.tally,
             news=tell,
@@ -217,7 +247,7 @@ def _compose(
             spending=spending,
             catalogue=Catalogue(
                 peers,
-                lambda agent: tags.get(agent, frozenset()),
+                terms.find_tags,
                 make_edge(settings),
                 settings.public_url,
             ),

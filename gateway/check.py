@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.core.errors import ConfigInvalid, IssuerUnavailable, PasserelleError
 from passerelle.core.ports import Clock
+from passerelle.gateway.auth.jwks import read_keys
+from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.screening import Screen
+from passerelle.gateway.sealing import load_sealer
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
+from passerelle.gateway.settings_callers import IssuerSettings
 from passerelle.gateway.settings_peers import make_peer_config
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer
+from passerelle.store.store import Store
 
+STORE_S = 10.0
 CARD_S = 10.0
 """Longest wait for one card, whatever the configuration says."""
 NO_AGENTS = (
@@ -39,7 +48,7 @@ class CheckReport:
 
 
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
-    """Reads the configuration as ``serve`` would, then loads the card of every agent.
+    """Reads the configuration as ``serve`` would, then reaches store, identity providers, and the card of each agent.
 
     Nothing is written, no agent is sent a message. A configuration with faults is not tried out.
 
@@ -55,11 +64,67 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
         load_signer(reading.settings)
     except ConfigInvalid as error:
         return CheckReport(tuple(lines), (error.message,))
-    found = await _reach_agents(reading.settings, sources, clock)
+    settings = reading.settings
+    found = [
+        *_try_secret_key(settings),
+        *await _reach_store(settings),
+        *await _reach_issuers(settings),
+        *await _reach_agents(settings, sources, clock),
+    ]
     lines += [line for line, reached in found if reached]
-    if not reading.settings.agents:
+    if not settings.agents:
         lines.append(f"notice: {NO_AGENTS}")
     return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
+
+
+def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
+    if settings.secret_key is None and settings.secret_key_file is None:
+        if settings.redis_url is None:
+            return []
+        return [("notice: no secret_key: push notifications with secrets stay off", True)]
+    try:
+        load_sealer(settings, settings.data_dir, SystemIds().draw)
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    return [("secret_key: can be used", True)]
+
+
+async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
+    """A server only; the embedded engine is not started beside a gateway that may run."""
+    if settings.redis_url is None:
+        return []
+    try:
+        async with asyncio.timeout(STORE_S):
+            primaries = await Store.examine(settings.redis_url.get_secret_value())
+    except (PasserelleError, TimeoutError, OSError) as error:
+        reason = error.message if isinstance(error, PasserelleError) else "it does not answer"
+        return [(f"redis_url: {reason}", False)]
+    return [
+        (f"redis_url: reached, {primaries} {'primary' if primaries == 1 else 'primaries'}", True)
+    ]
+
+
+async def _reach_issuers(settings: Settings) -> list[tuple[str, bool]]:
+    trusted, screened = PeerSessions(), PeerSessions(screen=Screen())
+    try:
+        return list(
+            await asyncio.gather(
+                *(_reach_issuer(issuer, trusted, screened) for issuer in settings.issuers)
+            )
+        )
+    finally:
+        await trusted.close()
+        await screened.close()
+
+
+async def _reach_issuer(
+    issuer: IssuerSettings, trusted: PeerSessions, screened: PeerSessions
+) -> tuple[str, bool]:
+    try:
+        keys = read_keys(await HttpKeySource(issuer, trusted, screened).fetch())
+    except IssuerUnavailable as error:
+        return f"issuers.{issuer.name}: {error.message}", False
+    return f"issuers.{issuer.name}: reached, {len(keys)} keys", bool(keys)
 
 
 async def _reach_agents(

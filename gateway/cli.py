@@ -117,7 +117,7 @@ def serve(
     from passerelle.gateway.app import run_gateway
 
     _introduce_owner(settings)
-    run(run_gateway(settings, on_ready=_make_announcement(settings)))
+    run(run_gateway(settings, on_ready=_make_announcement(settings), sources=sources))
 
 
 @app.command(epilog="Example: passerelle demo --once")

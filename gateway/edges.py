@@ -64,8 +64,13 @@ class FaceFirst:
         await app(scope, receive, send)
 
 
-def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
-    """The application over a gateway that works."""
+def make_edges(
+    gateway: Gateway,
+    settings: Settings,
+    access: Access,
+    find_fault: Callable[[], str | None] = lambda: None,
+) -> Edges:
+    """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
     is_push_on = gateway.service.push_configs.is_on
     options = make_card_options(settings, gateway.signer, push=is_push_on)
     face = make_face(
@@ -86,7 +91,7 @@ def make_edges(gateway: Gateway, settings: Settings, access: Access) -> Edges:
     endpoint = _make_endpoint(gateway, settings, access)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
     watch(gateway)
-    routes = _make_routes(gateway, access, endpoint)
+    routes = _make_routes(gateway, access, endpoint, find_fault)
     site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
 
     async def drain() -> None:
@@ -129,10 +134,15 @@ def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> Chan
     return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
 
 
-def _make_routes(gateway: Gateway, access: Access, endpoint: ChannelEndpoint) -> list[BaseRoute]:
+def _make_routes(
+    gateway: Gateway,
+    access: Access,
+    endpoint: ChannelEndpoint,
+    find_fault: Callable[[], str | None],
+) -> list[BaseRoute]:
     async def probe() -> Readiness:
         await gateway.store.probe()
-        return Readiness(ready=True)
+        return Readiness(ready=True, configuration=find_fault())
 
     return [
         *make_v1_routes(

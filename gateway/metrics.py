@@ -82,6 +82,17 @@ class Metrics:
             ["kind", "outcome"],
             registry=registry,
         )
+        self.config_reloads: Final = Counter(
+            "passerelle_config_reloads",
+            "Configurations that were read while running: ok, or refused.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.config_faulty: Final = Gauge(
+            "passerelle_config_faulty",
+            "1 while the configuration file is wrong and the one before is in force.",
+            registry=registry,
+        )
         self.runtime_errors: Final = Counter(
             "passerelle_runtime_errors",
             "Errors that nobody asked for: each one is a fault to look into.",

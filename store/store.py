@@ -93,17 +93,29 @@ class Store:
             raise
         return store
 
+    @classmethod
+    async def examine(cls, url: str) -> int:
+        """Judges a server as ``open`` does, but writes nothing: how many primaries it has.
+
+        Raises:
+            ConfigInvalid, StoreUnavailable: as ``open`` does.
+        """
+        nodes = await Nodes.open(read_url(url))
+        try:
+            found = await _read_facts(nodes)
+            for node, facts in found.items():
+                refuse_unfit(facts, node.endpoint.name, durable_otherwise=False)
+            return len(found)
+        finally:
+            await nodes.close()
+
     async def read_facts(self) -> dict[Node, ServerFacts]:
         """What each primary says of itself.
 
         Raises:
             StoreUnavailable: one does not answer.
         """
-        answers = await asyncio.gather(*(node.reads.call(pack("INFO")) for node in self.nodes.all))
-        return {
-            node: read_facts(parse_info(answer.replies[0]))
-            for node, answer in zip(self.nodes.all, answers, strict=True)
-        }
+        return await _read_facts(self.nodes)
 
     async def probe(self) -> None:
         """Readiness: a write on each primary. PING passes on a read-only replica, so it proves nothing.
@@ -146,3 +158,11 @@ class Store:
                 "redis_url",
                 f"the store has schema {int(cast('bytes', found))}, this version knows {keys.SCHEMA}",
             )
+
+
+async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:
+    answers = await asyncio.gather(*(node.reads.call(pack("INFO")) for node in nodes.all))
+    return {
+        node: read_facts(parse_info(answer.replies[0]))
+        for node, answer in zip(nodes.all, answers, strict=True)
+    }

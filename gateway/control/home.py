@@ -15,6 +15,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.conversation import SessionCreated
 from passerelle.core.session import OpenSession
+from passerelle.gateway.control.places import hash_key
 from passerelle.gateway.control.writes import Terms, Writes
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
 
 TITLE: Final = "home"
-_KEY_TTL_MS: Final = 600_000
+_KEY_TTL_MS: Final = 60_000
 
 
 def name_home(principal: Principal) -> str:
@@ -38,9 +39,14 @@ class Home:
     writes: Writes
 
     async def record(
-        self, principal: Principal, payload: AnyPayload, trace_id: str | None = None
+        self,
+        principal: Principal,
+        payload: AnyPayload,
+        trace_id: str | None = None,
+        *,
+        key: str | None = None,
     ) -> None:
-        """Stores one fact; the first one opens the session.
+        """Stores one fact; the first one opens the session. With a ``key`` once, whichever instances say it.
 
         Raises:
             StoreUnavailable: nothing is known to be written.
@@ -51,8 +57,8 @@ class Home:
             owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
         )
         # The fact changes no record, so that only this row tells a second try from a second fact (I2).
-        key = self.writes.ids.mint("home", principal.home)
-        row = IdempotencyRow(key, key, b"", _KEY_TTL_MS)
+        name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
+        row = IdempotencyRow(name, name, b"", _KEY_TTL_MS)
 
         def body(decision: Decision) -> Terms:
             if decision.state(ref) is None:

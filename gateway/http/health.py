@@ -24,6 +24,8 @@ class Readiness:
 
     ready: bool
     reason: str | None = None
+    configuration: str | None = None
+    """What is wrong with the file, while the configuration before is in force; it makes nobody unready."""
 
 
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
@@ -42,7 +44,8 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
         except PasserelleError as error:
             readiness = Readiness(ready=False, reason=error.message)
         if readiness.ready:
-            return _answer(200, {"status": "ready"})
+            noted = readiness.configuration
+            return _answer(200, {"status": "ready"} | ({"configuration": noted} if noted else {}))
         return _answer(UNREADY, {"status": "unready", "reason": readiness.reason or "starting"})
 
     async def answer_metrics(_request: Request) -> Response:

@@ -70,6 +70,10 @@ class WebhookRules:
         self._allowed = tuple(map(_read_allowed, allow))
         self._screen = screen or Screen()
 
+    def reload(self, allow: Iterable[str]) -> None:
+        """Another allow-list, from the next connection on."""
+        self._allowed = tuple(map(_read_allowed, allow))
+
     def judge(self, text: str, field: str = "url") -> Address:
         """The address of a webhook URL.
 

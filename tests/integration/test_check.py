@@ -1,13 +1,18 @@
 """``check`` against agents that are there: the card is read, and nothing is sent."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from passerelle.gateway.check import run_check
 from passerelle.gateway.clock import SystemClock
-from passerelle.gateway.settings_source import Sources
+from passerelle.gateway.settings_source import Sources, read_settings
+from tests.support.engine import Server, engine_server, started_legs
+from tests.support.identity import publish, rsa_key, run_provider
 from tests.support.scripted_peer import ScriptedPeer
+
+__all__ = ["engine_server", "started_legs"]
 
 
 def write(folder: Path, **urls: str) -> Sources:
@@ -45,3 +50,66 @@ async def test_place_that_is_no_agent_is_named_with_its_url(tmp_path: Path) -> N
     assert len(report.faults) == 1
     assert "HTTP 404" in report.faults[0]
     assert f"{peer.url}/elsewhere" in report.faults[0]
+
+
+@pytest.mark.anyio
+async def test_store_keys_and_identity_providers_are_tried_and_named(
+    tmp_path: Path, engine_server: Server
+) -> None:
+    async with run_provider(publish(rsa_key("a"), "a")) as good, run_provider() as bad:
+        bad.status = 500
+        lines = [
+            f"redis_url: '{engine_server.url}'",
+            f"secret_key: '{'00' * 32}'",
+            "issuers:",
+            f"  - {{name: good, issuer: a, audience: [x], may_call: ['*'], jwks_url: '{good.url}/keys'}}",
+            f"  - {{name: bad, issuer: b, audience: [x], may_call: ['*'], jwks_url: '{bad.url}/keys'}}",
+        ]
+        (tmp_path / "passerelle.yaml").write_text("\n".join(lines), encoding="utf-8")
+        report = await run_check(Sources({}, tmp_path), SystemClock())
+    assert "redis_url: reached, 1 primary" in report.lines
+    assert "secret_key: can be used" in report.lines
+    assert "issuers.good: reached, 1 keys" in report.lines
+    assert [fault.partition(":")[0] for fault in report.faults] == ["issuers.bad"]
+
+
+@pytest.mark.anyio
+async def test_server_that_is_away_and_key_that_cannot_be_used_are_faults(tmp_path: Path) -> None:
+    text = "redis_url: redis://127.0.0.1:1\nsecret_key: short\n"
+    (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
+    report = await run_check(Sources({}, tmp_path), SystemClock())
+    assert [fault.partition(":")[0] for fault in report.faults] == ["secret_key", "redis_url"]
+
+
+def test_setting_that_nothing_carries_out_yet_is_refused_by_name(tmp_path: Path) -> None:
+    text = (
+        "blobs: s3://bucket/prefix\npolicy: []\nagents:\n"
+        "  - {name: echo, url: 'http://127.0.0.1:1', retry: {attempts: 3}}\n"
+    )
+    (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
+    faults = [str(fault) for fault in read_settings(Sources({}, tmp_path)).faults]
+    file = tmp_path / "passerelle.yaml"
+    assert [fault.split(" is not built yet")[0] for fault in faults] == [
+        f"{file}:4: agents.0.retry:",
+        f"{file}:1: blobs:",
+        f"{file}:2: policy:",
+    ]
+
+
+def list_examples() -> list[tuple[str, str]]:
+    """Every YAML block of the documents that is a configuration."""
+    found: list[tuple[str, str]] = []
+    for page in sorted(Path("docs").rglob("*.md")):
+        for number, block in enumerate(
+            re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+        ):
+            found.append((f"{page}#{number}", block))
+    return found
+
+
+@pytest.mark.parametrize("block", [pytest.param(block, id=name) for name, block in list_examples()])
+def test_every_documented_example_is_a_configuration_that_holds(tmp_path: Path, block: str) -> None:
+    (tmp_path / "passerelle.yaml").write_text(block, encoding="utf-8")
+    named = re.findall(r"_env: ([A-Z0-9_]+)", block)
+    reading = read_settings(Sources(dict.fromkeys(named, "x"), tmp_path))
+    assert [str(fault) for fault in reading.faults] == []

@@ -36,6 +36,7 @@ class Instance:
 
     gateway: Gateway
     access: Access
+    settings: Settings
     http: httpx.AsyncClient
     _sent: int = 0
 
@@ -106,7 +107,7 @@ class Rig:
 
         self.stack.push_async_callback(end)
         http = httpx.AsyncClient(base_url=listener.url, headers={"A2A-Version": "1.0"}, timeout=20)
-        return Instance(gateway, access, await self.stack.enter_async_context(http))
+        return Instance(gateway, access, given, await self.stack.enter_async_context(http))
 
     def list_sessions(self) -> list[str]:
         """Every session that is stored."""

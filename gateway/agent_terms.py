@@ -1,0 +1,42 @@
+"""What the configuration says of each agent, for those who ask by name; a reload swaps all of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.gateway.settings_peers import make_retry_policy
+
+if TYPE_CHECKING:
+    from passerelle.core.facts import RetryPolicy
+    from passerelle.gateway.settings import Settings
+
+
+class AgentTerms:
+    """Tags, forms of answers, retry policies. An agent that is gone keeps its policy for the runs that it has."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._policies: dict[str, RetryPolicy] = {}
+        self._tags: dict[str, frozenset[str]] = {}
+        self._always: frozenset[str] = frozenset()
+        self.reload(settings)
+
+    def reload(self, settings: Settings) -> None:
+        """The agents of another configuration."""
+        policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
+        self._policies = {**self._policies, **policies}
+        self._tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
+        self._always = frozenset(
+            agent.name for agent in settings.agents if agent.answers == "always_task"
+        )
+
+    def find_policy(self, agent: str) -> RetryPolicy:
+        """The terms of an attempt at an agent."""
+        return self._policies[agent]
+
+    def find_tags(self, agent: str) -> frozenset[str]:
+        """Words of the operator's own."""
+        return self._tags.get(agent, frozenset())
+
+    def shows_always(self, agent: str) -> bool:
+        """Whether callers get a Task of an agent whatever it answers."""
+        return agent in self._always

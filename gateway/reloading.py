@@ -1,0 +1,141 @@
+"""The configuration read again while the gateway runs: when its file changes, and on SIGHUP.
+
+A good one takes hold at once, as far as it can; what takes a restart is named. A bad one changes nothing: the log, the
+readiness page and a metric say where it is wrong, until it is right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import watchfiles
+
+from passerelle.core.errors import ConfigInvalid, PasserelleError
+from passerelle.gateway.settings_changes import compare
+from passerelle.gateway.settings_source import find_config, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from passerelle.gateway.metrics import Metrics
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_source import Reading, Sources
+
+_QUIET_MS: Final = 200
+"""An editor writes a file in several steps."""
+
+
+class Reloading:
+    """Holds the settings that are in force. ``apply`` gets those before and those to come."""
+
+    def __init__(
+        self,
+        sources: Sources,
+        settings: Settings,
+        apply: Callable[[Settings, Settings], Awaitable[None]],
+        metrics: Metrics,
+        *,
+        watches: bool = True,
+    ) -> None:
+        self._sources = sources
+        self._apply = apply
+        self._metrics = metrics
+        self._log = structlog.get_logger("passerelle")
+        self._wanted = asyncio.Event()
+        self._watches = watches
+        self.settings = settings
+        self.fault: str | None = None
+        """Why the file that stands there now is not in force."""
+
+    async def run(self) -> None:
+        """Reads again whenever there is a reason to; to be cancelled."""
+        if not self._watches:
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._wanted.set)
+        watching = asyncio.create_task(self._watch(), name="config.watch")
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                await self.reload()
+        finally:
+            loop.remove_signal_handler(signal.SIGHUP)
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    async def reload(self) -> bool:
+        """Reads all sources and takes over what they say; False where they are wrong."""
+        try:
+            reading = read_settings(self._sources)
+            fault = _explain(reading)
+        except ConfigInvalid as error:
+            reading, fault = None, error.message
+        if reading is None or reading.settings is None or fault is not None:
+            self._refuse(fault or "the configuration cannot be read")
+            return False
+        return await self._take_over(reading.settings)
+
+    async def _take_over(self, new: Settings) -> bool:
+        old = self.settings
+        changes = compare(old, new)
+        try:
+            await self._apply(old, new)
+        except PasserelleError as error:
+            self._refuse(error.message)
+            return False
+        self.settings, self.fault = new, None
+        self._metrics.config_faulty.set(0)
+        self._metrics.config_reloads.labels("ok").inc()
+        if changes.hot:
+            self._log.info("config.reloaded", changed=", ".join(changes.hot))
+        if changes.cold:
+            self._log.warning("config.restart_wanted", settings=", ".join(changes.cold))
+        return True
+
+    def _refuse(self, fault: str) -> None:
+        self.fault = fault
+        self._metrics.config_faulty.set(1)
+        self._metrics.config_reloads.labels("refused").inc()
+        self._log.error("config.refused", fault=fault, kept="the configuration before")
+
+    async def _watch(self) -> None:
+        """Looks at the folder: a file that is replaced, or is behind a link that is, has no events of its own."""
+        path = find_config(self._sources)
+        if path is None:
+            return
+        known = _digest(path)
+        try:
+            async for _ in watchfiles.awatch(
+                path.resolve().parent if not path.is_symlink() else path.absolute().parent,
+                debounce=_QUIET_MS,
+                recursive=False,
+            ):
+                found = _digest(path)
+                if found != known:
+                    known = found
+                    self._wanted.set()
+        except OSError as error:
+            self._log.warning("config.unwatched", file=str(path), reason=str(error))
+
+
+def _explain(reading: Reading) -> str | None:
+    if not reading.faults:
+        return None
+    more = len(reading.faults) - 1
+    rest = f" (and {more} more; passerelle check shows all)" if more else ""
+    return f"{reading.faults[0]}{rest}"
+
+
+def _digest(path: Path) -> bytes | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).digest()
+    except OSError:
+        return None

@@ -1,0 +1,58 @@
+"""Hands another configuration to the parts of a gateway that runs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.core.errors import PasserelleError
+from passerelle.gateway.auth.grants import enter_client
+from passerelle.gateway.auth.keys import OWNER
+from passerelle.gateway.control.home import Home
+from passerelle.gateway.logs import configure_logs
+from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
+from passerelle.gateway.settings_changes import list_limit_changes
+from passerelle.gateway.settings_peers import make_peer_config
+
+if TYPE_CHECKING:
+    from passerelle.core.payloads.limit import LimitChanged
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.app import Gateway
+    from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.settings import Settings
+
+
+async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
+    """Swaps what can be swapped; a request under way ends with what it began with.
+
+    Raises:
+        ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
+    """
+    gateway.peers.replace([make_peer_config(agent, os.environ) for agent in new.agents])
+    gateway.terms.reload(new)
+    access.reload(new)
+    gateway.gate.rebind(list_bounds(new))
+    gateway.spending.reload(list_quotas(new), list_prices(new))
+    gateway.service.push_configs.rules.reload(new.webhooks.allow)
+    if new.log_level != old.log_level:
+        configure_logs(new.log_level, old.log_format)
+    await _tell_limits(gateway, old, new)
+
+
+async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
+    """Every instance reads the same file: the row of the fact makes it one (EVC-17)."""
+    home = Home(gateway.service.writes)
+    clients = {client.name: enter_client(client) for client in new.clients}
+    for fact in list_limit_changes(old, new):
+        who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER
+        await _tell(home, who, fact)
+
+
+async def _tell(home: Home, who: Principal, fact: LimitChanged) -> None:
+    key = f"{fact.limited.kind} {fact.limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
+    try:
+        await home.record(who, fact, key=key)
+    except PasserelleError as error:
+        structlog.get_logger().warning("limit.untold", caller=who.id, why=error.message)

@@ -1,0 +1,73 @@
+"""The configuration read again while the gateway runs: a good edit takes hold, a bad one changes nothing and is named.
+
+A change that takes a restart is named too.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import yaml
+
+from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.secret import Secret
+from tests.support.processes import AGENT, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_path: Path) -> None:
+    async with ScriptedPeer(AGENT) as peer, run_gateway(tmp_path, {AGENT: peer.url}) as gateway:
+        config = tmp_path / "passerelle.yaml"
+        settings = yaml.safe_load(config.read_text())
+        client = {"name": "late", "key_hash": hash_key(Secret("late-key")), "may_call": ["*"]}
+        key = {"Authorization": "Bearer late-key", "A2A-Version": "1.0"}
+
+        async with httpx.AsyncClient(base_url=gateway.url, timeout=20) as http:
+
+            async def may_list(wanted: int) -> bool:
+                path = f"/agents/{AGENT}/tasks"
+                return (await http.get(path, headers=key)).status_code == wanted
+
+            async def says(judge: Callable[[dict[str, str]], bool]) -> bool:
+                return judge((await http.get("/readyz")).json())
+
+            assert await may_list(401)
+            config.write_text(yaml.safe_dump({**settings, "clients": [client]}))
+            assert await wait_until(lambda: may_list(200), 10, "the client is known")
+
+            config.write_text(yaml.safe_dump({**settings, "clients": [client], "aegnts": []}))
+            assert await wait_until(
+                lambda: says(lambda page: "did you mean agents?" in page.get("configuration", "")),
+                10,
+                "the fault is shown",
+            )
+            page = (await http.get("/readyz")).json()
+            assert page["status"] == "ready"
+            assert str(config) in page["configuration"]
+            assert await may_list(200)
+            assert "passerelle_config_faulty 1.0" in (await http.get("/metrics")).text
+
+            config.write_text(yaml.safe_dump({**settings, "durability": "always", "clients": []}))
+            assert await wait_until(lambda: may_list(401), 10, "the client is gone")
+            assert "configuration" not in (await http.get("/readyz")).json()
+            log = (tmp_path / "gateway.log").read_text()
+            assert '"config.refused"' in log
+            assert '"config.restart_wanted"' in log
+            assert gateway.child is not None
+            gateway.child.process.send_signal(signal.SIGHUP)
+
+            async def reread() -> bool:
+                metrics = (await http.get("/metrics")).text
+                return 'passerelle_config_reloads_total{outcome="ok"} 3.0' in metrics
+
+            assert await wait_until(reread, 10, "the hang-up makes it read again")

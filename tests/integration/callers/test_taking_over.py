@@ -1,0 +1,82 @@
+"""Another configuration while the gateway runs: who may call, what they may do, and the fact that a limit changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.taking_over import take_over
+from tests.integration.callers.rig import describe
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from tests.integration.callers.rig import Instance, Rig
+
+pytestmark = pytest.mark.anyio
+
+
+async def change(one: Instance, **changes: object) -> None:
+    """Takes over the settings of an instance with these in place of its own."""
+    given = one.settings.model_dump() | changes
+    clients = changes.get("clients")
+    if isinstance(clients, list):
+        given["clients"] = [describe(client) for client in clients]
+    new = Settings.model_validate(given)
+    await take_over(one.gateway, one.access, one.settings, new)
+    one.settings = new
+
+
+@pytest.mark.requirement("EVC-17")
+async def test_lowered_budget_is_one_fact_with_the_old_and_the_new_value(rig: Rig) -> None:
+    quota = {"calls": 5, "per": "day"}
+    first = await rig.start(clients=[{"name": "few", "quotas": [quota]}])
+    second = await rig.start(clients=[{"name": "few", "quotas": [quota]}])
+    for _ in range(2):
+        assert (await first.send("few-key")).status_code == 200
+    for one in (first, second):
+        await change(one, clients=[{"name": "few", "quotas": [{"calls": 3, "per": "day"}]}])
+    opened, changed = await first.read_home("few")
+    assert (opened["type"], changed["type"]) == ("session.created", "limit.changed")
+    assert changed["payload"] == {
+        "limited": {"kind": "caller", "name": "few"},
+        "kind": "quota",
+        "unit": "calls",
+        "old": 5,
+        "new": 3,
+        "actor": "configuration",
+        "windowMs": 86_400_000,
+    }
+
+    async def whole() -> bool:
+        # What an instance had drawn of the old limit goes back within a round.
+        return (await first.send("few-key")).status_code == 200
+
+    assert await wait_until(whole, 10, "the third call is let in")
+    assert (await first.send("few-key")).status_code == 429
+
+
+async def test_revoked_key_is_refused_from_the_next_request_on(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "old"}])
+    assert (await one.send("old-key")).status_code == 200
+    await change(one, clients=[{"name": "new"}])
+    assert (await one.send("old-key")).status_code == 401
+    assert (await one.send("new-key")).status_code == 200
+
+
+async def test_rate_is_another_one_at_once(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "one", "limits": {"rate": "1/h"}}])
+    assert (await one.send("one-key")).status_code == 200
+    assert (await one.send("one-key")).status_code == 429
+    await change(one, clients=[{"name": "one"}])
+    assert (await one.send("one-key")).status_code == 200
+
+
+async def test_agent_can_come_and_go(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "any"}])
+    await change(one, agents=[{"name": "other", "url": rig.peer.url}])
+    assert (await one.send("any-key")).status_code == 404
+    key = {"Authorization": "Bearer any-key"}
+    sent = await one.http.post("/agents/other/message:send", json=one.message("x"), headers=key)
+    assert sent.status_code == 200
