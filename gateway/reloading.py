@@ -113,8 +113,8 @@ class Reloading:
             return
         known = _digest(path)
         try:
-            async for _ in watchfiles.awatch(
-                path.resolve().parent if not path.is_symlink() else path.absolute().parent,
+            async for _ in watchfiles.awatch(  # pyright: ignore[reportUnknownMemberType]  # a parameter that is not used
+                path.absolute().parent,
                 debounce=_QUIET_MS,
                 recursive=False,
             ):

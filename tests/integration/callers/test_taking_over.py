@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 async def change(one: Instance, **changes: object) -> None:
     """Takes over the settings of an instance with these in place of its own."""
     given = one.settings.model_dump() | changes
-    clients = changes.get("clients")
-    if isinstance(clients, list):
+    if "clients" in changes:
+        clients = cast("list[dict[str, object]]", changes["clients"])
         given["clients"] = [describe(client) for client in clients]
     new = Settings.model_validate(given)
     await take_over(one.gateway, one.access, one.settings, new)
