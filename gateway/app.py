@@ -245,6 +245,7 @@ def _compose(
             news=tell,
             webhooks=webhooks,
             spending=spending,
+            message_bounds=settings.requests.bounds(),
             catalogue=Catalogue(
                 peers,
                 terms.find_tags,

@@ -86,7 +86,12 @@ def make_edges(
             reader=access.reader,
             gate=gateway.gate,
         ),
-        FaceSettings(options, settings.public_url, access_log=settings.access_log),
+        FaceSettings(
+            options,
+            settings.public_url,
+            body_limit_bytes=settings.requests.body_bytes,
+            access_log=settings.access_log,
+        ),
     )
     endpoint = _make_endpoint(gateway, settings, access)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.catalogue import Catalogue
@@ -60,6 +61,7 @@ class Surroundings:
     webhooks: Webhooks = field(default_factory=Webhooks)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
+    message_bounds: MessageBounds = field(default_factory=MessageBounds)
     always_task: Callable[[str], bool] = lambda _agent: False
     """Whether an agent's bare messages are shown as tasks."""
 
@@ -117,4 +119,5 @@ def make_service(around: Surroundings) -> Service:
         drives=around.drives,
         is_draining=lambda: runs.is_draining,
         spending=around.spending,
+        message_bounds=around.message_bounds,
     )

@@ -16,6 +16,7 @@ from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
+from passerelle.gateway.settings_limits import RequestSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
@@ -133,6 +134,7 @@ class Settings(Section):
         default=None, description="None: no header says whose certificate a caller has."
     )
     channels: ChannelSettings = Field(default=ChannelSettings())
+    requests: RequestSettings = Field(default=RequestSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     signing: SigningSettings = Field(default=SigningSettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())

@@ -8,6 +8,7 @@ from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.durations import UNITS_MS
 from passerelle.gateway.limits.account import Quota
 from passerelle.gateway.limits.bounds import Bounds, Rate
@@ -56,6 +57,25 @@ class LimitSettings(Section):
     def bounds(self) -> Bounds:
         """The limits as the limiter takes them."""
         return Bounds(self.concurrency, self.rate)
+
+
+class RequestSettings(Section):
+    """How large a request may be. The JSON of each may be nested 64 levels, its head 64 KiB."""
+
+    body_bytes: int = Field(
+        default=1_048_576,
+        ge=1_024,
+        le=67_108_864,
+        description="The body of a call of an agent over HTTP.",
+    )
+    parts: int = Field(default=1_000, ge=1, le=100_000, description="Parts of one message.")
+    part_bytes: int = Field(
+        default=16_777_216, ge=1, le=67_108_864, description="Text or base64 of one part."
+    )
+
+    def bounds(self) -> MessageBounds:
+        """The bounds of messages."""
+        return MessageBounds(self.parts, self.part_bytes)
 
 
 class QuotaSettings(Section):

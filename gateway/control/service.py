@@ -7,7 +7,7 @@ turn, ``follow`` gives its frames. Edges translate and do nothing else.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.history import cut_history
@@ -40,6 +40,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotCancelable, NotFound
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.status import ENDED
 from passerelle.core.task_commands import RequestCancel
@@ -110,6 +111,7 @@ class Service:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     is_draining: Callable[[], bool]
     spending: Spending | None = None
+    message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
         """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
@@ -235,6 +237,7 @@ class Service:
     ) -> TurnAccepted:
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
+        self.message_bounds.judge(command.message)
         # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
         trace = read_trace(command.traceparent, command.tracestate)
         if trace is not None:

@@ -105,3 +105,26 @@ async def test_stream_has_its_slot_until_it_ends(rig: Rig) -> None:
         return (await one.send("narrow-key")).status_code == 200
 
     assert await wait_until(free, 5, "the slot of a caller that left is free")
+
+
+async def test_message_over_its_bounds_is_refused_on_each_edge_with_the_field_named(
+    rig: Rig,
+) -> None:
+    requests = {"parts": 2, "part_bytes": 16, "body_bytes": 2_048}
+    one = await rig.start(clients=[FREE], requests=requests)
+    key = {"Authorization": "Bearer free-key"}
+    many = one.message("x")
+    many["message"]["parts"] = [{"text": "x"}] * 3  # type: ignore[index,call-overload]
+    rest = await one.http.post("/agents/echo/message:send", json=many, headers=key)
+    assert rest.status_code == 400
+    assert "message.parts" in rest.json()["error"]["message"]
+    large = await one.send("free-key", "é" * 9)
+    assert large.json()["error"]["code"] == -32602
+    assert "message.parts[0].text" in large.json()["error"]["message"]
+    turn = {"agent": "echo", "text": "x" * 17}
+    problem = await one.http.post("/v1/turns", json=turn, headers=key)
+    assert (problem.status_code, problem.json()["field"]) == (400, "message.parts[0].text")
+    whole = await one.send("free-key", "x" * 3_000)
+    assert whole.json()["error"]["data"][0]["reason"] == "TOO_LARGE"
+    assert rig.counted() == 0
+    assert (await one.send("free-key", "x" * 16)).status_code == 200
