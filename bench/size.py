@@ -125,7 +125,7 @@ async def _begin(bench: Bench, subjects: list[Subject], shape: Shape, driver: In
         first = number % shape.tasks_per_session == 0
         batch = subject.accept(bench.epoch(subject), driver, first_of_session=first)
         await bench.append(subject, batch)
-        await bench.store.projections.index_now(IndexRow(owner, subject.task, BEGAN_MS))
+        await bench.store.projections.index_now(IndexRow(owner, "echo", subject.task, BEGAN_MS))
 
 
 async def _end(bench: Bench, subjects: list[Subject], driver: Incarnation) -> None:

@@ -113,9 +113,9 @@ class GetTask:
 
 @dataclass(frozen=True, slots=True)
 class ListTasks:
-    """Tasks of the caller, by status time, newest first. ``after_ms`` is a status time (exclusive)."""
+    """Tasks of the caller at an agent, by status time, newest first. ``after_ms`` is a status time (exclusive)."""
 
-    agent: str | None = None
+    agent: str
     context_id: str | None = None
     state: str | None = None
     page_size: int = 50

@@ -228,9 +228,10 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """A row of the owner index: ``owner`` is a principal's key. The later time wins."""
+    """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins."""
 
     owner: str
+    agent: str
     facade: str
     at_ms: int
 
@@ -274,9 +275,13 @@ class Projections(Protocol):
         ...
 
     async def read_index(
-        self, owner: str, before: tuple[int, str] | None, limit: int
+        self, owner: str, agent: str, before: tuple[int, str] | None, limit: int
     ) -> list[tuple[str, int]]:
-        """Facade ids of an owner with their times, newest first, strictly below ``before`` = (time, id)."""
+        """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
+        ...
+
+    async def count_index(self, owner: str, agent: str, after_ms: int | None) -> int:
+        """How many there are, or how many with a later time than ``after_ms``."""
         ...
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:

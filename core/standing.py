@@ -54,7 +54,9 @@ def derive_standing(
             was = earlier if isinstance(earlier, TaskRecord) else None
             if was is None or not was.shown or was.status is not record.status:
                 facade = expose(TaskId(record.task_id), record.exposure)
-                index.append(IndexRow(record.owner, facade, parse_ms(record.status_at)))
+                index.append(
+                    IndexRow(record.owner, record.kind, facade, parse_ms(record.status_at))
+                )
     times = tuple((row.facade, row.at_ms) for row in index)
     return Standing(tuple(opened), times, tuple(index), feed)
 

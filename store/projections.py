@@ -96,15 +96,15 @@ class RedisProjections:
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row at once, so that a caller sees its own writes."""
         shard = place(row.owner)
-        key = keys.owner_index(shard, row.owner)
+        key = keys.owner_index(shard, row.owner, row.agent)
         await self._write(shard, pack("ZADD", key, "GT", row.at_ms, row.facade))
 
     async def read_index(
-        self, owner: str, before: tuple[int, str] | None, limit: int
+        self, owner: str, agent: str, before: tuple[int, str] | None, limit: int
     ) -> list[tuple[str, int]]:
-        """Facade ids of an owner with their times, newest first, strictly below ``before`` = (time, id)."""
+        """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
         shard = place(owner)
-        key = keys.owner_index(shard, owner)
+        key = keys.owner_index(shard, owner, agent)
         top = "+inf" if before is None else str(before[0])
         found: list[tuple[str, int]] = []
         offset = 0
@@ -124,6 +124,14 @@ class RedisProjections:
             offset += limit
         return found[:limit]
 
+    async def count_index(self, owner: str, agent: str, after_ms: int | None) -> int:
+        """How many there are, or how many with a later time than ``after_ms``."""
+        shard = place(owner)
+        low = "-inf" if after_ms is None else f"({after_ms}"
+        command = pack("ZCOUNT", keys.owner_index(shard, owner, agent), low, "+inf")
+        [reply] = await self._read(shard, command)
+        return cast("int", reply)
+
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         shard = place(owner)
@@ -142,7 +150,7 @@ class RedisProjections:
                 raise ValueError(message)
             match row:
                 case IndexRow():
-                    key = arguments.key(keys.owner_index(target, row.owner))
+                    key = arguments.key(keys.owner_index(target, row.owner, row.agent))
                     index.append([key, row.facade, str(row.at_ms)])
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
@@ -208,8 +216,8 @@ def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
 
 
 def _index_row(line: str) -> IndexRow:
-    owner, facade, at_ms = line.split(" ")
-    return IndexRow(owner, facade, int(at_ms))
+    owner, agent, facade, at_ms = line.split(" ")
+    return IndexRow(owner, agent, facade, int(at_ms))
 
 
 def _order(feed_id: str) -> tuple[int, int]:

@@ -50,6 +50,8 @@ class Listing:
         Raises:
             InvalidInput: a page token that is not ours.
         """
+        if query.context_id is None and query.state is None:
+            return await self._list_index(principal, query)
         before = read_token(query.page_token)
         found: list[JsonObject] = []
         total = 0
@@ -70,13 +72,33 @@ class Listing:
         token = write_token(last) if more and last else ""
         return render_page(found, query.page_size, total, token)
 
+    async def _list_index(self, principal: Principal, query: ListTasks) -> JsonObject:
+        """A page off the owner's index: only what is on the page is read, and the rest is counted there."""
+        last = read_token(query.page_token)
+        found: list[JsonObject] = []
+        more = True
+        while more and len(found) < query.page_size:
+            wanted = query.page_size - len(found)
+            rows = await self.projections.read_index(principal.key, query.agent, last, wanted + 1)
+            if query.after_ms is not None:
+                rows = [row for row in rows if row[1] > query.after_ms]
+            more = len(rows) > wanted
+            for _, held in await self._load(principal, query, rows[:wanted]):
+                task = await self._read(query, held)
+                found += [task] if task is not None else []
+            if rows:
+                last = (rows[:wanted][-1][1], rows[:wanted][-1][0])
+        total = await self.projections.count_index(principal.key, query.agent, query.after_ms)
+        token = write_token(last) if more and last else ""
+        return render_page(found, query.page_size, total, token)
+
     async def _rows(self, principal: Principal, query: ListTasks) -> list[tuple[str, int]]:
         if query.context_id is not None:
             return await self._context_rows(principal, query.context_id)
         rows: list[tuple[str, int]] = []
         before: tuple[int, str] | None = None
         while True:
-            page = await self.projections.read_index(principal.key, before, _CHUNK)
+            page = await self.projections.read_index(principal.key, query.agent, before, _CHUNK)
             rows.extend(page)
             if len(page) < _CHUNK:
                 return rows
@@ -96,16 +118,22 @@ class Listing:
         """The tasks that fit, as (time, facade id) with what is stored, newest first; many are read at once."""
         rows = await self._rows(principal, query)
         for first in range(0, len(rows), _CHUNK):
-            parsed = [
-                ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]))
-                for facade, at_ms in rows[first : first + _CHUNK]
-                if (query.after_ms is None or at_ms > query.after_ms)
-                and (task := parse_facade(facade)) is not None
-            ]
-            held = await self.writes.load([ref for _, ref in parsed])
-            for row, ref in parsed:
-                if _fits(held[ref].record, principal, query):
-                    yield row, held[ref]
+            for row in await self._load(principal, query, rows[first : first + _CHUNK]):
+                yield row
+
+    async def _load(
+        self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
+    ) -> list[tuple[tuple[int, str], Held]]:
+        parsed = [
+            ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]))
+            for facade, at_ms in rows
+            if (query.after_ms is None or at_ms > query.after_ms)
+            and (task := parse_facade(facade)) is not None
+        ]
+        held = await self.writes.load([ref for _, ref in parsed])
+        return [
+            (row, held[ref]) for row, ref in parsed if _fits(held[ref].record, principal, query)
+        ]
 
     async def _read(self, query: ListTasks, held: Held) -> JsonObject | None:
         if not isinstance(held.record, TaskRecord):
@@ -122,7 +150,7 @@ def _fits(record: object, principal: Principal, query: ListTasks) -> bool:
         isinstance(record, TaskRecord)
         and record.owner == principal.key
         and record.shown
-        and (query.agent is None or record.kind == query.agent)
+        and record.kind == query.agent
         and (query.context_id is None or record.scope.context_id == query.context_id)
     )
 

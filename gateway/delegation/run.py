@@ -195,7 +195,7 @@ class Run:
         if self.record.shown or not record.shown:
             return await writing
         facade = expose(TaskId(record.task_id), record.exposure)
-        row = IndexRow(record.owner, facade, parse_ms(record.status_at))
+        row = IndexRow(record.owner, record.kind, facade, parse_ms(record.status_at))
         listing = asyncio.create_task(self.list_row(row))
         try:
             return await writing

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
+AGENT = "echo"
 SOURCE = Shard(63)
 
 
@@ -30,19 +31,22 @@ def pending(owner: str, name: str, view: bytes | None) -> InboxRow:
 @pytest.mark.requirement("I10")
 async def test_later_time_wins_in_the_owner_index(store: Store) -> None:
     shard, owner = make_owner()
-    await store.projections.advance(SOURCE, shard, "5-0", [IndexRow(owner, "task_a", 300)])
-    await store.projections.index_now(IndexRow(owner, "task_a", 200))
-    await store.projections.index_now(IndexRow(owner, "task_b", 250))
-    assert await store.projections.read_index(owner, None, 10) == [("task_a", 300), ("task_b", 250)]
+    await store.projections.advance(SOURCE, shard, "5-0", [IndexRow(owner, AGENT, "task_a", 300)])
+    await store.projections.index_now(IndexRow(owner, AGENT, "task_a", 200))
+    await store.projections.index_now(IndexRow(owner, AGENT, "task_b", 250))
+    assert await store.projections.read_index(owner, AGENT, None, 10) == [
+        ("task_a", 300),
+        ("task_b", 250),
+    ]
 
 
 async def test_index_is_paged_without_loss_where_times_are_equal(store: Store) -> None:
     shard, owner = make_owner()
-    rows = [IndexRow(owner, f"task_{number:03}", 100 + number // 7) for number in range(60)]
+    rows = [IndexRow(owner, AGENT, f"task_{number:03}", 100 + number // 7) for number in range(60)]
     await store.projections.advance(SOURCE, shard, "1-0", rows)
     before: tuple[int, str] | None = None
     seen: list[tuple[int, str]] = []
-    while page := await store.projections.read_index(owner, before, 4):
+    while page := await store.projections.read_index(owner, AGENT, before, 4):
         seen += [(at_ms, facade) for facade, at_ms in page]
         before = seen[-1]
     assert seen == sorted(((row.at_ms, row.facade) for row in rows), reverse=True)
@@ -113,15 +117,17 @@ async def test_inbox_is_a_stream_like_any_other_with_hints(store: Store) -> None
 async def test_newer_epoch_of_the_target_is_learned(store: Store) -> None:
     shard, owner = make_owner()
     await store.log.bump_epoch(shard, 0)
-    await store.projections.advance(SOURCE, shard, "1-0", [IndexRow(owner, "task_a", 1)])
-    assert await store.projections.read_index(owner, None, 10) == [("task_a", 1)]
+    await store.projections.advance(SOURCE, shard, "1-0", [IndexRow(owner, AGENT, "task_a", 1)])
+    assert await store.projections.read_index(owner, AGENT, None, 10) == [("task_a", 1)]
 
 
 async def test_row_of_another_shard_is_refused(store: Store) -> None:
     one, two = make_owner(), make_owner()
     assert one[0] != two[0]
     with pytest.raises(ValueError, match="not in shard"):
-        await store.projections.advance(SOURCE, one[0], "1-0", [IndexRow(two[1], "task_a", 1)])
+        await store.projections.advance(
+            SOURCE, one[0], "1-0", [IndexRow(two[1], AGENT, "task_a", 1)]
+        )
 
 
 async def test_feed_is_read_from_the_mark_and_marks_never_go_back(store: Store) -> None:

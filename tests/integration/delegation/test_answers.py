@@ -42,7 +42,7 @@ async def test_bare_message_is_passed_on_and_listed_nowhere(house: House) -> Non
     assert message["parts"] == [{"text": "good day"}]
     assert message["contextId"] == accepted.context_id
     assert "taskId" not in message
-    page = await house.service.read(ADA, ListTasks())
+    page = await house.service.read(ADA, ListTasks("echo"))
     assert (page["tasks"], page["totalSize"]) == ([], 0)
     with pytest.raises(NotFound):
         await house.read(accepted)
@@ -104,8 +104,8 @@ async def test_somebody_elses_task_is_not_there(house: House) -> None:
             await house.service.read(BOB, query)
     with pytest.raises(NotFound):
         await house.send("more", who=BOB, task=accepted.facade)
-    assert (await house.service.read(BOB, ListTasks()))["totalSize"] == 0
-    by_context = ListTasks(context_id=accepted.context_id)
+    assert (await house.service.read(BOB, ListTasks("echo")))["totalSize"] == 0
+    by_context = ListTasks("echo", context_id=accepted.context_id)
     assert (await house.service.read(BOB, by_context))["totalSize"] == 0
     theirs = await house.send("mine", who=BOB, context_id=accepted.context_id)
     assert theirs.thread_id != accepted.thread_id
@@ -133,7 +133,7 @@ async def assert_hidden_failure(house: House, facade: str) -> None:
     wire = await house.service.read(ADA, GetRecord(facade))
     assert wire["status"] == "failed"
     assert wire.get("shown", False) is False
-    assert (await house.service.read(ADA, ListTasks()))["totalSize"] == 0
+    assert (await house.service.read(ADA, ListTasks("echo")))["totalSize"] == 0
 
 
 async def test_peer_that_is_away_is_an_error_and_nothing_is_shown(house: House) -> None:

@@ -204,7 +204,7 @@ async def test_running_task_can_be_got_followed_listed_and_cancelled(house: Hous
     await house.until(accepted, Status.QUEUED)
     assert (await house.read(accepted))["id"] == accepted.facade
     watching = asyncio.create_task(house.watch(accepted.facade))
-    page = await house.service.read(ADA, ListTasks())
+    page = await house.service.read(ADA, ListTasks("echo"))
     assert [task["id"] for task in cast("list[JsonObject]", page["tasks"])] == [accepted.facade]
     await house.cancel(accepted)
     frames = await watching

@@ -267,7 +267,7 @@ async def test_question_that_is_cancelled_cancels_the_task(house: House) -> None
     await house.respond(view, option_id="cancel")
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("CancelTask") == 1
-    page = await house.service.read(ADA, ListTasks(state="TASK_STATE_CANCELED"))
+    page = await house.service.read(ADA, ListTasks("echo", state="TASK_STATE_CANCELED"))
     assert page["totalSize"] == 1
 
 

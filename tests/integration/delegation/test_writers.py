@@ -156,12 +156,12 @@ async def names(house: House, query: ListTasks) -> list[str]:
 
 async def test_list_is_newest_first_in_pages_that_name_every_task_once(house: House) -> None:
     sent = [(await house.talk(f"number {number}"))[0].facade for number in range(7)]
-    whole = await names(house, ListTasks())
+    whole = await names(house, ListTasks("echo"))
     assert sorted(whole) == sorted(sent)
     found: list[str] = []
     token: str | None = None
     for _ in range(3):
-        query = ListTasks(page_size=3, page_token=token)
+        query = ListTasks("echo", page_size=3, page_token=token)
         page = await house.service.read(ADA, query)
         assert (page["pageSize"], page["totalSize"]) == (3, 7)
         found += await names(house, query)
@@ -169,7 +169,7 @@ async def test_list_is_newest_first_in_pages_that_name_every_task_once(house: Ho
     assert token == ""
     assert found == whole
     with pytest.raises(InvalidInput, match="pageToken"):
-        await names(house, ListTasks(page_token="not a token"))
+        await names(house, ListTasks("echo", page_token="not a token"))
 
 
 async def test_list_filters_by_context_state_and_agent(street: House) -> None:
@@ -177,11 +177,15 @@ async def test_list_filters_by_context_state_and_agent(street: House) -> None:
     second, _ = await street.talk("ask what", agent="other")
     third = await street.send("three", agent="other", context_id=first.context_id)
     await street.hear(third)
-    context = ListTasks(context_id=first.context_id)
-    assert await names(street, context) == [third.facade, first.facade]
+    context = ListTasks("echo", context_id=first.context_id)
+    assert await names(street, context) == [first.facade]
+    context = ListTasks("other", context_id=first.context_id)
+    assert await names(street, context) == [third.facade]
     assert await names(street, ListTasks(agent="echo")) == [first.facade]
-    assert await names(street, ListTasks(state="TASK_STATE_INPUT_REQUIRED")) == [second.facade]
-    assert await names(street, ListTasks(context_id="never-seen")) == []
+    assert await names(street, ListTasks("other", state="TASK_STATE_INPUT_REQUIRED")) == [
+        second.facade
+    ]
+    assert await names(street, ListTasks("echo", context_id="never-seen")) == []
     page = await street.service.read(ADA, ListTasks(agent="echo"))
     assert "artifacts" not in cast("list[JsonObject]", page["tasks"])[0]
     page = await street.service.read(ADA, ListTasks(agent="echo", include_artifacts=True))
@@ -193,7 +197,7 @@ async def test_list_filters_by_context_state_and_agent(street: House) -> None:
 async def test_task_is_listed_before_its_caller_has_the_answer(house: House) -> None:
     accepted = await house.send("silent", wait="stream")
     task = cast("JsonObject", (await house.hear(accepted, at_once=True))["task"])
-    assert await names(house, ListTasks()) == [task["id"]]
+    assert await names(house, ListTasks("echo")) == [task["id"]]
 
 
 async def test_open_tasks_and_questions_hold_their_stream_until_they_end(house: House) -> None:

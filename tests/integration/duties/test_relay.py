@@ -62,13 +62,13 @@ async def test_shown_task_reaches_its_owners_list_with_the_time_of_its_status(
     await other.show()
 
     async def listed() -> bool:
-        found = await store.projections.read_index(OWNER.key, None, 10)
+        found = await store.projections.read_index(OWNER.key, "echo", None, 10)
         return found == [(story.task.id, parse_ms((await story.read()).status_at))]
 
     await wait_until(listed, 5, "the task is listed")
     await story.fail()
     await wait_until(listed, 5, "its end has moved it")
-    found = await store.projections.read_index(BOB.key, None, 10)
+    found = await store.projections.read_index(BOB.key, "echo", None, 10)
     assert [facade for facade, _ in found] == [other.task.id]
 
 
@@ -86,7 +86,7 @@ async def test_row_of_a_list_is_passed_on_without_a_look_at_the_task(
         patch.setattr(one.store.log, "read_page", refuse)
         patch.setattr(one.store.log, "load", refuse)
         await one.duties.relay.pass_on(SOURCE)
-    found = await store.projections.read_index(OWNER.key, None, 10)
+    found = await store.projections.read_index(OWNER.key, "echo", None, 10)
     assert [facade for facade, _ in found] == [story.task.id]
 
 
@@ -208,7 +208,7 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
         if number % 2:
             await story.fail()
     await relay_all(one)
-    index = await store.projections.read_index(OWNER.key, None, 100)
+    index = await store.projections.read_index(OWNER.key, "echo", None, 100)
     pending = await read_open(store)
     head = await store.log.read_head(INBOX)
     assert head is not None
@@ -217,7 +217,7 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
 
     home = OWNER.home
     for name in (
-        keys.owner_index(home, OWNER.key),
+        keys.owner_index(home, OWNER.key, "echo"),
         keys.inbox_open(home, OWNER.key),
         keys.head(INBOX),
         keys.entries(INBOX),
@@ -226,11 +226,11 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
         assert cast(int, ask(instances.url, "DEL", name)) == 1
     for shard in ALL_SHARDS:
         ask(instances.url, "HDEL", keys.meta(shard), "mark:relay")
-    assert await store.projections.read_index(OWNER.key, None, 100) == []
+    assert await store.projections.read_index(OWNER.key, "echo", None, 100) == []
 
     two = await instances.start("in_two", runs=False)
     await relay_all(two)
-    assert await store.projections.read_index(OWNER.key, None, 100) == index
+    assert await store.projections.read_index(OWNER.key, "echo", None, 100) == index
     assert await read_open(store) == pending
     rebuilt = await store.log.read_head(INBOX)
     assert rebuilt is not None
@@ -261,7 +261,7 @@ async def test_feed_longer_than_a_page_is_relayed_whole(instances: Instances, st
     await instances.start("in_one")
 
     async def listed() -> bool:
-        found = await store.projections.read_index(OWNER.key, None, 1_000)
+        found = await store.projections.read_index(OWNER.key, "echo", None, 1_000)
         return {facade for facade, _ in found} == {story.task.id for story in stories}
 
     await wait_until(listed, 10, "all are listed")

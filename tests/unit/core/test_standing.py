@@ -67,7 +67,7 @@ def test_shown_task_is_listed_with_the_time_of_its_status() -> None:
     expected = (("task_1", parse_ms(shown.status_at)),)
     standing = derive(hidden, shown)
     assert (standing.task_times, standing.feed) == (expected, False)
-    assert standing.index == (IndexRow(shown.owner, *expected[0]),)
+    assert standing.index == (IndexRow(shown.owner, shown.kind, *expected[0]),)
     story.state = shown
     story.tell(FailTask(FAILURE))
     ended = show(story.state)

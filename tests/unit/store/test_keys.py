@@ -32,7 +32,7 @@ def permanent_keys(shard: Shard, number: int) -> list[str]:
         keys.session_open(shard, session),
         keys.session_tasks(shard, session),
         keys.inbox_open(shard, person),
-        keys.owner_index(shard, person),
+        keys.owner_index(shard, person, "echo"),
         keys.due(shard),
         keys.own(shard, f"in_{number}"),
         keys.feed(shard),
