@@ -46,6 +46,7 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         if agent.card_signature
         else CardTrust(),
         interfaces=agent.interfaces,
+        bounds=agent.limits.bounds(),
         allowed_origins=frozenset(agent.allowed_origins),
         connect_timeout_s=agent.timeout.connect.seconds,
         query_timeout_s=agent.timeout.query.seconds,

@@ -223,7 +223,7 @@ def _describe(detail: ErrorDetails) -> str:
 
 
 def _suggest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -20,8 +20,9 @@ SECRETS = ("hunter2", "psr_0123456789abc")
 def _restore() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    before = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
     root.handlers[:] = handlers
     root.setLevel(level)
 
