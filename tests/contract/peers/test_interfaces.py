@@ -162,3 +162,16 @@ async def test_errors_of_an_agent_that_answers_open_no_breaker(
     for _ in range(FAILURES * 2):
         assert isinstance(await peer.get("no-such-task"), Refused)
     assert isinstance(await peer.send(say("hello")), Answered)
+
+
+async def test_path_that_is_missing_for_subscriptions_alone_makes_no_interface_unfit(
+    scripted: ScriptedPeer, second: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(offer_both(scripted, second))
+    await peer.describe()
+    scripted.answer_next(HttpAnswer(404))
+    (refused,) = await read_all(peer.subscribe("scripted-task-1"))
+    assert isinstance(refused, Refused)
+    assert scripted.card_reads == [200]
+    assert isinstance(await peer.send(say("hello")), Answered)
+    assert scripted.texts == ["hello"]
