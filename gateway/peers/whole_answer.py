@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol):
         self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
+        self._unread_bytes = 0
         self._in_body = False
         self._pieces: list[bytes] = []
         self._size = 0
@@ -115,12 +116,15 @@ class Connection(asyncio.Protocol):
             # Nobody has asked: what comes now would be taken for the answer to the next request.
             self.close()
             return
+        self._unread_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NotReadable(f"not HTTP ({error})"))
-        if not self._in_body and self._head_bytes > MAX_HEADER_BYTES:
+        # The parser keeps a header or trailer that does not end, and says nothing of it before its end.
+        if max(self._head_bytes, self._unread_bytes) > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
+            self.close()
 
     def eof_received(self) -> None:
         if self._in_body and not self._has_length():
@@ -147,8 +151,10 @@ class Connection(asyncio.Protocol):
         if self._head_bytes > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
         self._in_body = self._parser.get_status_code() >= HTTPStatus.OK
+        self._unread_bytes = 0
 
     def on_body(self, body: bytes) -> None:
+        self._unread_bytes = 0
         if self._waiter is None or self._waiter.done():
             return  # it has failed, and whoever asked is about to close
         self._pieces.append(body)

@@ -162,6 +162,29 @@ async def test_head_that_never_ends_is_given_up() -> None:
             await ask()
 
 
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"HTTP/1.1 200 OK\r\nX: ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nX: ",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;x=",
+    ],
+)
+async def test_header_that_never_ends_is_given_up_before_it_fills_the_memory(start: bytes) -> None:
+    """Without an end the parser would keep it, and copy it again with every piece, until the time is over."""
+    async with speak(start + b"x" * 200_000) as (_, ask):
+        with pytest.raises(NotReadable, match="64 KiB"):
+            await ask()
+
+
+async def test_large_answer_is_no_long_header() -> None:
+    body = b"x" * 900_000
+    sized = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with speak(sized, sized) as (speaker, ask):
+        assert [(await ask()).raw for _ in range(2)] == [body, body]
+        assert speaker.connections == 1
+
+
 def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
     with pytest.raises(NotConnected):
         write_request(Request("POST", "http://a.example/", b""), {"A": "b\r\nEvil: 1"})
