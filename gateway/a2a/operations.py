@@ -264,6 +264,9 @@ class Operations:
 
     async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
         await self._judge(call, request)
+        if request.push:
+            # Whoever may set no webhook may not slip one in beside a message either.
+            require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
         command = SubmitTurn(
             agent=call.agent,
             message=request.message,

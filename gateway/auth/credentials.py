@@ -35,11 +35,11 @@ class CredentialReader:
             device=device,
         )
 
-    def read_scope(self, scope: Scope) -> Credentials:
-        """The same for an ASGI scope."""
+    def read_scope(self, scope: Scope, device: str | None = None) -> Credentials:
+        """The same for an ASGI scope. Of a repeated header the last counts: the proxy before us wrote that one."""
         pairs: list[tuple[bytes, bytes]] = scope["headers"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
-        return self.read(headers, read_address(scope))
+        return self.read(headers, read_address(scope), device)
 
 
 READER: Final = CredentialReader()

@@ -144,6 +144,7 @@ class Service:
                 return await self.listing.list_tasks(principal, query)
             case GetRecord():
                 owned = await self.ownership.find(principal, query.task, None, hidden=True)
+                require_operation(principal, owned.record.peer or "", Method.GET_TASK)
                 return to_wire(owned.record)
             case GetAction():
                 return await self.actions.read(principal, query.action_id)
@@ -249,8 +250,6 @@ class Service:
         if command.push is not None:
             self.push_configs.check(command.push)
         if command.task is not None:
-            if command.push is not None:
-                await self.push_configs.set_with_message(principal, command, command.push)
             return await self._follow_up(principal, command, idem)
         plan = await self._plan(principal, command, peer)
         charge = await self._charge(principal, command)
@@ -276,6 +275,8 @@ class Service:
     ) -> TurnAccepted:
         charge = await self._charge(principal, command)
         try:
+            if command.push is not None:
+                await self.push_configs.set_with_message(principal, command, command.push)
             accepted = await self.follow_ups.take(principal, command, idem)
         except BaseException:
             charge.refund()

@@ -27,7 +27,7 @@ from passerelle.core.errors import (
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import Ids
-from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
+from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.rpc import CALLS, Call, Caller, call
@@ -122,7 +122,7 @@ class _Endpoint:
         device = request.headers.get(DEVICE_HEADER)
         if device is not None and not 0 < len(device) <= DEVICE_LIMIT:
             raise InvalidInput(DEVICE_HEADER, f"is 1 to {DEVICE_LIMIT} characters")
-        credentials = self.reader.read(request.headers, read_address(request.scope), device)
+        credentials = self.reader.read_scope(request.scope, device)
         principal = await self.auth.authenticate(credentials)
         key = request.headers.get(KEY_HEADER)
         if key is None and self.operation.call.changes and not self.operation.call.keyed:

@@ -1,0 +1,58 @@
+"""What a caller may do, on every edge alike."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.callers.rig import Answer, Instance, Rig
+
+pytestmark = pytest.mark.anyio
+SENDER = {
+    "name": "sender",
+    "may_call": [{"agent": "echo", "operations": ["SendMessage", "SendStreamingMessage"]}],
+}
+PROXY = {"addresses": ["127.0.0.1/32"], "certificate_header": "X-Client-Identity"}
+TILL = {"name": "till", "certificate": "CN=till"}
+ROOT = {"name": "root", "certificate": "CN=root"}
+
+
+async def ask_rpc(instance: Instance, headers: list[tuple[str, str]]) -> int:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    answer = await instance.http.post("/agents/echo", json=body, headers=headers)
+    return answer.status_code
+
+
+async def ask_v1(instance: Instance, headers: list[tuple[str, str]]) -> int:
+    return (await instance.http.get("/v1/agents", headers=headers)).status_code
+
+
+async def test_of_two_identities_the_one_that_the_proxy_added_counts_on_each_edge(rig: Rig) -> None:
+    """A proxy that adds its header to that of the caller puts it behind it."""
+    one = await rig.start(clients=[TILL, ROOT], proxy=PROXY)
+    for said, status in (("CN=till", 200), ("CN=nobody", 401)):
+        headers = [("X-Client-Identity", "CN=root"), ("X-Client-Identity", said)]
+        assert await ask_rpc(one, headers) == status
+        assert await ask_v1(one, headers) == status
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
+async def test_webhook_beside_a_message_takes_the_right_to_set_one(rig: Rig, method: str) -> None:
+    one = await rig.start(clients=[SENDER])
+    config = {"url": "https://hooks.example.com/a"}
+    message = one.message("hello", taskPushNotificationConfig=config)
+    refused: Answer = (await one.call("sender-key", method, message)).json()
+    assert refused["error"]["data"][0]["reason"] == "PERMISSION_DENIED", refused
+    assert rig.counted() == 0
+    assert (await one.send("sender-key")).status_code == 200
+
+
+async def test_task_that_may_not_be_read_by_a2a_may_not_be_read_by_v1(rig: Rig) -> None:
+    one = await rig.start(clients=[SENDER])
+    sent: Answer = (await one.send("sender-key", "chunks 1")).json()
+    task = sent["result"]["task"]["id"]
+    headers = {"Authorization": "Bearer sender-key"}
+    assert (await one.call("sender-key", "GetTask", {"id": task})).status_code == 403
+    assert (await one.http.get(f"/v1/tasks/{task}", headers=headers)).status_code == 403
