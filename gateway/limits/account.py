@@ -149,6 +149,8 @@ class Account:
 
     async def renew(self) -> None:
         """A round: gives back what was not needed since the last one, and settles debts."""
+        if self._flight is not None:
+            return
         now_ms = self._clock.now_ms()
         draws: list[tuple[Allowance, int]] = []
         for allowance in self.allowances:
@@ -157,7 +159,7 @@ class Account:
             debt = max(0, -allowance.block.left)
             if back or debt:
                 draws.append((allowance, debt - back))
-        if draws and self._flight is None:
+        if draws:
             try:
                 await asyncio.shield(self._depart(draws))
             except StoreUnavailable:

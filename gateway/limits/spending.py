@@ -6,7 +6,7 @@ that is refused opens none, so the refusal stands in the caller's home session.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import Limited
@@ -89,11 +89,13 @@ class Spending:
         blocked = await account.take(asks)
         if blocked is not None:
             raise self._refuse(principal, blocked, dict(asks)[blocked])
-        facts: list[LimitPayload] = [estimate] if estimate else []
-        for allowance, _ in asks:
-            if allowance.is_low and await account.claim_warning(allowance):
-                facts.append(_warn(principal, allowance))
-        return Charge(tuple(facts), account, asks)
+        charge = Charge((estimate,) if estimate else (), account, asks)
+        try:
+            warnings = await _claim_warnings(principal, account, asks)
+        except BaseException:
+            charge.refund()
+            raise
+        return replace(charge, facts=(*charge.facts, *warnings)) if warnings else charge
 
     def settle(self, principal_id: str, key: str, recorded: CostRecorded) -> None:
         """Sets the budget right once it is known what a run cost."""
@@ -136,6 +138,16 @@ class Spending:
         wait_s = max(1, -(-(blocked.till_ms - self._clock.now_ms()) // 1000))
         what = "budget" if quota.currency else "quota"
         return Limited(quota.kind, f"the {what} of this {quota.period} is used up", wait_s)
+
+
+async def _claim_warnings(
+    principal: Principal, account: Account, asks: Sequence[tuple[Allowance, int]]
+) -> list[QuotaLow]:
+    return [
+        _warn(principal, allowance)
+        for allowance, _ in asks
+        if allowance.is_low and await account.claim_warning(allowance)
+    ]
 
 
 def _list_asks(account: Account, estimate: CostEstimated | None) -> list[tuple[Allowance, int]]:
