@@ -285,15 +285,15 @@ class StoreUnavailable(RemoteError):
     """The store did not answer or cannot write.
 
     ``wrote`` is ``no`` when nothing can have been written, ``unknown`` when the call may have
-    run: then only the same operation id may be tried again.
+    run: then only the same operation id may be tried again. ``reason`` is for the log and stands in ``str``
+    alone: it may name addresses that callers have no business with.
     """
 
     code = "store_unavailable"
 
     def __init__(self, reason: str, wrote: Wrote, retry_after_s: int = 1) -> None:
-        super().__init__(
-            f"the store is not available ({reason})", retry_after_s=retry_after_s, reason=reason
-        )
+        super().__init__("the store is not available", retry_after_s=retry_after_s)
+        self.args = (f"the store is not available ({reason})",)
         self.reason = reason
         self.wrote: Wrote = wrote
 

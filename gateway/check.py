@@ -97,7 +97,7 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
         async with asyncio.timeout(STORE_S):
             primaries = await Store.examine(settings.redis_url.get_secret_value())
     except (PasserelleError, TimeoutError, OSError) as error:
-        reason = error.message if isinstance(error, PasserelleError) else "it does not answer"
+        reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
         return [(f"redis_url: {reason}", False)]
     return [
         (f"redis_url: reached, {primaries} {'primary' if primaries == 1 else 'primaries'}", True)

@@ -53,7 +53,7 @@ def main() -> NoReturn:
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
     except PasserelleError as error:
-        _complain(error.message, *(HINTS[kind] for kind in HINTS if isinstance(error, kind)))
+        _complain(str(error), *(HINTS[kind] for kind in HINTS if isinstance(error, kind)))
         status = find_exit_status(error)
     except typer.TyperException as error:
         _complain(error.format_message(), "passerelle COMMAND --help says what there is")

@@ -55,4 +55,4 @@ async def _tell(home: Home, who: Principal, fact: LimitChanged) -> None:
     try:
         await home.record(who, fact, key=key)
     except PasserelleError as error:
-        structlog.get_logger().warning("limit.untold", caller=who.id, why=error.message)
+        structlog.get_logger().warning("limit.untold", caller=who.id, why=str(error))

@@ -42,7 +42,7 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
         try:
             readiness = await probe()
         except PasserelleError as error:
-            readiness = Readiness(ready=False, reason=error.message)
+            readiness = Readiness(ready=False, reason=str(error))
         if readiness.ready:
             noted = readiness.configuration
             return _answer(200, {"status": "ready"} | ({"configuration": noted} if noted else {}))

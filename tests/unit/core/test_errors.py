@@ -142,3 +142,9 @@ def test_an_unknown_write_is_told_apart_from_none() -> None:
 
 def test_a_peers_own_code_is_kept() -> None:
     assert PeerRefused("no", -32004).details == {"native_code": -32004}
+
+
+def test_caller_reads_that_the_store_is_away_and_not_where_it_is() -> None:
+    error = StoreUnavailable("connection failed: 10.0.0.5:6379", "no")
+    assert "10.0.0.5" in str(error)
+    assert "10.0.0.5" not in f"{error.message} {error.details}"
