@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
     from tests.integration.callers.rig import Answer, Instance, Rig
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ ROOT = {"name": "root", "certificate": "CN=root"}
 
 
 async def ask_rpc(instance: Instance, headers: list[tuple[str, str]]) -> int:
-    body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
     answer = await instance.http.post("/agents/echo", json=body, headers=headers)
     return answer.status_code
 
