@@ -131,7 +131,7 @@ async def test_reply_lost_on_the_way_is_unknown_and_nothing_is_sent_twice(
 
 
 async def test_no_answer_in_time_is_unknown(scripted: ScriptedPeer, connect: Connect) -> None:
-    outcome = await connect().send(say("mute"), timeout_s=0.2)
+    outcome = await connect().send(say("mute"), timeout_s=0.6)
     assert outcome == Unknown("no answer in time")
     assert scripted.count("SendMessage") == 1
 
