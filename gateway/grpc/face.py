@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 import orjson
 import structlog
+from google.protobuf.message import DecodeError
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
@@ -22,6 +23,7 @@ from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import (
     Draining,
     InvalidInput,
+    MalformedBody,
     NotFound,
     PasserelleError,
     VersionNotSupported,
@@ -83,7 +85,7 @@ class GrpcFace:
             grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
         )
 
-        async def serve(request: Message, context: Context) -> Message | None:
+        async def serve(request: bytes, context: Context) -> Message | None:
             async with self.operations.waits.enter():
                 outcome = await self._count(service, row, request, context)
                 if isinstance(outcome, Refusal):
@@ -92,12 +94,11 @@ class GrpcFace:
 
         return make(
             serve,
-            request_deserializer=row.request.FromString,
             response_serializer=row.response.SerializeToString,
         )
 
     async def _count(
-        self, service: Service, row: Row, request: Message, context: Context
+        self, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | Refusal | None:
         visit = _Visit()
         loop = asyncio.get_running_loop()
@@ -109,7 +110,7 @@ class GrpcFace:
             self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
 
     async def _guard(
-        self, visit: _Visit, service: Service, row: Row, request: Message, context: Context
+        self, visit: _Visit, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | Refusal | None:
         """Serves, and makes a status of everything that goes wrong."""
         try:
@@ -132,11 +133,11 @@ class GrpcFace:
         return render_refusal(shown, service.version)
 
     async def _serve(
-        self, visit: _Visit, service: Service, row: Row, request: Message, context: Context
+        self, visit: _Visit, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | None:
         head = read_head(context)
         principal = await self._identify(head)
-        params = to_json(request)
+        params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method.value
         _judge_version(head, service)
@@ -259,3 +260,11 @@ async def _stay() -> MutableMapping[str, Any]:
     """A caller that leaves cancels the call itself, so there is no other sign of it to wait for."""
     never: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
     return await never
+
+
+def _parse(row: Row, request: bytes) -> Message:
+    """The message of a call; the library itself would end a call with UNKNOWN over bytes that are none."""
+    try:
+        return row.request.FromString(request)
+    except DecodeError:
+        raise MalformedBody("request", f"it is no {row.request.DESCRIPTOR.name}") from None
