@@ -5,14 +5,14 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: demo serve test conformance interop check fix generate lock bench clean help
+.PHONY: demo serve test conformance fuzz interop check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test conformance interop check fix generate lock bench: .venv/.ready
+demo serve test conformance fuzz interop check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -31,6 +31,9 @@ conformance: ## our port of the official A2A conformance kit; KIT=<checkout> run
 interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
+
+fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT=1 sends 500 instead of 10,000
+	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

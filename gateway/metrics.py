@@ -6,6 +6,7 @@ callers send would make series without end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -100,6 +101,9 @@ class Metrics:
             registry=registry,
         )
 
+        tasks = Gauge("passerelle_asyncio_tasks", "Tasks of the event loop.", registry=registry)
+        tasks.set_function(_count_tasks)
+
     def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
         """One answered request; ``outcome`` is ``ok`` or the code of the error."""
         self.requests.labels(agent, operation, outcome).inc()
@@ -118,3 +122,11 @@ class Metrics:
         for read in self._readers:
             read(self)
         return generate_latest(self.registry)
+
+
+def _count_tasks() -> float:
+    try:
+        return len(asyncio.all_tasks())
+    except RuntimeError:
+        # Rendered outside of a loop there are none.
+        return 0

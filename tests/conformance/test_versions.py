@@ -39,3 +39,17 @@ async def test_call_is_answered_in_the_form_of_its_version(caller: Caller) -> No
     task = await caller.make_task(write("tck-complete-task"))
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert "kind" not in task
+
+
+@pytest.mark.kit("VER-SERVER-001")
+@pytest.mark.parametrize("version", ["0.3", ""])
+async def test_call_of_version_0_3_is_answered_as_version_0_3(site: Site, version: str) -> None:
+    message = {
+        "kind": "message",
+        "messageId": write("tck-complete-task")["messageId"],
+        "role": "user",
+        "parts": [{"kind": "text", "text": "hello"}],
+    }
+    async with site.open_caller() as caller:
+        task = (await caller.call("message/send", {"message": message}, A2A_Version=version)).said
+    assert (task["kind"], task["status"]["state"]) == ("task", "completed")

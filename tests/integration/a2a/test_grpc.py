@@ -237,7 +237,7 @@ async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
 
 
 async def test_bytes_that_are_no_message_are_refused_as_that(wire: Wire) -> None:
-    call: Any = wire.channel.unary_unary(f"/{V1.name}/SendMessage")
+    call = cast("Any", wire.channel).unary_unary(f"/{V1.name}/SendMessage")
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await call(b"d", metadata=wire.metadata())
     assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT

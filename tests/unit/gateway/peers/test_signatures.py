@@ -116,6 +116,7 @@ async def test_key_at_an_origin_that_is_not_named_is_not_asked_for() -> None:
     assert world.asked == []
 
 
+@pytest.mark.kit("CARD-SIGN-004")
 async def test_revoked_key_counts_no_more_and_another_signature_still_does() -> None:
     trust = pin(ONE, TWO, revoked=ONE.kid)
     assert (await judge(trust, sign(ONE))).standing == "untrusted"

@@ -1,0 +1,277 @@
+"""``make fuzz``: hostile requests on every edge of a real gateway, and a look at what they left behind.
+
+``SEED=n`` plans the same requests again, ``SHORT=1`` sends 500 instead of 10,000. The run holds when no answer is a
+500, shows an inside of ours or has the wrong form, and afterwards the gateway is healthy, counts no error of its own,
+and has as many files, tasks of its loop and running tasks of callers as before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import grpc
+import httpx
+import hypothesis
+import schemathesis
+from hypothesis import strategies as st
+
+from tests.conformance.site import KEYS, Site, run_site
+from tests.fuzz.oracle import find_faults
+from tests.fuzz.shots import Shot, http_shots, other_shots, rpc_shots
+
+T = TypeVar("T")
+
+SHORT: Final = 500
+LONG: Final = 10_000
+_QUIET: Final = (
+    hypothesis.HealthCheck.too_slow,
+    hypothesis.HealthCheck.data_too_large,
+    hypothesis.HealthCheck.filter_too_much,
+    hypothesis.HealthCheck.large_base_example,
+)
+_READ_S: Final = 3.0
+_MOST_BYTES: Final = 65_536
+_SETTLE_S: Final = 20.0
+_SLACK: Final = {"process_open_fds": 6, "passerelle_asyncio_tasks": 6}
+_METHODS: Final = ("SendMessage", "GetTask", "ListTasks", "CancelTask", "GetExtendedAgentCard")
+_BAD_CODES: Final = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN}
+
+
+@dataclass(slots=True)
+class _Heard:
+    """As much of an answer as came."""
+
+    status: int = 0
+    media_type: str = ""
+    body: bytes = b""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it may go on for as long as it likes."""
+        return self.media_type.startswith("text/event-stream")
+
+
+class Range:
+    """Where shots are fired, and what came of them."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.fired: Counter[str] = Counter()
+        self.faults: list[str] = []
+        headers = {"Authorization": f"Bearer {KEYS['ada']}"}
+        self.http = httpx.Client(
+            base_url=site.gateway.url, headers=headers, timeout=_READ_S, trust_env=False
+        )
+        self.owner = httpx.Client(
+            base_url=site.gateway.url,
+            headers=site.gateway.authorization,
+            timeout=10,
+            trust_env=False,
+        )
+
+    def fire(self, shot: Shot) -> None:
+        """One request, and a look at its answer. A stream is read for a moment and left."""
+        self.fired[shot.edge] += 1
+        try:
+            request = self.http.build_request(
+                shot.method, shot.path, content=shot.body, headers=shot.headers
+            )
+        except (httpx.InvalidURL, ValueError):
+            # It cannot be written as a request, so no client could send it.
+            return
+        heard = _Heard()
+        try:
+            self._read(request, heard)
+        except httpx.TimeoutException:
+            if not heard.is_stream:
+                self.complain(shot, "no whole answer in time")
+        except (httpx.WriteError, httpx.ReadError):
+            # A body that is refused for its size may be cut off while it is sent.
+            return
+        except httpx.HTTPError as error:
+            self.complain(shot, repr(error))
+            return
+        if heard.body or not heard.is_stream:
+            for fault in find_faults(shot.edge, heard.status, heard.media_type, heard.body):
+                self.complain(shot, f"{heard.status}: {fault}: {heard.body[:200]!r}")
+
+    def _read(self, request: httpx.Request, heard: _Heard) -> None:
+        response = self.http.send(request, stream=True)
+        heard.status = response.status_code
+        heard.media_type = response.headers.get("content-type", "")
+        try:
+            for piece in response.iter_bytes():
+                heard.body += piece
+                if len(heard.body) > _MOST_BYTES:
+                    return
+        finally:
+            response.close()
+
+    def fire_grpc(self, channel: grpc.Channel, method: str, body: bytes, version: str) -> None:
+        """One call with any bytes for a message."""
+        self.fired["grpc"] += 1
+        call: Callable[..., bytes] = cast(
+            "Any", channel.unary_unary(f"/lf.a2a.v1.A2AService/{method}")
+        )
+        metadata = (("authorization", f"Bearer {KEYS['ada']}"), ("a2a-version", version))
+        try:
+            call(body, metadata=metadata, timeout=_READ_S)
+        except grpc.RpcError as error:
+            code = error.code()
+            if code in _BAD_CODES and "INVALID_AGENT_RESPONSE" not in repr(error):
+                self.faults.append(f"grpc {method} {body[:80]!r}: {code.name}")
+
+    def complain(self, shot: Shot, fault: str) -> None:
+        """Keeps a fault with the request that showed it."""
+        self.faults.append(f"{shot.method} {shot.path[:120]} {shot.body[:160]!r} → {fault}")
+
+    def close(self) -> None:
+        """Closes the clients."""
+        self.http.close()
+        self.owner.close()
+
+    # ------------------------------------------------------------ what is left behind
+
+    def look(self) -> dict[str, float]:
+        """What the gateway has now that it has to give back."""
+        found: dict[str, float] = {}
+        for line in self.owner.get("/metrics").text.splitlines():
+            name, _, value = line.rpartition(" ")
+            if name in _SLACK:
+                found[name] = float(value)
+            elif name.startswith("passerelle_runtime_errors_total"):
+                found["errors"] = found.get("errors", 0) + float(value)
+        return found
+
+    def find_left_behind(self, before: dict[str, float]) -> Iterator[str]:
+        """What did not come back in time."""
+        deadline = time.monotonic() + _SETTLE_S
+        while more := list(self._compare(before)):
+            if time.monotonic() > deadline:
+                yield from more
+                return
+            time.sleep(0.2)
+
+    def _compare(self, before: dict[str, float]) -> Iterator[str]:
+        now = self.look()
+        for name, slack in _SLACK.items():
+            if now[name] > before[name] + slack:
+                yield f"{name}: {before[name]:.0f} before, {now[name]:.0f} after"
+        if now.get("errors"):
+            yield f"the gateway counted {now['errors']:.0f} errors of its own"
+        if not self.owner.get("/readyz").is_success:
+            yield "the gateway is not ready any more"
+        for state in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"):
+            asked = {"status": state, "A2A-Version": "1.0"}
+            page = self.http.get("/agents/conformance/tasks", params=asked).json()
+            if page.get("totalSize"):
+                yield f"{page['totalSize']} tasks are still {state}"
+
+
+def shoot(seed: int, count: int, strategy: st.SearchStrategy[T], fire: Callable[[T], None]) -> None:
+    """Draws that many examples and fires each."""
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=_QUIET,
+    )
+    @hypothesis.given(strategy)
+    def run(example: T) -> None:
+        fire(example)
+
+    run()
+
+
+def run_all(site: Site, seed: int, count: int) -> Range:
+    """Every edge gets its share."""
+    range_ = Range(site)
+    range_.fire(Shot("http", "GET", "/agents/conformance/tasks?A2A-Version=1.0"))
+    before = range_.look()
+    for share, strategy in ((0.35, rpc_shots()), (0.3, http_shots()), (0.15, other_shots())):
+        shoot(seed, int(count * share), strategy, range_.fire)
+    _shoot_openapi(range_, seed, int(count * 0.12))
+    with grpc.insecure_channel(site.grpc_address) as channel:
+
+        def call(one: tuple[str, bytes, str]) -> None:
+            range_.fire_grpc(channel, *one)
+
+        versions = st.sampled_from(["1.0", "", "9"])
+        calls = st.tuples(st.sampled_from(_METHODS), st.binary(max_size=120), versions)
+        shoot(seed, int(count * 0.08), calls, call)
+    range_.faults += range_.find_left_behind(before)
+    return range_
+
+
+def _shoot_openapi(range_: Range, seed: int, count: int) -> None:
+    """What schemathesis makes of our own OpenAPI document, lawful and not, as the owner."""
+    url = range_.site.gateway.url
+    schema = schemathesis.openapi.from_dict(range_.owner.get("/v1/openapi.json").json())
+    found: list[Any] = [one.ok() for one in cast("Any", schema).get_all_operations()]
+    modes = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
+    share = max(1, count // (len(found) * len(modes)))
+
+    def fire(case: Any) -> None:  # noqa: ANN401
+        sent = case.as_transport_kwargs(base_url=url)
+        headers = {name: str(value) for name, value in dict(sent.get("headers") or {}).items()}
+        headers.update(range_.site.gateway.authorization)
+        try:
+            request = httpx.Request(
+                sent["method"],
+                sent["url"],
+                params=sent.get("params"),
+                headers={n: v.encode("utf-8", "surrogatepass") for n, v in headers.items()},
+                json=sent.get("json"),
+                content=sent.get("data"),
+            )
+        except (httpx.InvalidURL, UnicodeEncodeError, ValueError, TypeError):
+            return
+        path = str(request.url).removeprefix(url)
+        known = {n: v for n, v in request.headers.items() if n not in {"host", "content-length"}}
+        range_.fire(Shot("v1", request.method, path, request.read(), known))
+
+    for operation in found:
+        for mode in modes:
+            shoot(seed, share, operation.as_strategy(generation_mode=mode), fire)
+
+
+async def run(seed: int, count: int) -> Range:
+    """A gateway for one run."""
+    with tempfile.TemporaryDirectory(prefix="psr-fuzz-") as name:
+        async with run_site(Path(name)) as site:
+            return await asyncio.to_thread(run_all, site, seed, count)
+
+
+def main() -> int:
+    """Prints the seed first, and one line at the end."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--short", action="store_true")
+    flags = parser.parse_args()
+    seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed
+    print(f"fuzz: seed {seed}", flush=True)  # noqa: T201
+    range_ = asyncio.run(run(seed, SHORT if flags.short else LONG))
+    range_.close()
+    for fault in range_.faults[:20]:
+        print(fault)  # noqa: T201
+    shares = ", ".join(f"{edge} {number}" for edge, number in sorted(range_.fired.items()))
+    verdict = f"{len(range_.faults)} faults" if range_.faults else "held"
+    print(f"fuzz: {range_.fired.total()} requests ({shares}), seed {seed}: {verdict}")  # noqa: T201
+    return 1 if range_.faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
