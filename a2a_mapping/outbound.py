@@ -54,6 +54,15 @@ def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
     return sent
 
 
+def ask_for_news(sent: JsonObject, config: JsonObject) -> JsonObject:
+    """The same params, with a push configuration of ours."""
+    configuration: JsonObject = {
+        **object_at(sent, "configuration"),
+        "taskPushNotificationConfig": config,
+    }
+    return {**sent, "configuration": configuration}
+
+
 def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     """The message with the peer's ids; a reference to a task that this peer does not have is left out."""
     ours = ("taskId", "contextId", "referenceTaskIds")

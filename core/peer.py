@@ -93,6 +93,8 @@ class PeerCard:
     stale: bool = False
     lists: bool = True
     signature: SignatureStanding = "unchecked"
+    push: bool = False
+    """Whether it calls back with news of a task."""
 
 
 class Peer(Protocol):

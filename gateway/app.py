@@ -252,6 +252,7 @@ def _compose(
                 make_edge(settings),
                 settings.public_url,
             ),
+            public_url=settings.public_url,
         )
     )
     deadlines = Deadlines(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 import typer
 
 from passerelle.core.errors import PasserelleError
+from passerelle.gateway.cli_deliveries import deliveries
 from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
 from passerelle.gateway.version import VERSION
 
@@ -34,6 +35,8 @@ app: Final = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(deliveries, name="deliveries")
 
 ConfigFlag = Annotated[
     Path | None,

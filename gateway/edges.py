@@ -17,8 +17,10 @@ from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.push import ServicePush
+from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
@@ -156,5 +158,14 @@ def _make_routes(
         make_openapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),
+        *_make_callback_routes(gateway),
         WebSocketRoute(CHANNEL_PATH, endpoint.handle),
     ]
+
+
+def _make_callback_routes(gateway: Gateway) -> list[BaseRoute]:
+    """None without a public URL: then no peer was told to call."""
+    dispatch = gateway.service.dispatch
+    if dispatch.callbacks is None:
+        return []
+    return [make_callback_route(CallbackEdge(dispatch.callbacks, dispatch.wake))]

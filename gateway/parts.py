@@ -9,6 +9,7 @@ import structlog
 
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.catalogue import Catalogue
@@ -64,6 +65,8 @@ class Surroundings:
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     always_task: Callable[[str], bool] = lambda _agent: False
     """Whether an agent's bare messages are shown as tasks."""
+    public_url: str | None = None
+    """Where peers can call back; None: they cannot."""
 
 
 def make_service(around: Surroundings) -> Service:
@@ -90,6 +93,7 @@ def make_service(around: Surroundings) -> Service:
         patience=around.patience,
         spending=around.spending,
         always_task=around.always_task,
+        callbacks=_make_callbacks(around, writes),
     )
     actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
@@ -121,3 +125,9 @@ def make_service(around: Surroundings) -> Service:
         spending=around.spending,
         message_bounds=around.message_bounds,
     )
+
+
+def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
+    if around.public_url is None:
+        return None
+    return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)

@@ -106,6 +106,11 @@ def stuck(shard: Shard) -> str:
     return _key(shard, "stuck")
 
 
+def callback(shard: Shard, run: str) -> str:
+    """STRING task, hash of the nonce, hash of the token; expires with the use of the run."""
+    return _key(shard, "cb", run)
+
+
 def own(shard: Shard, instance: str) -> str:
     """HASH until, inc, gone, ``r:<run>`` and ``c:<channel>``."""
     return _key(shard, "own", instance)

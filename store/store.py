@@ -15,6 +15,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
 from passerelle.store.due import RedisDueRows
@@ -63,6 +64,7 @@ class Store:
         self.channels = RedisChannels(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
+        self.callbacks = RedisCallbacks(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
+    from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
@@ -63,6 +64,7 @@ class Dispatch:
     patience: Patience = field(default_factory=Patience)
     spending: Spending | None = None
     always_task: Callable[[str], bool] = lambda _agent: False
+    callbacks: Callbacks | None = None
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
 
@@ -106,8 +108,18 @@ class Dispatch:
             log=self.log,
             may_send=lambda: self.may_send(sight.task.shard),
             returns=self._return,
+            offer=lambda record: self._offer(peer, record),
             patience=self.patience,
         )
+
+    async def _offer(self, peer: Peer, record: TaskRecord) -> JsonObject | None:
+        """How the peer may call back; without, it is asked all the same."""
+        if self.callbacks is None:
+            return None
+        try:
+            return await self.callbacks.offer(record, await peer.describe())
+        except PasserelleError:
+            return None
 
     def _make_run(
         self, sight: Sight, held: dict[EntityRef, Held], driver: Incarnation | None

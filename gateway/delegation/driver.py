@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, ask_for_news
 from passerelle.core import task as tasks
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import (
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome, StreamOutcome
     from passerelle.core.ports import Clock
+    from passerelle.core.task_record import TaskRecord
 
 _FRAMES_AT_ONCE: Final = 16
 """Frames of one append, so that it stays below the 64 events of a batch."""
@@ -88,6 +89,8 @@ class Driver:
     """Whether enough of the lease is left to begin something that cannot be undone."""
     returns: Callable[[Driver], Awaitable[bool]]
     """Carries answers of people back; whether something was done."""
+    offer: Callable[[TaskRecord], Awaitable[JsonObject | None]]
+    """The push configuration with which the peer calls back, where it can."""
     patience: Patience = field(default_factory=Patience)
     failure: PasserelleError | None = None
     proof_ms: int = 0
@@ -136,6 +139,9 @@ class Driver:
             return
         to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
         sent = address_send(params, to)
+        news = await self.offer(self.run.record)
+        if news is not None:
+            sent = ask_for_news(sent, news)
         await self.await_lease()
         if run.delivery_mechanism == "streaming":
             settled = await self.follow(self.peer.stream(sent))

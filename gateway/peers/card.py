@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.a2a_mapping.members import objects_at
+from passerelle.a2a_mapping.members import object_at, objects_at
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
@@ -49,6 +49,7 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
         streaming=_reads_streaming(config, card),
         protocol=first.protocol,
         lists=first.lists,
+        push=_reads_push(card),
     )
     return KnownCard(described, interfaces)
 
@@ -80,6 +81,10 @@ def _reads_streaming(config: PeerConfig, card: JsonObject) -> bool:
             return False
         case _:
             raise reject_card(config, "capabilities", "not a JSON object")
+
+
+def _reads_push(card: JsonObject) -> bool:
+    return object_at(card, "capabilities").get("pushNotifications") is True
 
 
 def reject_card(config: PeerConfig, where: str, reason: str) -> InvalidAgentResponse:

@@ -78,7 +78,8 @@ class HttpAnswer:
 class ScriptedPeer:
     """The peer. Settings are attributes and hold from the next request on.
 
-    ``keeps_history``: whether tasks have one. ``lists``: whether ListTasks is answered. ``on_cancel``: how a
+    ``keeps_history``: whether tasks have one. ``lists``, ``subscribes``: whether
+    ListTasks and SubscribeToTask are answered. ``on_cancel``: how a
     task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
     ``card_headers`` beside it. ``requests``: all that were received, in order; ``card_reads``: the statuses
     with which the card was served. ``tasks``: by id, living and finished.
@@ -94,6 +95,7 @@ class ScriptedPeer:
         self._tls = tls
         self.keeps_history = True
         self.lists = True
+        self.subscribes = True
         self.on_cancel: CancelOutcome = "canceled"
         self.bearer: str | None = None
         self.card: JsonObject = {}
@@ -308,6 +310,8 @@ class ScriptedPeer:
     async def _subscribe(
         self, request: web.Request, call_id: Json, task: RemoteTask
     ) -> web.StreamResponse:
+        if not self.subscribes:
+            raise QueryError(-32004, "tasks are not streamed here")
         if task.state in TERMINAL:
             raise QueryError(-32004, f"Task {task.id} has ended")
         snapshot: JsonObject = {"task": deepcopy(task.record)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,37 @@ async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one
     assert "task" in rig.receiver.notices[0].body
     assert last_state(rig.receiver.notices[-1]) == "TASK_STATE_COMPLETED"
     assert len({notice.event_id for notice in rig.receiver.notices}) == len(frames)
+
+
+@pytest.mark.requirement("LT-7")
+async def test_running_task_is_got_followed_listed_stopped_and_told_of(rig: Rig) -> None:
+    """The five things that a task is good for, on one task that runs."""
+    task = await rig.held_task()
+    await rig.hook(task, id="mine")
+    assert (await rig.do("GetTask", {"id": task}))["status"]["state"] in {
+        "TASK_STATE_SUBMITTED",
+        "TASK_STATE_WORKING",
+    }
+    listed = (await rig.do("ListTasks", {}))["tasks"]
+    assert [one["id"] for one in listed] == [task]
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task}}
+    async with rig.http.stream("POST", "/agents/echo", json=body) as answer:
+        events = answer.aiter_lines()
+        first = [line async for line in _until_data(events)][-1]
+        assert f'"id":"{task}"' in first
+        await rig.do("CancelTask", {"id": task})
+        rest = [line async for line in events if line.startswith("data:")]
+    assert "TASK_STATE_CANCELED" in rest[-1]
+    await rig.until_state(task, "mine", "gone")
+    assert last_state(rig.receiver.notices[-1]) == "TASK_STATE_CANCELED"
+    assert (await rig.do("GetTask", {"id": task}))["status"]["state"] == "TASK_STATE_CANCELED"
+
+
+async def _until_data(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    async for line in lines:
+        yield line
+        if line.startswith("data:"):
+            return
 
 
 async def test_headers_say_what_it_is_and_bring_the_credentials_of_the_config(rig: Rig) -> None:

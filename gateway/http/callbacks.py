@@ -1,0 +1,82 @@
+"""``POST /callbacks/{run}/{nonce}``: a peer has news of a task.
+
+A call that holds is answered with 202 before anything is done about it. Every other one gets the same 404, so that
+nothing can be learned by trying: not which runs there are, nor what was wrong.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from starlette.background import BackgroundTask
+from starlette.responses import Response
+from starlette.routing import Route
+
+from passerelle.a2a_mapping.body import read_object
+from passerelle.core.errors import InvalidInput, StoreUnavailable
+from passerelle.gateway.auth.credentials import read_bearer
+from passerelle.gateway.callbacks import PATH
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from passerelle.core.json import JsonObject
+    from passerelle.gateway.callbacks import CallbackEdge
+
+BODY_LIMIT_BYTES: Final = 1_048_576
+_TOKEN: Final = "X-A2A-Notification-Token"  # noqa: S105  the name of a header
+
+
+def make_callback_route(edge: CallbackEdge) -> Route:
+    """The route."""
+
+    async def answer(request: Request) -> Response:
+        run = request.path_params["run"]
+        if edge.callbacks.is_too_often(run):
+            return Response(status_code=HTTPStatus.ACCEPTED)
+        task = await _judge(edge, request, run)
+        if task is None:
+            return Response(status_code=HTTPStatus.NOT_FOUND)
+        return Response(
+            status_code=HTTPStatus.ACCEPTED, background=BackgroundTask(_wake, edge, task)
+        )
+
+    return Route(f"{PATH}/{{run}}/{{nonce}}", answer, methods=["POST"])
+
+
+async def _wake(edge: CallbackEdge, task: str) -> None:
+    """What is done when the answer has been sent. A driver on another instance asks by itself, in its own time."""
+    here = edge.wake(task)
+    structlog.get_logger().info("callback.taken", task=task, here=here)
+
+
+async def _judge(edge: CallbackEdge, request: Request, run: str) -> str | None:
+    body = await _read(request)
+    if body is None:
+        return None
+    tokens = (
+        request.headers.get(_TOKEN),
+        read_bearer(request.headers.get("Authorization")),
+    )
+    try:
+        return await edge.callbacks.judge(run, request.path_params["nonce"], tokens, body)
+    except StoreUnavailable as error:
+        structlog.get_logger().warning("callback.held", reason=error.reason)
+        return None
+
+
+async def _read(request: Request) -> JsonObject | None:
+    announced = request.headers.get("Content-Length", "")
+    if announced.isdigit() and int(announced) > BODY_LIMIT_BYTES:
+        return None
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > BODY_LIMIT_BYTES:
+            return None
+    try:
+        return read_object(bytes(content))
+    except InvalidInput:
+        return None

@@ -1,0 +1,114 @@
+"""Push notifications over the installed command: a kill in the middle, dead letters, and another try for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.processes import AGENT, GatewayProcess, open_caller, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import WebhookReceiver
+
+pytestmark = pytest.mark.anyio
+
+COMMAND: Final = Path(sys.executable).with_name("passerelle")
+WEBHOOKS: Final = {"allow": ["http://127.0.0.1:*"]}
+
+
+async def ask(gateway: GatewayProcess, *arguments: str) -> str:
+    """What ``passerelle deliveries`` prints about a gateway."""
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("PASSERELLE")}
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [COMMAND, "deliveries", *arguments, "--url", gateway.url],
+        env={**environ, "PASSERELLE_TOKEN": gateway.token},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+async def test_killed_gateway_goes_on_telling_where_it_was(tmp_path: Path) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(tmp_path, {AGENT: peer.url}, webhooks=WEBHOOKS) as gateway,
+    ):
+        peer.hold()
+        peer.release(2)
+        async with open_caller(gateway) as caller:
+            params = caller.write("chunks 6")
+            params["configuration"] = {
+                "returnImmediately": True,
+                "taskPushNotificationConfig": {"url": f"{receiver.url}/hook"},
+            }
+            task = (await caller.call("SendMessage", params))["task"]["id"]
+        before = await receiver.until("/hook", 2)
+        gateway.kill()
+        peer.release_all()
+        await gateway.start()
+
+        def ended() -> bool:
+            last = receiver.notices[-1].body.get("statusUpdate", {})
+            return bool(last.get("status", {}).get("state") == "TASK_STATE_COMPLETED")
+
+        await wait_until(ended, 30, "the receiver knows the end")
+        seen: dict[str, bytes] = {}
+        for notice in receiver.notices:
+            # A repeat is the same event, byte for byte.
+            assert seen.setdefault(notice.event_id, notice.raw) == notice.raw
+        assert len(receiver.notices) - len(seen) <= 1
+        assert list(seen)[: len(before)] == [notice.event_id for notice in before]
+        async with open_caller(gateway) as caller:
+            whole = await caller.get_task(task)
+        told = [
+            part["text"]
+            for notice in receiver.notices
+            for part in notice.body.get("artifactUpdate", {}).get("artifact", {}).get("parts", [])
+        ]
+        assert "".join(dict.fromkeys(told)) == "".join(
+            part["text"] for part in whole["artifacts"][0]["parts"]
+        )
+
+
+async def test_dead_letter_is_listed_and_tried_again_by_the_command(tmp_path: Path) -> None:
+    async with (
+        ScriptedPeer(AGENT) as peer,
+        WebhookReceiver() as receiver,
+        run_gateway(tmp_path, {AGENT: peer.url}, webhooks=WEBHOOKS) as gateway,
+    ):
+        receiver.answer("/hook", 410)
+        async with open_caller(gateway) as caller:
+            params = caller.write("echo hello")
+            push = {"id": "mine", "url": f"{receiver.url}/hook"}
+            params["configuration"] = {"taskPushNotificationConfig": push}
+            await caller.call("SendMessage", params)
+
+        async def is_listed() -> bool:
+            return "1 of them given up" in await ask(gateway, "list")
+
+        await wait_until(is_listed, 20, "it is listed")
+        table = (await ask(gateway, "list")).splitlines()
+        assert table[0].split() == ["STATE", "REASON", "TRIES", "SINCE", "URL", "DELIVERY"]
+        assert table[1].split()[:3] == ["dead", "http_410", "1"]
+        (listed,) = json.loads(await ask(gateway, "list", "--json"))["deliveries"]
+        assert listed["configId"] == "mine"
+        retried = await ask(gateway, "retry", listed["delivery"])
+        assert retried.endswith("deliveries: 1 tried again\n")
+        await receiver.until("/hook", 1)
+
+        async def is_clear() -> bool:
+            return (await ask(gateway, "list")).startswith("deliveries: 0 failing")
+
+        await wait_until(is_clear, 20, "nothing fails")
