@@ -14,7 +14,10 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
-COMMANDS: Final = ("serve", "demo", "check", "verify", "key", "signing-key", "agents")
+COMMANDS: Final = (
+    *("serve", "demo", "check", "verify", "key", "signing-key"),
+    *("agents", "deliveries"),
+)
 
 
 def run(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:

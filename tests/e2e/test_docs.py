@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 import typer.main
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.registry import detect
@@ -81,10 +81,14 @@ def list_commands() -> dict[str, set[str]]:
     """The flags of each command."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    return {
-        name: {flag for parameter in command.params for flag in parameter.opts}
-        for name, command in group.commands.items()
-    }
+    return {name: list_flags(command) for name, command in group.commands.items()}
+
+
+def list_flags(command: TyperCommand | TyperGroup) -> set[str]:
+    """The flags of a command, or of all commands of a group."""
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    inner = command.commands.values() if isinstance(command, TyperGroup) else ()
+    return flags.union(*(list_flags(one) for one in inner))
 
 
 def find_unknown_words(command: str) -> Iterator[str]:
