@@ -181,6 +181,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         )
         stack.push_async_callback(peers.close)
         webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
+        if webhooks.sealer is None:
+            log.warning("push.off", reason="redis_url is given and secret_key is not")
         notices = Notices(lambda: Home(service.writes), SystemClock())
         spending = Spending(
             limiter, SystemClock(), list_quotas(settings), list_prices(settings), notices.tell

@@ -202,11 +202,11 @@ def agents(
     data_dir: DataDirFlag = None,
 ) -> None:
     """List the agents that one may use, with their skills, as a running gateway knows them."""
-    from passerelle.gateway.cli_agents import fetch_agents, read_token, render_agents
+    from passerelle.gateway.cli_agents import fetch_agents, render_agents
+    from passerelle.gateway.control_client import open_client
 
-    settings = _load(_name_sources(config, data_dir=data_dir))
-    token = read_token(settings, token_env)
-    for line in render_agents(fetch_agents(settings, url, token, {"skill": skill, "tag": tag})):
+    client = open_client(_load(_name_sources(config, data_dir=data_dir)), url, token_env)
+    for line in render_agents(fetch_agents(client, {"skill": skill, "tag": tag})):
         print(line)
 
 

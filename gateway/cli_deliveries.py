@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.gateway.control_client import ControlClient
 
-UrlFlag = Annotated[str | None, typer.Option(help="The gateway; else that of the configuration.")]
+UrlFlag = Annotated[
+    str | None, typer.Option(help="The gateway; else host and port of the settings.")
+]
+TokenFlag = Annotated[
+    str | None, typer.Option(help="Variable with a token; else the owner's token here.")
+]
 ConfigFlag = Annotated[Path | None, typer.Option("--config", "-c", help="YAML file.")]
 DataDirFlag = Annotated[Path | None, typer.Option(help="Folder of the owner token.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -42,11 +47,12 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 100,
     as_json: JsonFlag = False,
     url: UrlFlag = None,
+    token_env: TokenFlag = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
     """List webhooks that were given up (dead) or wait for another try (backoff)."""
-    found = _list(_open(url, config, data_dir), limit)
+    found = _list(_open(url, token_env, config, data_dir), limit)
     if as_json:
         print(json.dumps({"deliveries": found}, indent=2))
         return
@@ -65,13 +71,14 @@ def retry(
     every: Annotated[bool, typer.Option("--all", help="Every one that was given up.")] = False,
     as_json: JsonFlag = False,
     url: UrlFlag = None,
+    token_env: TokenFlag = None,
     config: ConfigFlag = None,
     data_dir: DataDirFlag = None,
 ) -> None:
     """Try failing webhooks again now, from what they have confirmed."""
     if bool(names) == every:
         raise typer.BadParameter("name deliveries, or give --all", param_hint="'DELIVERY'")
-    client = _open(url, config, data_dir)
+    client = _open(url, token_env, config, data_dir)
     wanted = names or [
         str(one["delivery"]) for one in _list(client, 1000) if one["state"] == "dead"
     ]
@@ -104,10 +111,12 @@ def _list(client: ControlClient, limit: int) -> list[JsonObject]:
     return cast("list[JsonObject]", answer["deliveries"])
 
 
-def _open(url: str | None, config: Path | None, data_dir: Path | None) -> ControlClient:
+def _open(
+    url: str | None, token_env: str | None, config: Path | None, data_dir: Path | None
+) -> ControlClient:
     from passerelle.gateway.control_client import open_client
     from passerelle.gateway.settings_source import Sources, load_settings
 
     flags = {"data_dir": data_dir}
     settings, _ = load_settings(Sources(os.environ, Path.cwd(), config, flags))
-    return open_client(settings, url)
+    return open_client(settings, url, token_env)

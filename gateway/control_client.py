@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import httpx
 
+from passerelle.a2a_mapping.members import text_at
 from passerelle.core.errors import (
     CallerError,
     ConfigInvalid,
@@ -21,10 +22,10 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.secret import Secret
-from passerelle.gateway.settings_source import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from passerelle.core.json import JsonObject
     from passerelle.gateway.settings import Settings
@@ -67,38 +68,51 @@ class ControlClient:
         return _read(answer)
 
 
-def open_client(settings: Settings, url: str | None) -> ControlClient:
+def open_client(
+    settings: Settings, url: str | None = None, token_env: str | None = None
+) -> ControlClient:
     """A client for the gateway of the settings, or for the one at ``url``.
 
-    The token is that of the variable ``PASSERELLE_TOKEN``, else the owner's from the data directory.
+    The token is that of the variable ``token_env``, else the owner's, where this user can read it.
+
+    Raises:
+        ConfigInvalid: the variable is not set, or the owner token cannot be read.
     """
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
     target = url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    given = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if given:
-        return ControlClient(target.rstrip("/"), Secret(given))
-    path = settings.data_dir / OWNER_FILE
+    return ControlClient(target.rstrip("/"), _find_token(settings, token_env))
+
+
+def _find_token(settings: Settings, token_env: str | None) -> Secret | None:
+    if token_env is not None:
+        text = os.environ.get(token_env, "").strip()
+    elif settings.auth == "open":
+        return None
+    else:
+        text = _read_owner(settings.data_dir / OWNER_FILE)
+    if not text:
+        raise ConfigInvalid(token_env or OWNER_FILE, "holds no token; --token-env names a variable")
+    return Secret(text)
+
+
+def _read_owner(path: Path) -> str:
     try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        if settings.auth == "open":
-            return ControlClient(target.rstrip("/"), None)
-        raise ConfigInvalid(
-            str(path), f"there is no owner token to show; give one in {TOKEN_VARIABLE}"
-        ) from None
-    return ControlClient(target.rstrip("/"), Secret(text))
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigInvalid(str(path), f"cannot be read: {error}; see --token-env") from None
 
 
 def _read(answer: httpx.Response) -> JsonObject:
     try:
-        content = answer.json()
+        content: object = answer.json()
     except ValueError:
         content = None
     if not isinstance(content, dict):
         raise RemoteError(f"{answer.url.host} does not answer as a gateway does")
+    answered = cast("JsonObject", content)
     if answer.is_success:
-        return cast("JsonObject", content)
-    detail = str(content.get("detail") or content.get("title") or answer.status_code)
+        return answered
+    detail = text_at(answered, "detail") or f"HTTP {answer.status_code}"
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         raise Unauthenticated(detail)
     if answer.status_code == HTTPStatus.FORBIDDEN:

@@ -83,15 +83,26 @@ def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None
     Raises:
         ConfigInvalid: a key that cannot be read or used.
     """
-    if settings.secret_key is not None:
-        return make_sealer(read_keys(settings.secret_key, SETTING), draw)
-    if settings.secret_key_file is not None:
-        where = f"{SETTING}_file"
-        return make_sealer(read_keys(_read_key_file(settings.secret_key_file), where), draw)
+    given = check_keys(settings)
+    if given:
+        return make_sealer(given, draw)
     if settings.redis_url is not None:
         return None
     kept = load_or_mint(data_dir / KEY_FILE, lambda: mint_key(draw).get_secret_value())
     return make_sealer(read_keys(Secret(kept.text), str(data_dir / KEY_FILE)), draw)
+
+
+def check_keys(settings: Settings) -> list[bytes]:
+    """The keys that are given; none where the gateway makes one itself, or does without.
+
+    Raises:
+        ConfigInvalid: a key that cannot be read or used.
+    """
+    if settings.secret_key is not None:
+        return read_keys(settings.secret_key, SETTING)
+    if settings.secret_key_file is not None:
+        return read_keys(_read_key_file(settings.secret_key_file), f"{SETTING}_file")
+    return []
 
 
 def mint_key(draw: Draw) -> Secret:

@@ -131,8 +131,12 @@ class PushConfigs:
         self._require_sealer()
         self.rules.judge(config.url)
 
-    async def set(self, principal: Principal, command: SetPushConfig) -> JsonObject:
+    async def set(
+        self, principal: Principal, command: SetPushConfig, idem: str | None = None
+    ) -> JsonObject:
         """Stores a config of a task of the caller, and returns it as its owner sees it.
+
+        Without an id of its own it is named after the idempotency key, so that a repeat finds it.
 
         Raises:
             NotFound: no such task of the caller.
@@ -140,7 +144,10 @@ class PushConfigs:
         """
         self.check(command.config)
         owned = await self.ownership.find(principal, command.task, command.agent)
-        config = self._name(command.config, owned.ref)
+        config = command.config
+        if config.id is None and idem is not None:
+            config = change(config, id=derive_id("push", owned.ref.shard, command.task, idem))
+        config = self._name(config, owned.ref)
 
         def body(decision: Decision) -> Terms:
             return Terms(targets=self.attach(decision, owned.ref, command.task, principal, config))

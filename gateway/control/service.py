@@ -126,7 +126,7 @@ class Service:
             case RespondAction():
                 return await self._respond(principal, command)
             case SetPushConfig():
-                return PushConfigSet(await self.push_configs.set(principal, command))
+                return PushConfigSet(await self.push_configs.set(principal, command, idem))
             case DeletePushConfig():
                 await self.push_configs.delete(principal, command)
                 return PushConfigDeleted()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROW: Final = "target"
 MOST_AT_ONCE: Final = 1_000
 _MOST_ORIGINS: Final = 1_024
+_STOP_S: Final = 0.5
 _NOTHING: Final = Target("done", "*", "00000000.0.00000000")
 
 
@@ -54,7 +55,9 @@ class Deliveries:
             task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Ends what is under way; its rows come due again, here or elsewhere."""
+        """Lets what is under way come to its end for a moment; the rows of the rest come due again, anywhere."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_STOP_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aiohttp import ClientResponse
+    from aiohttp.abc import AbstractResolver
 
     from passerelle.core.ports import Clock
     from passerelle.gateway.targets.addresses import Address
@@ -35,11 +36,16 @@ class WebhookSender:
     """Sends; ``close`` ends its connections."""
 
     def __init__(
-        self, clock: Clock, *, timeout_s: float = TIMEOUT_S, screen: Screen | None = None
+        self,
+        clock: Clock,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        screen: Screen | None = None,
+        resolver: AbstractResolver | None = None,
     ) -> None:
         self._clock = clock
         self._timeout = ClientTimeout(total=timeout_s)
-        self._screened = PeerSessions(screen=screen or Screen())
+        self._screened = PeerSessions(screen=screen or Screen(), resolver=resolver)
         self._trusted = PeerSessions()
 
     async def post(self, address: Address, headers: Mapping[str, str], body: bytes) -> Outcome:

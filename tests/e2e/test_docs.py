@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 import typer.main
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.registry import detect
@@ -81,14 +81,13 @@ def list_commands() -> dict[str, set[str]]:
     """The flags of each command."""
     group = typer.main.get_command(app)
     assert isinstance(group, TyperGroup)
-    return {name: list_flags(command) for name, command in group.commands.items()}
-
-
-def list_flags(command: TyperCommand | TyperGroup) -> set[str]:
-    """The flags of a command, or of all commands of a group."""
-    flags = {flag for parameter in command.params for flag in parameter.opts}
-    inner = command.commands.values() if isinstance(command, TyperGroup) else ()
-    return flags.union(*(list_flags(one) for one in inner))
+    flags: dict[str, set[str]] = {}
+    for name, command in group.commands.items():
+        inner = command.commands.values() if isinstance(command, TyperGroup) else ()
+        flags[name] = {
+            flag for one in (command, *inner) for parameter in one.params for flag in parameter.opts
+        }
+    return flags
 
 
 def find_unknown_words(command: str) -> Iterator[str]:

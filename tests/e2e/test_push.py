@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.processes import AGENT, GatewayProcess, open_caller, run_gateway
+from passerelle.core.json import JsonObject
+from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.processes import AGENT, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import WebhookReceiver
@@ -24,19 +25,23 @@ WEBHOOKS: Final = {"allow": ["http://127.0.0.1:*"]}
 
 
 async def ask(gateway: GatewayProcess, *arguments: str) -> str:
-    """What ``passerelle deliveries`` prints about a gateway."""
+    """What ``passerelle deliveries`` prints about a gateway, while the receiver goes on."""
     environ = {name: text for name, text in os.environ.items() if not name.startswith("PASSERELLE")}
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [COMMAND, "deliveries", *arguments, "--url", gateway.url],
-        env={**environ, "PASSERELLE_TOKEN": gateway.token},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "deliveries",
+        *arguments,
+        "--url",
+        gateway.url,
+        "--token-env",
+        "TOKEN",
+        env={**environ, "TOKEN": gateway.token},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    printed, complained = await asyncio.wait_for(process.communicate(), 30)
+    assert (process.returncode, complained) == (0, b"")
+    return printed.decode()
 
 
 async def test_killed_gateway_goes_on_telling_where_it_was(tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ async def test_dead_letter_is_listed_and_tried_again_by_the_command(tmp_path: Pa
         receiver.answer("/hook", 410)
         async with open_caller(gateway) as caller:
             params = caller.write("echo hello")
-            push = {"id": "mine", "url": f"{receiver.url}/hook"}
+            push: JsonObject = {"id": "mine", "url": f"{receiver.url}/hook"}
             params["configuration"] = {"taskPushNotificationConfig": push}
             await caller.call("SendMessage", params)
 

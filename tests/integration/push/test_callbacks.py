@@ -123,18 +123,20 @@ def spoil(called: Called, wrong: str) -> tuple[str, dict[str, str], object]:
     """Path, headers and body of a call that is right but for one thing."""
     base, run, nonce = called.path.rsplit("/", 2)
     body: object = {"task": {"id": called.remote, "status": SEEN}}
-    right = (called.path, called.token, body)
-    return {
+    right = (called.path, called.token)
+    nothing: dict[str, str] = {}
+    spoilt: dict[str, tuple[str, dict[str, str], object]] = {
         "token": (called.path, {"X-A2A-Notification-Token": "x" * 52}, body),
-        "no token": (called.path, {}, body),
+        "no token": (called.path, nothing, body),
         "nonce": (f"{base}/{run}/{'0' * len(nonce)}", called.token, body),
         "run": (f"{base}/{run[:-1]}{'1' if run[-1] == '0' else '0'}/{nonce}", called.token, body),
         "no run": (f"{base}/nothing/{nonce}", called.token, body),
-        "task": (*right[:2], {"task": {"id": "another"}}),
-        "no task": (*right[:2], {"hello": "you"}),
-        "body": (*right[:2], [1, 2]),
-        "size": (*right[:2], {"task": {"id": called.remote, "x": "y" * 1_100_000}}),
-    }[wrong]
+        "task": (*right, {"task": {"id": "another"}}),
+        "no task": (*right, {"hello": "you"}),
+        "body": (*right, [1, 2]),
+        "size": (*right, {"task": {"id": called.remote, "x": "y" * 1_100_000}}),
+    }
+    return spoilt[wrong]
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,15 @@ async def test_config_without_an_id_gets_one_and_two_of_them_are_two(rig: Rig) -
     assert [one["id"] for one in listed["configs"]] == sorted([first["id"], second["id"]])
 
 
+async def test_repeat_of_a_request_makes_no_second_config(rig: Rig) -> None:
+    task = await rig.held_task()
+    params = {"taskId": task, "url": rig.receiver.url}
+    key = {"Idempotency-Key": "once"}
+    first, again = [await rig.do(CREATE, dict(params), **key) for _ in range(2)]
+    assert first == again
+    assert len((await rig.do(LIST, {"taskId": task}))["configs"]) == 1
+
+
 async def test_same_id_on_two_tasks_is_two_configs(rig: Rig) -> None:
     one, two = await rig.begin("echo a"), await rig.begin("echo b")
     await rig.hook(one, "/one", id="same")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
 
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.batch import EntityKind
@@ -16,6 +19,7 @@ from passerelle.core.push import PushConfig
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.gateway.targets import retries
+from passerelle.gateway.targets.sender import WebhookSender
 from passerelle.store.retention import Archived, Trimmed
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -237,21 +241,69 @@ async def test_redirect_is_refused_and_not_followed(rig: Rig) -> None:
     assert rig.receiver.at("/elsewhere") == []
 
 
+class Inside(AbstractResolver):
+    """Names that lead to this machine."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        found = ResolveResult(
+            hostname=host,
+            host="127.0.0.1",
+            port=port,
+            family=socket.AF_INET,
+            proto=0,
+            flags=socket.AI_NUMERICHOST,
+        )
+        return [found]
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
 @pytest.mark.usefixtures("quick")
-async def test_private_address_is_refused_when_it_is_connected_to(
-    engine_server: Server, tmp_path: Path, anyio_backend: str
+async def test_name_that_leads_to_a_private_address_is_refused_when_it_is_connected_to(
+    engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pattern vouches for no address: the name of this machine passes it, and leads to loopback."""
+    """The list allows every name, and so vouches for none."""
+    sender = partial(WebhookSender, resolver=Inside())
+    monkeypatch.setattr("passerelle.gateway.app.WebhookSender", sender)
     webhooks = WebhookSettings(allow=("http://*:*",))
     async with run_rig(engine_server.url, tmp_path, webhooks=webhooks) as rig:
-        port = rig.receiver.url.rpartition(":")[2]
-        url = f"http://ip6-localhost.test.invalid:{port}/hook"
-        refused = await rig.refuse(
-            "SendMessage", rig.message("echo x", push={"url": f"{rig.receiver.url}/hook"})
-        )
-        assert "loopback addresses are not allowed" in refused["message"]
-        sender = rig.gateway.service.push_configs
-        assert sender.rules.judge(url).trusted is False
+        url = f"http://hooks.example.com:{rig.receiver.url.rpartition(':')[2]}/hook"
+        task = await rig.begin("echo x", push={"url": url, "id": "mine"})
+        dead = await rig.until_state(task, "mine", "dead")
+        assert dead is not None
+        assert (dead.reason, dead.refusals) == ("address", 3)
+        assert rig.receiver.notices == []
+
+
+@pytest.mark.usefixtures("quick")
+async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
+    rig.receiver.answer("/a", *[503] * 5)
+    task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/a", "id": "mine"})
+    await wait_until(lambda: rig.counted("busy") == 5, 10, "the breaker opens")
+    other = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/b", "id": "other"})
+    waiting = await rig.until_state(other, "other", "backoff")
+    assert waiting is not None
+    assert (waiting.tries, waiting.reason) == (0, "breaker")
+    assert rig.receiver.at("/b") == []
+    assert {one["taskId"] for one in await rig.deliveries()} == {task, other}
+
+
+async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> None:
+    nodes = rig.gateway.store.nodes.all
+    for node in nodes:
+        node.has_replicas = True
+    task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    waiting = await rig.until_state(task, "mine", "backoff")
+    assert waiting is not None
+    assert (waiting.tries, waiting.reason) == (0, "unconfirmed")
+    assert rig.receiver.notices == []
+    for node in nodes:
+        node.has_replicas = False
+    await rig.until_state(task, "mine", "gone")
+    assert [notice.raw for notice in rig.receiver.notices] == await frames_of(rig, task)
 
 
 @pytest.mark.usefixtures("quick")
