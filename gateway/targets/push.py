@@ -139,7 +139,8 @@ class PushFeed:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
-        if not self.record.shown:
+        if not self.record.shown or not self._is_live():
+            # What is read is the live exposure; an earlier one must not be told under its name.
             return Whole(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
@@ -164,8 +165,10 @@ class PushFeed:
         await writes.decide(self.record.session_id, [task], body)
 
     def _has_ended(self) -> bool:
-        live = expose(TaskId(self.record.task_id), self.record.exposure)
-        return self.record.status in ENDED or live != self.name.facade
+        return self.record.status in ENDED or not self._is_live()
+
+    def _is_live(self) -> bool:
+        return self.name.facade == expose(TaskId(self.record.task_id), self.record.exposure)
 
     async def _reload(self) -> None:
         task = self.name.task

@@ -17,6 +17,7 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.commands import SetPushConfig
 from passerelle.core.push import PushConfig
 from passerelle.gateway.auth.keys import OWNER
+from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.gateway.targets import retries
 from passerelle.gateway.targets.sender import WebhookSender
@@ -315,6 +316,22 @@ async def test_address_that_is_not_allowed_any_more_is_given_up(rig: Rig) -> Non
     dead = await rig.until_state(task, "mine", "dead")
     assert dead is not None
     assert dead.reason == "address"
+    assert rig.receiver.notices == []
+
+
+@pytest.mark.usefixtures("quick")
+async def test_secrets_whose_key_is_lost_are_masked_and_nothing_is_sent_without_them(
+    rig: Rig,
+) -> None:
+    task = await rig.held_task()
+    await rig.hook(task, id="mine", token="t0ken")
+    await rig.restart(secret_key=Secret("11" * 32))
+    shown = await rig.do("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"})
+    assert shown["token"] == "***"
+    rig.peer.release_all()
+    dead = await rig.until_state(task, "mine", "dead")
+    assert dead is not None
+    assert dead.reason == "secret_key"
     assert rig.receiver.notices == []
 
 
