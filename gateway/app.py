@@ -162,9 +162,15 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             engine = await EmbeddedEngine.start(wanted)
             stack.push_async_callback(engine.stop)
         url = settings.redis_url.get_secret_value() if settings.redis_url else ""
-        store = await Store.open(StoreSettings(engine.url if engine else url, data_dir / BLOBS))
-        stack.push_async_callback(store.close)
         metrics = Metrics()
+        store = await Store.open(
+            StoreSettings(
+                engine.url if engine else url,
+                data_dir / BLOBS,
+                on_batch=metrics.store_batches.observe,
+            )
+        )
+        stack.push_async_callback(store.close)
         log = structlog.get_logger("passerelle")
         outages = Outages(store.log, metrics, log)
         stack.push_async_callback(outages.close)
@@ -178,14 +184,19 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             [make_peer_config(agent, os.environ) for agent in settings.agents],
             SystemClock(),
             limiter,
+            metrics.count_peer_call,
         )
         stack.push_async_callback(peers.close)
         webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
         if webhooks.sealer is None:
             log.warning("push.off", reason="redis_url is given and secret_key is not")
-        notices = Notices(lambda: Home(service.writes), SystemClock())
+        notices = Notices(lambda: Home(service.writes), SystemClock(), metrics.count_refusal)
         spending = Spending(
-            limiter, SystemClock(), list_quotas(settings), list_prices(settings), notices.tell
+            limiter,
+            SystemClock(),
+            list_quotas(settings),
+            list_prices(settings),
+            notices.tell_blocked,
         )
         terms = AgentTerms(settings)
         service, duties, deliveries = _compose(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from prometheus_client import (
@@ -24,6 +25,7 @@ from passerelle.gateway.version import VERSION
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _FAST_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 _REQUEST_S: Final = (*_FAST_S, 15.0, 60.0, 300.0)
+_BATCH: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
@@ -51,6 +53,35 @@ class Metrics:
         )
         self.appends: Final = Counter(
             "passerelle_appends", "Appends by result.", ["result"], registry=registry
+        )
+        self.append_seconds: Final = Histogram(
+            "passerelle_append_seconds",
+            "Time from a decided append to its result, tries after a failure included.",
+            buckets=_FAST_S,
+            registry=registry,
+        )
+        self.store_batches: Final = Histogram(
+            "passerelle_store_batch_calls",
+            "Calls that went to the store together, in one exchange.",
+            buckets=_BATCH,
+            registry=registry,
+        )
+        self.leases: Final = Gauge(
+            "passerelle_leases_held",
+            "Shards in which this instance may drive runs.",
+            registry=registry,
+        )
+        self.limit_refusals: Final = Counter(
+            "passerelle_limit_refusals",
+            "Calls that a limit of their caller refused.",
+            ["kind"],
+            registry=registry,
+        )
+        self.peer_calls: Final = Counter(
+            "passerelle_peer_calls",
+            "Calls to agents by how they ended; `breaker` and `limit`: held back, nothing was sent.",
+            ["agent", "outcome"],
+            registry=registry,
         )
         self.channel_connections: Final = Gauge(
             "passerelle_channel_connections", "Open channel connections.", registry=registry
@@ -103,11 +134,29 @@ class Metrics:
 
         tasks = Gauge("passerelle_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         tasks.set_function(_count_tasks)
+        # To look a series up by its labels takes a lock; on the way of each request it is done once for each.
+        self._requests = cache(self.requests.labels)
+        self._request_seconds = cache(self.request_seconds.labels)
+        self._appends = cache(self.appends.labels)
+        self._peer_calls = cache(self.peer_calls.labels)
 
     def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
         """One answered request; ``outcome`` is ``ok`` or the code of the error."""
-        self.requests.labels(agent, operation, outcome).inc()
-        self.request_seconds.labels(agent, operation).observe(seconds)
+        self._requests(agent, operation, outcome).inc()
+        self._request_seconds(agent, operation).observe(seconds)
+
+    def count_append(self, result: str, seconds: float) -> None:
+        """One append and the time that it took."""
+        self._appends(result).inc()
+        self.append_seconds.observe(seconds)
+
+    def count_refusal(self, kind: str) -> None:
+        """One call that a limit of its caller refused."""
+        self.limit_refusals.labels(kind).inc()
+
+    def count_peer_call(self, agent: str, outcome: str) -> None:
+        """One call to an agent, over however many of its interfaces."""
+        self._peer_calls(agent, outcome).inc()
 
     def count_delivery(self, kind: str, outcome: str) -> None:
         """What became of one try to deliver."""

@@ -36,9 +36,9 @@ class Outages:
     _down: bool = False
     _bumps: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    def tally(self, result: str) -> None:
-        """Counts one append by its result; the first one that fails is a ``runtime.error`` (EVC-19)."""
-        self.metrics.appends.labels(result).inc()
+    def tally(self, result: str, seconds: float) -> None:
+        """Counts one append by its result and its time; the first one that fails is a ``runtime.error`` (EVC-19)."""
+        self.metrics.count_append(result, seconds)
         if result == UNAVAILABLE and not self._down:
             self.metrics.runtime_errors.labels("store").inc()
             self.log.error("runtime.error", code=StoreUnavailable.code, part="store")

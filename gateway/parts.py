@@ -57,7 +57,7 @@ class Surroundings:
     may_send: Callable[[Shard], bool]
     find_tags: Callable[[str], frozenset[str]]
     patience: Patience
-    tally: Callable[[str], None]
+    tally: Callable[[str, float], None]
     news: Callable[[Shard, bool], None]
     webhooks: Webhooks = field(default_factory=Webhooks)
     catalogue: Catalogue = field(default_factory=Catalogue)

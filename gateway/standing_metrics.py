@@ -20,6 +20,7 @@ def watch(gateway: Gateway) -> None:
     """Lets the metrics of a gateway show what stands in it."""
     runs, keeper = gateway.service.dispatch.runs, gateway.duties.keeper
     gateway.metrics.runs.set_function(lambda: len(runs.list_tasks()))
+    gateway.metrics.leases.set_function(lambda: keeper.held)
     gateway.metrics.duties.set_function(lambda: len(keeper.duties))
     gateway.metrics.look(watch_agents(gateway.peers))
 

@@ -17,7 +17,7 @@ from passerelle.store.connection import Reply, Wire, connect, make_connection, p
 from passerelle.store.failures import explain_break, explain_reply
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.core.errors import StoreUnavailable
     from passerelle.store.connection import Endpoint
@@ -57,7 +57,8 @@ class Batcher:
     """A few connections to one primary, each carrying one batch at a time.
 
     ``scripts`` are loaded when the server does not know one. With ``wait_ms`` each batch ends in one
-    ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else.
+    ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else. ``on_batch`` is told of each exchange:
+    how many calls it carries.
     """
 
     def __init__(
@@ -67,10 +68,12 @@ class Batcher:
         *,
         connections: int = 1,
         wait_ms: int | None = None,
+        on_batch: Callable[[int], None] = lambda _calls: None,
     ) -> None:
         self._load = [pack("SCRIPT", "LOAD", text) for text in scripts]
         self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
+        self._on_batch = on_batch
         self._free = [make_connection(endpoint) for _ in range(connections)]
         self._all = tuple(self._free)
         self._used_at: dict[Wire, float] = {}
@@ -131,6 +134,7 @@ class Batcher:
         try:
             while self._queue:
                 calls = self._take()
+                self._on_batch(len(calls))
                 self._kick()
                 await self._exchange(wire, calls)
                 for call in calls:

@@ -21,7 +21,7 @@ from passerelle.store.info import is_cluster, parse_info
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from passerelle.store.connection import Argument, Reply
 
@@ -39,12 +39,12 @@ def slot_of(shard: Shard) -> int:
 class Node:
     """One primary. Writes, reads and acts have connections of their own, so that none delays the others."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, on_batch: Callable[[int], None]) -> None:
         scripts = read_all_scripts()
         self.endpoint = endpoint
-        self.writes = Batcher(endpoint, scripts, connections=2)
-        self.reads = Batcher(endpoint, scripts)
-        self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS)
+        self.writes = Batcher(endpoint, scripts, connections=2, on_batch=on_batch)
+        self.reads = Batcher(endpoint, scripts, on_batch=on_batch)
+        self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, on_batch=on_batch)
         self.has_replicas = False
         """What was seen at the start: an isolated primary that has lost its replicas still waits for them."""
 
@@ -56,8 +56,15 @@ class Node:
 class Nodes:
     """The table. ``open`` reads it once; calls keep it fresh."""
 
-    def __init__(self, seed: Endpoint, *, clustered: bool) -> None:
+    def __init__(
+        self,
+        seed: Endpoint,
+        *,
+        clustered: bool,
+        on_batch: Callable[[int], None] = lambda _calls: None,
+    ) -> None:
         self.clustered = clustered
+        self._on_batch = on_batch
         self._seed = seed
         self._by_name: dict[str, Node] = {}
         self._table: list[Node] = []
@@ -65,14 +72,16 @@ class Nodes:
         self._generation = 0
 
     @classmethod
-    async def open(cls, seed: Endpoint) -> Self:
-        """Asks the server what it is.
+    async def open(
+        cls, seed: Endpoint, on_batch: Callable[[int], None] = lambda _calls: None
+    ) -> Self:
+        """Asks the server what it is. ``on_batch`` is told how many calls each exchange carries.
 
         Raises:
             StoreUnavailable: it cannot be reached, or the cluster does not serve all slots.
         """
         info = parse_info(await ask_once(seed, "INFO", "cluster"))
-        nodes = cls(seed, clustered=is_cluster(info))
+        nodes = cls(seed, clustered=is_cluster(info), on_batch=on_batch)
         await nodes.refresh(0)
         return nodes
 
@@ -165,7 +174,7 @@ class Nodes:
     def _keep(self, endpoint: Endpoint) -> Node:
         node = self._by_name.get(endpoint.name)
         if node is None:
-            node = self._by_name[endpoint.name] = Node(endpoint)
+            node = self._by_name[endpoint.name] = Node(endpoint, self._on_batch)
         return node
 
 

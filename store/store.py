@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, cast
 
 from passerelle.core.errors import ConfigInvalid
@@ -32,6 +32,7 @@ from passerelle.store.retry import retry
 from passerelle.store.targets import RedisTargets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from passerelle.store.nodes import Node
@@ -41,12 +42,16 @@ _PROBE_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """``url`` is redis://, rediss:// or unix://. Blobs need a directory that all instances share."""
+    """``url`` is redis://, rediss:// or unix://. Blobs need a directory that all instances share.
+
+    ``on_batch`` is told of each exchange with the store: how many calls it carries.
+    """
 
     url: str
     blob_dir: Path
     durable_otherwise: bool = False
     """The server keeps its data without an append-only file: whoever runs it says so."""
+    on_batch: Callable[[int], None] = field(default=lambda _calls: None)
 
 
 class Store:
@@ -78,7 +83,7 @@ class Store:
             StoreUnavailable: it cannot be reached, or cannot write.
         """
         endpoint: Endpoint = read_url(settings.url)
-        nodes = await Nodes.open(endpoint)
+        nodes = await Nodes.open(endpoint, settings.on_batch)
         store = cls(nodes, DirectoryBlobs(settings.blob_dir))
         try:
             for node, facts in (await store.read_facts()).items():

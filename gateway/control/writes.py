@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
 from passerelle.core.batch import (
@@ -82,13 +83,13 @@ Body: TypeAlias = "Callable[[Decision], Terms]"
 
 @dataclass(slots=True)
 class Writes:
-    """Reads and writes entities over the log. ``tally`` counts appends for the metrics."""
+    """Reads and writes entities over the log. ``tally`` counts appends for the metrics, with seconds."""
 
     log: EventLog
     clock: Clock
     ids: Ids
     runtime_id: str
-    tally: Callable[[str], None] = field(default=lambda _outcome: None)
+    tally: Callable[[str, float], None] = field(default=lambda _outcome, _seconds: None)
     news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
     """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
@@ -144,12 +145,13 @@ class Writes:
             feed=standing.feed,
             index=standing.index,
         )
+        began_s = monotonic()
         try:
             result = await self.log.append(batch)
         except StoreUnavailable:
-            self.tally("unavailable")
+            self.tally("unavailable", monotonic() - began_s)
             raise
-        self.tally(type(result).__name__.lower())
+        self.tally(type(result).__name__.lower(), monotonic() - began_s)
         if isinstance(result, Appended):
             self.news(shard, standing.feed or result.woken > 0)
         return await self._conclude(decision, op, result)

@@ -92,6 +92,11 @@ class LeaseKeeper:
         return self._holds[shard].held
 
     @property
+    def held(self) -> int:
+        """In how many shards our lease is open and has not run out."""
+        return sum(map(self._is_held, self._holds.values()))
+
+    @property
     def duties(self) -> frozenset[Shard]:
         """The shards whose relay and due set are ours now."""
         return frozenset(

@@ -18,7 +18,7 @@ from passerelle.gateway.peers.carried import TRACE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.payloads.limit import LimitPayload, QuotaBlocked
     from passerelle.core.ports import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.home import Home
@@ -30,26 +30,37 @@ _KEPT: Final = 4_096
 
 
 class Notices:
-    """Writes facts about limits into the home session of a caller (EXT-7)."""
+    """Writes facts about limits into the home session of a caller (EXT-7); ``count`` hears of every refusal."""
 
-    def __init__(self, find_home: Callable[[], Home], clock: Clock) -> None:
+    def __init__(
+        self,
+        find_home: Callable[[], Home],
+        clock: Clock,
+        count: Callable[[str], None] = lambda _kind: None,
+    ) -> None:
         self._find_home = find_home
         self._clock = clock
+        self._count = count
         self._told: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._writing: set[asyncio.Task[None]] = set()
 
     def tell_refused(self, principal: Principal, refused: Refused) -> None:
         """Notes that a caller met its rate or its concurrency."""
+        self._count(refused.kind)
         fact = RateLimitHit(
             limited=Limited("caller", principal.id),
             source="gateway",
             retry_after_ms=refused.retry_after_ms,
             native=refused.kind,
         )
-        self.tell(principal, refused.kind, fact)
+        self._tell(principal, refused.kind, fact)
 
-    def tell(self, principal: Principal, limit: str, fact: LimitPayload) -> None:
-        """Notes a fact about one of the limits of a caller."""
+    def tell_blocked(self, principal: Principal, meter: str, fact: QuotaBlocked) -> None:
+        """Notes that a caller has used up a quota or a budget; ``meter`` tells it from the others."""
+        self._count(fact.kind)
+        self._tell(principal, meter, fact)
+
+    def _tell(self, principal: Principal, limit: str, fact: LimitPayload) -> None:
         name, now_ms = (principal.key, limit), self._clock.now_ms()
         if now_ms - self._told.get(name, -PAUSE_MS) < PAUSE_MS:
             return

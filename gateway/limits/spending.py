@@ -47,7 +47,7 @@ FREE: Final = Charge()
 
 
 class Spending:
-    """Accounts of callers and prices of agents. ``tell`` writes a fact into the home session of a caller."""
+    """Accounts of callers and prices of agents. ``tell`` is told of each call that is refused."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Spending:
         clock: Clock,
         quotas: Mapping[str, Sequence[Quota]],
         prices: Mapping[str, Price],
-        tell: Callable[[Principal, str, LimitPayload], None],
+        tell: Callable[[Principal, str, QuotaBlocked], None],
     ) -> None:
         self._limiter = limiter
         self._clock = clock

@@ -16,9 +16,10 @@ from passerelle.core.peer import Refused, Unreached
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import Call
 from passerelle.gateway.peers.line import Line
+from passerelle.gateway.peers.outcome_names import name_outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
@@ -45,13 +46,18 @@ class AgentPeer:
         transports: Mapping[Choice, Transport],
         limit: SendLimit,
         clock: Clock,
+        count: Callable[[str, str], None],
     ) -> None:
-        """``transports`` by the kind of interface that they carry calls to."""
+        """``transports`` by the kind of interface that they carry calls to.
+
+        ``count(name, outcome)`` hears of each call.
+        """
         self._config = config
         self._cards = cards
         self._transports = transports
         self._limit = limit
         self._clock = clock
+        self._count = count
         self._lines: dict[Interface, Line] = {}
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
@@ -85,11 +91,15 @@ class AgentPeer:
     async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
         async with self._limit.enter() as held_back:
-            return held_back or await self._call(Call("SendMessage", params, total_s))
+            if held_back is not None:
+                self._count(self.name, name_outcome(held_back))
+                return held_back
+            return await self._call(Call("SendMessage", params, total_s))
 
     async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         async with self._limit.enter() as held_back:
             if held_back is not None:
+                self._count(self.name, name_outcome(held_back))
                 yield held_back
                 return
             async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
@@ -132,14 +142,16 @@ class AgentPeer:
                         break
         except RemoteError as error:
             # No card: nothing was sent.
-            return Unreached(error.message)
+            outcome = Unreached(error.message)
+        if outcome is not _NO_INTERFACE:
+            self._count(self.name, name_outcome(outcome))
         return outcome
 
     async def _follow(
         self, operation: Operation, params: JsonObject
     ) -> AsyncGenerator[StreamOutcome, None]:
         call = Call(operation, params, self._config.total_timeout_s)
-        last: StreamOutcome = _NO_INTERFACE
+        last: StreamOutcome | None = None
         try:
             async with aclosing(self._choose(call)) as lines:
                 async for line in lines:
@@ -155,7 +167,10 @@ class AgentPeer:
                         return
         except RemoteError as error:
             last = Unreached(error.message)
-        yield last
+        finally:
+            if last is not None:
+                self._count(self.name, name_outcome(last))
+        yield last or _NO_INTERFACE
 
     async def _choose(self, call: Call) -> AsyncGenerator[Line, None]:
         """The interfaces to try, best first; the card is read again once the last one did not fit it."""

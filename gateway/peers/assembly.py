@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from passerelle.gateway.peers.agent import AgentPeer
@@ -50,9 +50,15 @@ class Connections:
 
 
 def make_peer(
-    config: PeerConfig, connections: Connections, clock: Clock, limit: Limit | None = None
+    config: PeerConfig,
+    connections: Connections,
+    clock: Clock,
+    limit: Limit | None = None,
+    count: Callable[[str, str], None] = lambda _agent, _outcome: None,
 ) -> AgentPeer:
     """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
+
+    ``count`` hears of each call: the name of the agent, and how it ended.
 
     Raises:
         ConfigInvalid: a certificate cannot be read.
@@ -70,7 +76,7 @@ def make_peer(
         kind for kind in config.interfaces if transports.get(kind) is not None
     )
     cards = CardCache(config, client, clock, kinds)
-    return AgentPeer(config, cards, transports, SendLimit(limit), clock)
+    return AgentPeer(config, cards, transports, SendLimit(limit), clock, count)
 
 
 def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:

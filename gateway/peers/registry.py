@@ -9,7 +9,7 @@ from passerelle.gateway.peers.assembly import Connections, make_peer
 from passerelle.gateway.peers.config import UNLIMITED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from passerelle.core.peer import Peer, PeerCard, PeerOutcome
     from passerelle.core.ports import Clock
@@ -24,11 +24,19 @@ class PeerRegistry:
     """Finds peers. A reload replaces all of them at once; calls under way keep the peer they began with."""
 
     def __init__(
-        self, configs: Iterable[PeerConfig], clock: Clock, limiter: Limiter | None = None
+        self,
+        configs: Iterable[PeerConfig],
+        clock: Clock,
+        limiter: Limiter | None = None,
+        count: Callable[[str, str], None] = lambda _agent, _outcome: None,
     ) -> None:
-        """``limiter`` shares the limits of peers with other instances; without one nothing is limited."""
+        """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
+
+        ``count`` hears of each call: the name of the agent, and how it ended.
+        """
         self._clock = clock
         self._limiter = limiter
+        self._count = count
         self._limits: dict[str, Limit] = {}
         self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
@@ -92,7 +100,7 @@ class PeerRegistry:
         self._peers = made
 
     def _make(self, config: PeerConfig) -> AgentPeer:
-        return make_peer(config, self._connections, self._clock, self._bind(config))
+        return make_peer(config, self._connections, self._clock, self._bind(config), self._count)
 
     def _bind(self, config: PeerConfig) -> Limit | None:
         """The limit of a name stays the same through all reloads, so that calls under way are still counted."""

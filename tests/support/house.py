@@ -121,7 +121,7 @@ class House:
                 may_send=lambda _shard: True,
                 find_tags=lambda _agent: frozenset(),
                 patience=self.patience,
-                tally=lambda _outcome: None,
+                tally=lambda _outcome, _seconds: None,
                 news=lambda _shard, _feed: None,
             )
         )

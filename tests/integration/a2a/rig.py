@@ -206,7 +206,7 @@ async def run_rig(
                 may_send=lambda _: True,
                 find_tags=lambda _: frozenset(),
                 patience=PATIENCE,
-                tally=appends.append,
+                tally=lambda result, _seconds: appends.append(result),
                 news=lambda _shard, _feed: None,
             )
         )
