@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.a2a_mapping.members import as_list, objects_at, text_at
+from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
@@ -69,8 +70,9 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
 
 
 def _contents(message: JsonObject) -> list[list[Json]]:
-    # A protobuf peer adds empty texts and drops them at will.
+    # A protobuf peer adds empty texts and drops them at will. What we put in ourselves is not the caller's.
     return [
         [part.get(name) or None if name != "data" else part.get(name) for name in _CONTENT]
         for part in objects_at(message, "parts")
+        if REFERENCE not in object_at(part, "metadata")
     ]

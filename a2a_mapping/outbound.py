@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.members import object_at, texts_at
+from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,13 +28,15 @@ class RemoteAddress:
 
     ``context_id`` is the stored or minted one and goes along with the task id even if our caller gave only
     a task id: an SDK peer that gets a bare task id may write the parked task FAILED (a2a-python#1206).
-    ``references`` are facade ids with the ids of the same tasks at this peer (LT-10).
+    ``references`` are facade ids with the ids of the same tasks at this peer, ``parts`` what goes along in place of
+    references that this peer could not follow (LT-10).
     """
 
     context_id: str | None = None
     task_id: str | None = None
     tenant: str | None = None
     references: Mapping[str, str] = field(default_factory=dict[str, str])
+    parts: tuple[JsonObject, ...] = ()
 
 
 def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
@@ -78,4 +81,24 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     ]
     if references:
         sent["referenceTaskIds"] = references
+    if to.parts:
+        sent["parts"] = as_list([*objects_at(message, "parts"), *to.parts])
     return sent
+
+
+def quote_artifacts(task: JsonObject, place: int) -> list[JsonObject] | None:
+    """The artifacts of a referenced task as parts for another peer; None if one stands elsewhere, behind a URL.
+
+    The mark :data:`REFERENCE` in their metadata says which of the caller's references they come from (``place``,
+    from 0), and the name of the artifact if it has one. No id goes along: it would mean nothing there.
+    """
+    quoted: list[JsonObject] = []
+    for artifact in objects_at(task, "artifacts"):
+        mark: JsonObject = {"reference": place}
+        if name := text_at(artifact, "name"):
+            mark["artifact"] = name
+        for part in objects_at(artifact, "parts"):
+            if "url" in part:
+                return None
+            quoted.append({**part, "metadata": {**object_at(part, "metadata"), REFERENCE: mark}})
+    return quoted

@@ -21,6 +21,7 @@ from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
+from passerelle.gateway.control.references import References
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.control.writes import Writes
@@ -109,6 +110,7 @@ def make_service(around: Surroundings) -> Service:
         inputs=inputs,
         actions=actions,
         ownership=ownership,
+        references=References(ownership, contents),
         listing=Listing(writes, store.log, store.projections, contents),
         contents=contents,
         answers=Answers(writes, contents, dispatch),

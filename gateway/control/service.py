@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.push_configs import PushConfigs
+    from passerelle.gateway.control.references import References
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.turns import Opened, Turns
     from passerelle.gateway.control.writes import Writes
@@ -96,6 +97,7 @@ class Service:
     inputs: Inputs
     actions: Actions
     ownership: Ownership
+    references: References
     listing: Listing
     contents: Contents
     answers: Answers
@@ -249,9 +251,10 @@ class Service:
             raise Draining("this instance is shutting down", retry_after_s=1)
         if command.push is not None:
             self.push_configs.check(command.push)
+        referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
             return await self._follow_up(principal, command, idem)
-        plan = await self._plan(principal, command, peer)
+        plan = replace(await self._plan(principal, command, peer), sources=referred.tasks)
         charge = await self._charge(principal, command)
         try:
             opened = await self.turns.open(
@@ -267,7 +270,7 @@ class Service:
             charge.refund()
         else:
             params: JsonObject = {**(command.params or {}), "message": command.message}
-            self.dispatch.begin(opened, peer, command.message, params)
+            self.dispatch.begin(opened, peer, command.message, params, referred)
         return _accept(opened)
 
     async def _follow_up(

@@ -38,11 +38,16 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import RetryPolicy, Scope, Worker
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
-from passerelle.core.payloads.task import TaskAttemptStarted, TaskCreated
+from passerelle.core.payloads.task import (
+    TaskAttemptStarted,
+    TaskCreated,
+    TaskDependencyUpdated,
+)
 from passerelle.core.record import record
 from passerelle.core.session import OpenSession, SessionRecord
 from passerelle.core.status import Visibility
-from passerelle.core.task_commands import CreateTask, StartRun
+from passerelle.core.task_commands import CreateTask, LinkTask, StartRun
+from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
 from passerelle.core.trace import Trace
 from passerelle.gateway.control.places import Place, hash_key, list_places, mint_place
@@ -81,6 +86,8 @@ class Delegation:
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low."""
+    sources: tuple[str, ...] = ()
+    """Tasks that the message refers to."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
 
@@ -309,12 +316,21 @@ class Opening:
             thread = decision.state(place.thread)
         scope = Scope(place.session.id, place.thread.id, turn_id, task_id)
         decision.add(tasks.decide(None, CreateTask(scope, self._created(task_id))))
+        self._link(decision, task_id)
         if isinstance(thread, ThreadRecord):
             decision.add(threads.decide(thread, submit(self.command, scope, spill)))
         decision.add([Fact(scope, self.plan.evaluated)])
         if self.plan.facts:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
         self._start(decision, task_id, run_id)
+
+    def _link(self, decision: Decision, task_id: str) -> None:
+        """The edges to the tasks that this one goes on from (LT-13)."""
+        for source in self.plan.sources:
+            state = decision.state(EntityRef(EntityKind.TASK, task_id))
+            edge = TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
+            if isinstance(state, TaskRecord):
+                decision.add(tasks.decide(state, LinkTask(edge)))
 
     def _created(self, task_id: str) -> TaskCreated:
         objective = read_text(self.command.message)

@@ -11,6 +11,7 @@ from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
 from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.driver import Driver, Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.runs import Runs
@@ -77,12 +79,13 @@ class Dispatch:
         peer: Peer,
         message: JsonObject,
         params: JsonObject,
+        referred: Referred = NOTHING,
     ) -> Driver:
         """Starts the driver of a run that was just opened here."""
         sight = self._look(opened.task, opened.place.thread, peer.name, opened.place.context_id)
         sight.accepted.append(message)
         driver = self._make(peer, sight, opened.written.held, opened.driver)
-        self.runs.start(driver, driver.drive(params))
+        self.runs.start(driver, driver.drive(params, referred))
         return driver
 
     def _look(self, task: EntityRef, thread: EntityRef, peer: str, context_id: str) -> Sight:

@@ -32,6 +32,7 @@ from passerelle.core.task_commands import (
     FailTask,
     ObserveStatus,
 )
+from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.observe import observe, observe_task
 from passerelle.gateway.delegation.refusal import explain
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerOutcome, StreamOutcome
     from passerelle.core.ports import Clock
     from passerelle.core.task_record import TaskRecord
+    from passerelle.gateway.control.references import Referred
 
 _FRAMES_AT_ONCE: Final = 16
 """Frames of one append, so that it stays below the 64 events of a batch."""
@@ -114,12 +116,12 @@ class Driver:
         self._wake.set()
         self._stir.set()
 
-    async def drive(self, params: JsonObject | None = None) -> None:
+    async def drive(self, params: JsonObject | None = None, referred: Referred = NOTHING) -> None:
         """Sends the first message of the run, if there is one, and stays with the task to its end.
 
         While the store is away nothing is decided: afterwards the peer is asked where the task stands.
         """
-        work = self.attend() if params is None else self.begin(params)
+        work = self.attend() if params is None else self.begin(params, referred)
         while True:
             try:
                 await work
@@ -132,12 +134,17 @@ class Driver:
             else:
                 return
 
-    async def begin(self, params: JsonObject) -> None:
+    async def begin(self, params: JsonObject, referred: Referred = NOTHING) -> None:
         """Sends the first message of the run, and drives on."""
         run = self.run.record.run
         if run is None:
             return
-        to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
+        to = RemoteAddress(
+            context_id=run.remote_context_id,
+            task_id=run.remote_task_id,
+            references=referred.ids,
+            parts=referred.parts,
+        )
         sent = address_send(params, to)
         news = await self.offer(self.run.record)
         if news is not None:

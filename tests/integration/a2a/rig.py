@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,9 +177,12 @@ async def read_events(response: httpx.Response) -> AsyncIterator[Event]:
 
 @asynccontextmanager
 async def run_rig(
-    engine: Engine, directory: Path, settings: FaceSettings | None = None
+    engine: Engine,
+    directory: Path,
+    settings: FaceSettings | None = None,
+    others: Sequence[ScriptedPeer] = (),
 ) -> AsyncGenerator[Rig]:
-    """Everything started, and ended in reverse."""
+    """Everything started, and ended in reverse; ``others`` are further agents, which the test has started."""
     clock, ids = SystemClock(), SystemIds()
     appends: list[str] = []
     async with (
@@ -192,7 +195,12 @@ async def run_rig(
                 shard, INSTANCE, opens=True, wants_duty=False, lease_ms=60_000
             )
         peers = PeerRegistry(
-            [PeerConfig("echo", peer.url), PeerConfig("gone", "http://127.0.0.1:9")], clock
+            [
+                PeerConfig("echo", peer.url),
+                PeerConfig("gone", "http://127.0.0.1:9"),
+                *(PeerConfig(other.name, other.url) for other in others),
+            ],
+            clock,
         )
         service = make_service(
             Surroundings(

@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.a2a_mapping.frames import relabel_reply
+from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.identity import PLACES, make_relabel, relabel, relabel_message
 from passerelle.a2a_mapping.outbound import (
     RemoteAddress,
     address_send,
+    quote_artifacts,
 )
 from passerelle.a2a_mapping.replies import (
     ArtifactReply,
@@ -237,3 +240,28 @@ def test_the_configuration_goes_on_without_what_is_served_here() -> None:
     }
     sent = address_send(params, RemoteAddress())
     assert sent["configuration"] == {"acceptedOutputModes": ["text/plain"]}
+
+
+@pytest.mark.requirement("LT-10")
+def test_artifacts_of_a_reference_go_along_marked_and_count_for_no_other_message() -> None:
+    part: JsonObject = {"text": "made", "metadata": {"kept": True}}
+    quoted = quote_artifacts({"artifacts": [{"name": "plan", "parts": [part]}]}, 2) or []
+    assert quoted == [
+        {
+            "text": "made",
+            "metadata": {"kept": True, REFERENCE: {"reference": 2, "artifact": "plan"}},
+        }
+    ]
+    message: JsonObject = {"messageId": "m", "parts": [{"text": "mine"}]}
+    sent = address_send({"message": message}, RemoteAddress(parts=tuple(quoted)))["message"]
+    assert isinstance(sent, dict)
+    assert sent["parts"] == [{"text": "mine"}, *quoted]
+    assert same_message(message, sent)
+    assert message["parts"] == [{"text": "mine"}], "the caller's message stays as it was"
+
+
+@pytest.mark.requirement("LT-10")
+def test_artifact_that_stands_behind_a_url_does_not_go_along() -> None:
+    parts: list[Json] = [{"text": "made"}, {"url": "https://agent.example/file"}]
+    assert quote_artifacts({"artifacts": [{"parts": parts}]}, 0) is None
+    assert quote_artifacts({}, 0) == []

@@ -1,0 +1,107 @@
+"""Tasks that a message refers to, told in a way that its agent understands (LT-10).
+
+A task that ran at the same agent goes by the id that it has there. Of any other task the artifacts go along as parts,
+if they are small and stand in the task itself; what cannot be told is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import texts_at
+from passerelle.a2a_mapping.outbound import quote_artifacts
+from passerelle.core.errors import InvalidInput, NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.ownership import Owned, Ownership
+
+MAX_REFERENCES: Final = 32
+"""In one message: each is a read of the store."""
+QUOTED_BYTES: Final = 64 * 1024
+"""Of artifacts that go along with one message, in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Referred:
+    """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks."""
+
+    ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    parts: tuple[JsonObject, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+NOTHING: Final = Referred()
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Finds what messages refer to."""
+
+    ownership: Ownership
+    contents: Contents
+
+    async def find(self, principal: Principal, agent: str, message: JsonObject) -> Referred:
+        """What a message to ``agent`` refers to; one without references costs nothing.
+
+        Raises:
+            InvalidInput: more than :data:`MAX_REFERENCES`.
+            NotFound: unknown, another's, or of an agent that the caller may not see: all look the same (G3).
+        """
+        named = list(dict.fromkeys(texts_at(message, "referenceTaskIds")))
+        if not named:
+            return NOTHING
+        if len(named) > MAX_REFERENCES:
+            raise InvalidInput("message.referenceTaskIds", f"at most {MAX_REFERENCES} tasks")
+        owned = [await self._find(principal, facade) for facade in named]
+        ids: dict[str, str] = {}
+        parts: list[JsonObject] = []
+        room = QUOTED_BYTES
+        for place, (facade, one) in enumerate(zip(named, owned, strict=True)):
+            remote = _find_remote(one.record, agent)
+            if remote is not None:
+                ids[facade] = remote
+                continue
+            quoted = await self._quote(one, place, room)
+            room -= _measure(quoted) if quoted else 0
+            parts += quoted
+        tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
+        return Referred(ids, tuple(parts), tasks)
+
+    async def _find(self, principal: Principal, facade: str) -> Owned:
+        owned = await self.ownership.find(principal, facade, None)
+        if not principal.sees(owned.record.kind):
+            raise NotFound("task", facade)
+        return owned
+
+    async def _quote(self, owned: Owned, place: int, room: int) -> list[JsonObject]:
+        record = owned.record
+        if not record.artifacts or sum(artifact.size for artifact in record.artifacts) > room:
+            return []
+        task = await self.contents.read_task(record, owned.held.fields)
+        quoted = quote_artifacts(task or {}, place)
+        return quoted if quoted and _measure(quoted) <= room else []
+
+
+def _find_remote(record: TaskRecord, agent: str) -> str | None:
+    """The id of the newest run at the agent that has one."""
+    return next(
+        (
+            attempt.remote_task_id
+            for attempt in reversed(record.attempts)
+            if attempt.worker.peer == agent and attempt.remote_task_id is not None
+        ),
+        None,
+    )
+
+
+def _measure(parts: list[JsonObject]) -> int:
+    return len(orjson.dumps(parts))

@@ -1,0 +1,81 @@
+"""Messages that refer to earlier tasks: what their agent is told, and what the new task remembers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.core.commands import GetRecord
+from passerelle.gateway.auth.keys import OWNER
+from passerelle.gateway.control.references import MAX_REFERENCES
+from tests.integration.a2a.rig import Answer, Rig, run_rig
+from tests.support.engine import Server
+from tests.support.scripted_peer import ScriptedPeer
+
+pytestmark = pytest.mark.anyio
+
+
+async def ask_scribe(rig: Rig, *references: str) -> Answer:
+    """The task of a message to the other agent."""
+    params = rig.message("hello", referenceTaskIds=list(references))
+    task: Answer = (await rig.call("SendMessage", params, agent="scribe"))["task"]
+    return task
+
+
+@pytest.mark.requirement("LT-10", "LT-13")
+async def test_reference_reaches_the_same_agent_under_its_own_id(rig: Rig) -> None:
+    first = await rig.send("hello")
+    context = first["contextId"]
+    second = await rig.send("again", contextId=context, referenceTaskIds=[first["id"]])
+    sent = rig.peer.messages[1]
+    assert sent["referenceTaskIds"] == ["echo-task-1"]
+    assert sent["parts"] == [{"text": "again"}]
+    assert first["id"] not in str(sent)
+    assert (second["id"] != first["id"], second["contextId"]) == (True, context)
+    record = cast(Answer, await rig.service.read(OWNER, GetRecord(second["id"])))
+    edges = [edge for edge in record["relationships"] if edge["kind"] == "source_task"]
+    assert [edge["target"] for edge in edges] == [first["id"]]
+    assert await rig.call("GetTask", {"id": first["id"]}) == first
+
+
+@pytest.mark.requirement("LT-10")
+async def test_another_agent_gets_the_artifacts_and_no_id(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        first, big = await rig.send("hello"), await rig.send("big")
+        done = await ask_scribe(rig, big["id"], first["id"])
+        assert len(scribe.messages) == 1
+        sent = cast(Answer, scribe.messages[0])
+        own, *quoted = sent["parts"]
+        assert own == {"text": "hello"}
+        assert [part["text"] for part in quoted] == ["hello"]
+        assert quoted[0]["metadata"][REFERENCE]["reference"] == 1
+        assert "referenceTaskIds" not in sent
+        assert not [known for known in (first["id"], "echo-task") if known in str(sent)]
+        asked = [one for one in done["history"] if one["role"] == "ROLE_USER"]
+        assert len(asked) == 1, "what went along does not make it another message"
+
+
+@pytest.mark.requirement("LT-10", "LT-13")
+async def test_reference_to_no_task_of_the_caller_is_not_found_and_stores_nothing(rig: Rig) -> None:
+    mine = await rig.send("hello")
+    before, sends = rig.list_keys(), rig.counted()
+    for name, header in (("nothing", "owner-token"), (mine["id"], "other-key")):
+        params = rig.message("hello", referenceTaskIds=[name])
+        answer = await rig.post("SendMessage", params, Authorization=f"Bearer {header}")
+        assert answer.json()["error"]["code"] == -32001
+    assert (rig.list_keys(), rig.counted()) == (before, sends)
+
+
+async def test_message_with_too_many_references_is_refused(rig: Rig) -> None:
+    names: list[str] = [f"task-{number}" for number in range(MAX_REFERENCES + 1)]
+    error = await rig.refuse("SendMessage", rig.message("hello", referenceTaskIds=[*names]))
+    assert error["code"] == -32602
+    assert rig.counted() == 0
