@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings_callers import ClientSettings
 
-_UNKNOWN = "the bearer token is not known"
+_UNKNOWN = "the token or API key is not known"
 
 
 @dataclass(frozen=True, slots=True)

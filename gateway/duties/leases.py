@@ -69,6 +69,8 @@ class LeaseKeeper:
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
     _refused: set[Shard] = field(default_factory=set["Shard"])
+    _lost: list[Shard] = field(default_factory=list["Shard"])
+    """Lost by the extension under way, and not yet told."""
 
     def drives(self, shard: Shard) -> Incarnation:
         """Our present incarnation in a shard: the fence of what is driven there.
@@ -164,6 +166,7 @@ class LeaseKeeper:
             return_exceptions=True,
         )
         self._tell_duties()
+        self._tell_lost()
         return self._sort_failures(results)
 
     async def _empty_sets(self) -> list[StoreUnavailable]:
@@ -190,7 +193,7 @@ class LeaseKeeper:
                 was_held, hold.held, hold.duty = hold.held, False, False
                 if was_held:
                     hold.number += 1
-                    self.log.warning("lease.lost", shard=shard.tag, incarnation=hold.number)
+                    self._lost.append(shard)
                     self.on_lost(shard)
                 else:
                     self._refused.add(shard)
@@ -203,6 +206,12 @@ class LeaseKeeper:
         if duties != self._known_duties:
             self._known_duties = duties
             self.on_duties()
+
+    def _tell_lost(self) -> None:
+        # One line for all: an outage of the store that outlasts the leases loses every one of them at once.
+        lost, self._lost = sorted(shard.tag for shard in self._lost), []
+        if lost:
+            self.log.warning("lease.lost", shards=len(lost), tags=" ".join(lost))
 
     @staticmethod
     def _sort_failures(results: Iterable[BaseException | None]) -> list[StoreUnavailable]:

@@ -52,6 +52,7 @@ async def start_grpc(face: GrpcFace, host: str, port: int) -> GrpcServer:
     try:
         real = server.add_insecure_port(where)
     except RuntimeError:
-        raise ConfigInvalid("grpc.port", f"{port} on {host} cannot be listened on") from None
+        reason = f"{port} on {host} is in use or may not be listened on; choose another, or 0 for a free one"
+        raise ConfigInvalid("grpc.port", reason) from None
     await server.start()
     return GrpcServer(server, real)
