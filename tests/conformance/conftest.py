@@ -6,19 +6,20 @@ import pytest
 
 from tests.conformance.callers import GRPC, HTTP_JSON, JSONRPC, Caller
 from tests.conformance.site import Site, run_site
+from tests.support.loops import SHARED, Backend
 
 BINDINGS = (JSONRPC, HTTP_JSON, GRPC)
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
+def anyio_backend() -> Backend:
     """One loop for the whole run, since the site outlives the tests."""
-    return "asyncio"
+    return SHARED
 
 
 @pytest.fixture(scope="session")
 async def site(
-    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+    anyio_backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Site]:
     async with run_site(tmp_path_factory.mktemp("site")) as made:
         yield made

@@ -6,6 +6,7 @@ from typing import Final
 import pytest
 
 from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.loops import SHARED, Backend
 from tests.support.processes import AGENT, Caller, open_caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -13,13 +14,13 @@ UNREACHABLE: Final = "unreachable"
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
+def anyio_backend() -> Backend:
     """One loop for each module, since its gateway outlives its tests."""
-    return "asyncio"
+    return SHARED
 
 
 @pytest.fixture(scope="module")
-async def idle_peer(anyio_backend: str) -> ScriptedPeer:
+async def idle_peer(anyio_backend: Backend) -> ScriptedPeer:
     """The peer of the module: it has its port, and does not listen."""
     peer = ScriptedPeer(AGENT)
     await peer.start()

@@ -15,6 +15,7 @@ from passerelle.core.json import JsonObject
 from passerelle.gateway.demo.processes import GatewayProcess
 from tests.interop.environments import require
 from tests.interop.puppets import Puppet, open_puppet, run_agent
+from tests.support.loops import SHARED, Backend
 from tests.support.processes import run_gateway
 
 SIDES: Final = (
@@ -74,13 +75,13 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
+def anyio_backend() -> Backend:
+    return SHARED
 
 
 @pytest.fixture(scope="module")
 async def world(
-    anyio_backend: str, tmp_path_factory: pytest.TempPathFactory
+    anyio_backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[World, None]:
     """Everything, started once."""
     require()
