@@ -27,13 +27,10 @@ from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import Status
-from passerelle.core.task_commands import (
-    FailRun,
-    FailTask,
-    ObserveStatus,
-)
+from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
+from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.observe import observe, observe_task
 from passerelle.gateway.delegation.refusal import explain
 from passerelle.gateway.delegation.run import Run, RunMovedError
@@ -186,14 +183,12 @@ class Driver:
             await self.warn("peer_refused", type(outcome).__name__.lower())
             return
         refusal = explain(outcome, self.run.sight, self.run.record)
-        self.failure, failure = refusal.error, refusal.failure
+        self.failure = refusal.error
 
         def end(step: Step) -> None:
             if refusal.hit is not None:
                 step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
-            step.add(step.tell(FailRun(Status.FAILED, failure)))
-            step.add(step.tell(FailTask(failure)))
-            step.fail_turn(failure.message)
+            end_run(step, Ended(refusal.failure))
 
         await self.patiently(end)
 

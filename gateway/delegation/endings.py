@@ -17,6 +17,7 @@ from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, Lose
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.failures import make_error
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.failing import Ended, end_run
 
 if TYPE_CHECKING:
     from passerelle.core.batch import Claim
@@ -75,8 +76,7 @@ async def fail(driver: Driver, failure: Failure) -> None:
     def end(step: Step) -> None:
         status = Status.LOST if failure.code == "lost" else Status.FAILED
         step.close_actions("asker_lost")
-        step.add(step.tell(FailRun(status, failure)))
-        step.end_with(step.tell(FailTask(failure)), FAILED, failure.message)
+        end_run(step, Ended(failure, status))
 
     await driver.patiently(end)
 

@@ -55,13 +55,13 @@ from passerelle.core.task_commands import (
     ConfirmCancel,
     EndRun,
     FailRun,
-    FailTask,
     ObserveArtifact,
     ObserveOutput,
     ObserveStatus,
     RecordDelivery,
 )
 from passerelle.core.times import format_ms
+from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.spill import CAP
 from passerelle.gateway.delegation.step import FACADE, Step
 
@@ -344,9 +344,7 @@ def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> 
         source=step.sight.peer,
         native=state,
     )
-    step.add(step.tell(FailRun(Status.FAILED, failure, state)))
-    step.add_shown(step.tell(FailTask(failure, rejected)), frame)
-    step.end_turn("task")
+    end_run(step, Ended(failure, native=state, rejected=rejected, frame=frame))
 
 
 def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) -> None:
