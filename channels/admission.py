@@ -57,7 +57,7 @@ async def admit(
         channel=channel,
         generation=generation,
         principal=principal.key,
-        capabilities=tuple(sorted(CAPABILITIES & hello.capabilities)),
+        capabilities=CAPABILITIES & hello.capabilities,
         heartbeat_s=limits.heartbeat_s,
         idle_s=limits.idle_s,
         limits=limits.announce(),

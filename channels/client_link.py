@@ -11,8 +11,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from passerelle.channels.closing import CloseCode
-from passerelle.channels.decoding import decode_server, split_message
-from passerelle.channels.encoding import encode_client
 from passerelle.channels.frames import (
     SUBPROTOCOL,
     ClientBeat,
@@ -22,6 +20,7 @@ from passerelle.channels.frames import (
     ServerFrame,
     Welcome,
 )
+from passerelle.channels.wire import decode_server, encode_client, split_message
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ import structlog
 from passerelle.channels import session
 from passerelle.channels.admission import Admission, admit
 from passerelle.channels.closing import CloseCode, fit_reason
-from passerelle.channels.decoding import decode_client, split_message
-from passerelle.channels.encoding import encode_server
 from passerelle.channels.failures import end_connection, refuse_call
 from passerelle.channels.frames import (
     Answer,
@@ -57,6 +55,7 @@ from passerelle.channels.session import Phase
 from passerelle.channels.subscription import Subscription
 from passerelle.channels.transport import Outbox
 from passerelle.channels.views import TaskView
+from passerelle.channels.wire import decode_client, encode_server, split_message
 from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
 from passerelle.core.principal import Principal
 

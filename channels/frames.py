@@ -1,28 +1,48 @@
-"""Every frame of the channel protocol, in both directions: two closed unions.
+"""Every frame of the channel protocol, in both directions: two closed unions, and the only definition of the wire.
 
-A WebSocket text message holds one or more JSON objects separated by a line feed; each has a member
-``t``. Short member names travel (``s`` stream, ``c`` cursor, ``o`` sequence, ``p`` previous, ``h`` chain,
-``d`` data, ``m`` method), long ones stand here. ``channels.wire`` turns one into the other.
+A WebSocket text message holds one or more JSON objects separated by a line feed; each has a member ``t``, its type. The
+``Wire`` of a field says under which short name it travels and what it may be. Decoder, encoder, JSON Schema, AsyncAPI
+document and the tables of the protocol page are made out of this file (``frame_codec``, ``tools``).
 
 ``p`` of an event says: no event of this view lies strictly between ``p`` and ``o``. A client that holds
 a cursor below ``p`` has missed something and subscribes again with the cursor it holds.
 """
 
+# The annotations are read at run time, so what they name is imported for real.
+
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias, get_args
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from passerelle.channels.cursor import Cursor, GapReason
-    from passerelle.core.json import JsonObject
+from passerelle.channels.cursor import Cursor, GapReason
+from passerelle.channels.frame_codec import Frame, Nested
+from passerelle.channels.members import (
+    NAME,
+    TOKEN,
+    Counts,
+    Cursors,
+    CursorText,
+    Flag,
+    Integer,
+    Number,
+    Prose,
+    Record,
+    Records,
+    Switch,
+    Text,
+    Wire,
+    Word,
+    Words,
+)
+from passerelle.core.json import Json, JsonObject
 
 SUBPROTOCOL: Final = "passerelle.v1+json"
 VERSION: Final = 1
 CAPABILITIES: Final = frozenset({"rpc", "perm"})
 """What this side can do; what is used is the intersection with the other side's list."""
+_MOST_STREAMS: Final = 128
 
 Role: TypeAlias = Literal["ui", "device", "peer", "agent"]
 StartAt: TypeAlias = Literal["ack", "snap", "live", "start"]
@@ -31,208 +51,269 @@ Mode: TypeAlias = Literal["resumed", "acked", "snap", "live", "start", "gap"]
 SnapshotPlace: TypeAlias = Literal["inline", "fetch", "none"]
 UnsubscribeCode: TypeAlias = Literal["forbidden", "gone", "limit"]
 
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """``sub``: follow a stream from ``cursor``, else from ``start``, else from the stored ack."""
-
-    stream: str
-    full: bool = False
-    cursor: Cursor | None = None
-    start: StartAt | None = None
-    snapshot: SnapshotWish | None = None
-    """When a snapshot is wanted: after a gap, before the replay, or never; None is the stream's own default."""
-    max_events: int | None = None
-    id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """``hello``: the first frame; opens everything in one round trip."""
-
-    version: int
-    token: str | None
-    device: str
-    tab: str | None
-    role: Role
-    sdk: str
-    capabilities: frozenset[str]
-    resume: str | None
-    subscriptions: tuple[Subscribe, ...]
+_Stream: TypeAlias = Annotated[
+    str, Wire("s", Text(NAME), "stream, by the name it is followed under")
+]
+_Id: TypeAlias = Annotated[str, Wire("id", Text(), "ties the answer to its call")]
+_OptionalId: TypeAlias = Annotated[
+    str | None, Wire("id", Text(), "comes back in the answer to this frame")
+]
+_After: TypeAlias = Annotated[Cursor, Wire("c", CursorText(), "cursor")]
+_Data: TypeAlias = Annotated[JsonObject, Wire("d", Record())]
+_Retry: TypeAlias = Annotated[
+    int | None, Wire("retry", Integer(), "seconds after which another try can help")
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
-    """``unsub``: stop following."""
+class Subscribe(Frame):
+    """Follow a stream: from the cursor ``c``, else from ``from``, else from the device's stored ack."""
 
-    stream: str
-
-
-@dataclass(frozen=True, slots=True)
-class AskSnapshot:
-    """``snap`` from a client: the read model of a stream, now."""
-
-    stream: str
-    id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """``ack``: cumulative, per stream; sent after the client's own persistence (CHN-5)."""
-
-    cursors: Mapping[str, Cursor]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientBeat:
-    """``hb`` from a client, which may carry acks."""
-
-    number: int
-    cursors: Mapping[str, Cursor] = field(default_factory=dict[str, "Cursor"])
+    TAG: ClassVar = "sub"
+    stream: _Stream
+    full: Annotated[
+        bool, Wire("view", Switch("full", "plain"), "with reasoning and hidden tasks, or without")
+    ] = False
+    cursor: Annotated[Cursor | None, Wire("c", CursorText(), "what the client holds")] = None
+    start: Annotated[
+        StartAt | None, Wire("from", Word(StartAt), "where to begin without a cursor")
+    ] = None
+    snapshot: Annotated[
+        SnapshotWish | None,
+        Wire("snap", Word(SnapshotWish), "when a snapshot is wanted; the stream has a default"),
+    ] = None
+    max_events: Annotated[
+        int | None, Wire("max", Integer(least=1), "events that are replayed before a gap")
+    ] = None
+    id: _OptionalId = None
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """``rpc``: a command or a read of the control plane. With ``idem`` it has its effect once (CHN-13)."""
+class Hello(Frame):
+    """The first frame; opens everything in one round trip."""
 
-    id: str
-    method: str
-    idem: str | None
-    data: JsonObject
+    TAG: ClassVar = "hello"
+    version: Annotated[int, Wire("v", Integer(least=1), "minor version that the client speaks")]
+    device: Annotated[str, Wire("device", Text(), "name of the device, lasting")]
+    role: Annotated[Role, Wire("role", Word(Role), "what dials in")]
+    token: Annotated[
+        str | None, Wire("token", Text(TOKEN), "bearer, where the handshake has none")
+    ] = None
+    tab: Annotated[str | None, Wire("tab", Text(), "one of several connections of the device")] = (
+        None
+    )
+    sdk: Annotated[str, Wire("sdk", Text(), "client and its version")] = ""
+    capabilities: Annotated[frozenset[str], Wire("caps", Words(32), "what the client can do")] = (
+        frozenset()
+    )
+    resume: Annotated[str | None, Wire("resume", Text(NAME), "`resume` of the last `welcome`")] = (
+        None
+    )
+    subscriptions: Annotated[
+        tuple[Subscribe, ...],
+        Wire("subs", Nested(Subscribe, _MOST_STREAMS), "`sub` frames without `t`"),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe(Frame):
+    """Stop following a stream."""
+
+    TAG: ClassVar = "unsub"
+    stream: _Stream
+
+
+@dataclass(frozen=True, slots=True)
+class AskSnapshot(Frame):
+    """Ask for the read model of a stream, now."""
+
+    TAG: ClassVar = "snap"
+    stream: _Stream
+    id: _OptionalId = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ack(Frame):
+    """The device has everything up to there for good. Cumulative; sent after the client's own persistence (CHN-5)."""
+
+    TAG: ClassVar = "ack"
+    cursors: Annotated[
+        Mapping[str, Cursor], Wire("a", Cursors(_MOST_STREAMS, least=1), "cursor of each stream")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientBeat(Frame):
+    """Sign of life, which may carry acks."""
+
+    TAG: ClassVar = "hb"
+    number: Annotated[int, Wire("n", Integer(), "comes back in the answer")]
+    cursors: Annotated[
+        Mapping[str, Cursor], Wire("a", Cursors(_MOST_STREAMS), "acks, as in `ack`")
+    ] = field(default_factory=dict[str, Cursor])
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Frame):
+    """A command or a read of the control plane. With ``idem`` it has its effect once (CHN-13)."""
+
+    TAG: ClassVar = "rpc"
+    id: _Id
+    method: Annotated[str, Wire("m", Text(), "method")]
+    idem: Annotated[str | None, Wire("idem", Text(), "idempotency key")] = None
+    data: _Data = field(default_factory=dict[str, Json])
 
 
 ClientFrame: TypeAlias = Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """``welcome``: accepted. ``pending`` are the open actions this device may see, read from keyed state."""
+class Welcome(Frame):
+    """Accepted. What is pending comes first, from keyed state, before any replay."""
 
-    connection: str
-    channel: str
-    generation: int
-    principal: str
-    capabilities: tuple[str, ...]
-    heartbeat_s: float
-    idle_s: float
-    limits: Mapping[str, int]
-    resume: str
-    now: str
-    pending: tuple[JsonObject, ...]
-    pending_more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribed:
-    """``sub`` from the server: always with a cursor, also for a stream that has no event yet.
-
-    ``missed`` is how many sequences lie between ``cursor`` and the end.
-    """
-
-    stream: str
-    mode: Mode
-    cursor: Cursor
-    dense: bool
-    missed: int
-    id: str | None = None
+    TAG: ClassVar = "welcome"
+    connection: Annotated[str, Wire("conn", Text(), "this connection")]
+    channel: Annotated[str, Wire("channel", Text(), "this device and tab, lasting")]
+    generation: Annotated[int, Wire("gen", Integer(), "counts the connections of the channel")]
+    principal: Annotated[str, Wire("principal", Text(NAME), "who was recognized")]
+    capabilities: Annotated[frozenset[str], Wire("caps", Words(64), "what both sides can do")]
+    heartbeat_s: Annotated[float, Wire("hb", Number(), "seconds between two heartbeats")]
+    idle_s: Annotated[float, Wire("idle", Number(), "seconds of silence that end it")]
+    limits: Annotated[Mapping[str, int], Wire("limits", Counts(), "those that a client needs")]
+    resume: Annotated[str, Wire("resume", Text(NAME), "to be given back in the next `hello`")]
+    now: Annotated[str, Wire("now", Text(), "time of the server, RFC 3339")]
+    pending: Annotated[
+        tuple[JsonObject, ...], Wire("pending", Records(1_000), "open questions to the caller")
+    ]
+    pending_more: Annotated[bool, Wire("pendingMore", Flag(), "whether there are more")]
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribed:
-    """``unsub`` from the server: it has stopped sending this stream."""
+class Subscribed(Frame):
+    """Where a stream goes on; always with a cursor, also for a stream that has no event yet."""
 
-    stream: str
-    code: UnsubscribeCode
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """``ev``: one stored event, as a client reads it; the server builds the frame out of stored bytes."""
-
-    stream: str
-    sequence: int
-    previous: int
-    chain: str
-    data: JsonObject
+    TAG: ClassVar = "sub"
+    FIXED: ClassVar[Mapping[str, Json]] = {"ok": True}
+    stream: _Stream
+    mode: Annotated[Mode, Wire("mode", Word(Mode), "what was honoured")]
+    cursor: _After
+    dense: Annotated[bool, Wire("dense", Flag(), "whether the view hides nothing")]
+    missed: Annotated[int, Wire("n", Integer(), "sequences between `c` and the end")]
+    id: _OptionalId = None
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """``live``: the replay has ended; sent each time a reader joins the ring."""
+class Unsubscribed(Frame):
+    """Nothing more of this stream comes."""
 
-    stream: str
-    cursor: Cursor
-    replayed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """``gap``: the cursor cannot be honoured (I8). ``top`` is None where no stream is left."""
-
-    stream: str
-    why: GapReason
-    have: Cursor | None
-    top: Cursor | None
-    first: int | None
-    snapshot: SnapshotPlace
-    url: str | None = None
+    TAG: ClassVar = "unsub"
+    stream: _Stream
+    code: Annotated[UnsubscribeCode, Wire("code", Word(UnsubscribeCode), "why")]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """``snap``: the read model as of ``cursor``; events after it follow."""
+class Event(Frame):
+    """One stored event; the server builds this frame out of stored bytes."""
 
-    stream: str
-    cursor: Cursor
-    data: JsonObject
-    id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerBeat:
-    """``hb`` from the server; ``cursors`` moves filtered views past events that this caller does not see."""
-
-    number: int
-    cursors: Mapping[str, Cursor] = field(default_factory=dict[str, "Cursor"])
+    TAG: ClassVar = "ev"
+    stream: _Stream
+    sequence: Annotated[int, Wire("o", Integer(least=1), "sequence")]
+    previous: Annotated[int, Wire("p", Integer(), "no event of this view lies between it and `o`")]
+    chain: Annotated[str, Wire("h", Text(), "chain after this event")]
+    data: Annotated[JsonObject, Wire("d", Record(), "the event, as it is stored")]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """``ok``: the result of the frame with this id."""
+class Live(Frame):
+    """The replay has ended; sent each time a reader has caught up."""
 
-    id: str
-    data: JsonObject
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """``err``: the frame with this id was not carried out; ``retry_s`` where trying again can help."""
-
-    id: str
-    code: str
-    message: str
-    retry_s: int | None = None
-    data: JsonObject | None = None
+    TAG: ClassVar = "live"
+    stream: _Stream
+    cursor: _After
+    replayed: Annotated[int, Wire("n", Integer(), "events that were replayed")]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """``error``: a frame was refused and changed nothing; a close follows a fatal one."""
+class Gap(Frame):
+    """The cursor cannot be honoured (I8)."""
 
-    code: str
-    message: str
-    of: str | None = None
-    stream: str | None = None
-    fatal: bool = False
-    retry_s: int | None = None
+    TAG: ClassVar = "gap"
+    stream: _Stream
+    why: Annotated[GapReason, Wire("why", Word(GapReason), "what happened")]
+    have: Annotated[Cursor | None, Wire("have", CursorText(), "cursor that does not hold")]
+    top: Annotated[
+        Cursor | None, Wire("top", CursorText(), "end of the stream; absent where none is left")
+    ]
+    first: Annotated[int | None, Wire("first", Integer(), "first sequence that is still kept")]
+    snapshot: Annotated[
+        SnapshotPlace, Wire("snap", Word(SnapshotPlace), "how the state comes, if at all")
+    ]
+    url: Annotated[str | None, Wire("url", Text(TOKEN), "where to fetch it")] = None
 
 
 @dataclass(frozen=True, slots=True)
-class Drain:
-    """``drain``: connect elsewhere within ``within_ms`` plus a random part of ``jitter_ms``, then close this one."""
+class Snapshot(Frame):
+    """The read model as of ``c``; events after it follow."""
 
-    within_ms: int
-    jitter_ms: int
+    TAG: ClassVar = "snap"
+    stream: _Stream
+    cursor: _After
+    data: _Data
+    id: _OptionalId = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBeat(Frame):
+    """Answers a heartbeat; its cursors move filtered views past events that this caller does not see."""
+
+    TAG: ClassVar = "hb"
+    number: Annotated[int, Wire("n", Integer(), "that of the client's")]
+    cursors: Annotated[
+        Mapping[str, Cursor], Wire("c", Cursors(_MOST_STREAMS), "cursor of each stream")
+    ] = field(default_factory=dict[str, Cursor])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Frame):
+    """The result of a call."""
+
+    TAG: ClassVar = "ok"
+    id: Annotated[str, Wire("id", Text(NAME), "that of the call")]
+    data: _Data = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Frame):
+    """The frame with this id was not carried out."""
+
+    TAG: ClassVar = "err"
+    id: Annotated[str, Wire("id", Text(NAME), "that of the call")]
+    code: Annotated[str, Wire("code", Text(), "stable code")]
+    message: Annotated[str, Wire("msg", Prose(), "for people")]
+    retry_s: _Retry = None
+    data: Annotated[JsonObject | None, Wire("d", Record(), "details")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal(Frame):
+    """A frame was refused and changed nothing; a close follows a fatal one."""
+
+    TAG: ClassVar = "error"
+    code: Annotated[str, Wire("code", Text(), "stable code")]
+    message: Annotated[str, Wire("msg", Prose(), "for people")]
+    of: Annotated[str | None, Wire("of", Text(), "type of the frame that was refused")] = None
+    stream: Annotated[str | None, Wire("s", Text(NAME), "stream that it was about")] = None
+    fatal: Annotated[bool, Wire("fatal", Flag(), "whether a close follows")] = False
+    retry_s: _Retry = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Frame):
+    """Connect elsewhere first, then close this one."""
+
+    TAG: ClassVar = "drain"
+    within_ms: Annotated[int, Wire("in", Integer(), "ms until this connection is closed")]
+    jitter_ms: Annotated[int, Wire("jitter", Integer(), "ms; wait a random part of it first")]
 
 
 ServerFrame: TypeAlias = (
@@ -250,8 +331,6 @@ ServerFrame: TypeAlias = (
     | Drain
 )
 
-CLIENT_TYPES: Final = frozenset({"hello", "sub", "unsub", "snap", "ack", "hb", "rpc"})
-SERVER_ONLY_TYPES: Final = frozenset(
-    {"welcome", "ev", "vol", "live", "gap", "ok", "err", "error", "drain", "action.withdrawn"}
-)
+CLIENT_TYPES: Final = frozenset(frame.TAG for frame in get_args(ClientFrame))
+SERVER_ONLY_TYPES: Final = frozenset(frame.TAG for frame in get_args(ServerFrame)) - CLIENT_TYPES
 """A client that sends one of these claims to be the server: refused, and nothing changes (CMD-29)."""

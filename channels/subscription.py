@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.channels.cursor import Cursor, GapReason, end_of, parse_cursor
-from passerelle.channels.encoding import build_event, encode_server
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.frames import (
     AskSnapshot,
@@ -32,6 +31,7 @@ from passerelle.channels.inputs import Delivered, Ended, Told
 from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
 from passerelle.channels.views import is_dense
+from passerelle.channels.wire import build_event, encode_server
 from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
 
 if TYPE_CHECKING:

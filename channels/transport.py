@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from starlette.websockets import WebSocketDisconnect
 
-from passerelle.channels.encoding import join_frames
+from passerelle.channels.wire import join_frames
 
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket

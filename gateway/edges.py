@@ -20,6 +20,7 @@ from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
@@ -156,6 +157,7 @@ def _make_routes(
             gateway.service, access.authenticator, SystemIds(), access.reader, gateway.gate
         ),
         make_openapi_route(),
+        make_asyncapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),
         *make_health_routes(probe, gateway.metrics),
         *_make_callback_routes(gateway),

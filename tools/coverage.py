@@ -21,6 +21,8 @@ PURE = (
     "channels/session.py",
     "channels/cursor.py",
     "channels/frames.py",
+    "channels/frame_codec.py",
+    "channels/members.py",
     "permission_bridge/policy",
 )
 PURE_FLOOR = 100.0

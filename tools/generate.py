@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from passerelle.gateway.settings_schema import render_schema
+from tools.channel_docs import render_frames
+from tools.channel_docs import render_schema as render_frame_schema
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
 from tools.machine_docs import render_state_machine
@@ -20,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/events.md": render_events,
+    "docs/protocol/channel-frames.md": render_frames,
+    "docs/protocol/channel-frames.schema.json": render_frame_schema,
     "docs/operate/settings.md": render_settings,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,

@@ -16,7 +16,6 @@ from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.channels.closing import CloseCode, is_retryable
 from passerelle.channels.cursor import DISCARDS_STATE, GapReason
-from passerelle.channels.frames import CLIENT_TYPES, SERVER_ONLY_TYPES
 from passerelle.core.json import JsonObject
 from passerelle.gateway.cli import app
 from passerelle.gateway.metrics import Metrics
@@ -159,19 +158,6 @@ def test_tests_of_an_invariant_carry_its_mark() -> None:
     for name, links in rows:
         for path in re.findall(r"\((tests/[^)]*)\)", links):
             assert f'"{name}"' in (ROOT / path).read_text("utf-8"), f"{path} has no test of {name}"
-
-
-def read_first_column(heading: str) -> list[str]:
-    """What stands in the first column of the table below a heading of the channel document."""
-    part = CHANNELS.read_text("utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
-    return re.findall(r"^\| `([\w.]+)` \|", part, re.MULTILINE)
-
-
-def test_shown_frames_are_those_of_the_protocol() -> None:
-    assert set(read_first_column("Frames of a client")) == CLIENT_TYPES
-    not_sent = {"vol", "action.withdrawn"}
-    both = {"sub", "unsub", "snap", "hb"}
-    assert set(read_first_column("Frames of the server")) == (SERVER_ONLY_TYPES - not_sent) | both
 
 
 def test_shown_gaps_say_whether_what_a_client_has_is_still_true() -> None:

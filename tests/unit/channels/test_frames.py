@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.channels.cursor import Cursor, GapReason, Linked
-from passerelle.channels.decoding import decode_client, decode_server, split_message
-from passerelle.channels.encoding import build_event, encode_client, encode_server, join_frames
 from passerelle.channels.frames import (
     SERVER_ONLY_TYPES,
     Ack,
@@ -36,14 +34,23 @@ from passerelle.channels.frames import (
     Unsubscribed,
     Welcome,
 )
+from passerelle.channels.wire import (
+    build_event,
+    decode_client,
+    decode_server,
+    encode_client,
+    encode_server,
+    join_frames,
+    split_message,
+)
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import Entry
 
 CURSOR = Cursor("6a77b89f", 1042, "d1b96cc6")
 
 CLIENT_FRAMES: list[ClientFrame] = [
-    Hello(1, "tok", "dev_7f", "1", "ui", "js/1.0", frozenset({"rpc"}), None, (Subscribe("inbox"),)),
-    Hello(1, None, "dev", None, "device", "", frozenset(), "ch_x.7", ()),
+    Hello(1, "dev_7f", "ui", "tok", "1", "js/1.0", frozenset({"rpc"}), None, (Subscribe("inbox"),)),
+    Hello(1, "dev", "device", resume="ch_x.7"),
     Subscribe("session:se_1", full=True, cursor=CURSOR, id="9"),
     Subscribe("task:task_1", start="snap", snapshot="never", max_events=10),
     Unsubscribe("inbox"),
@@ -57,7 +64,7 @@ CLIENT_FRAMES: list[ClientFrame] = [
 
 SERVER_FRAMES: list[ServerFrame] = [
     Welcome(
-        "cn_9", "ch_1", 7, "pr_ada", ("perm", "rpc"), 25.0, 35.0, {"in": 65_536}, "ch_1.7",
+        "cn_9", "ch_1", 7, "pr_ada", frozenset({"perm", "rpc"}), 25.0, 35.0, {"in": 65_536}, "ch_1.7",
         "2026-11-20T15:00:00.000Z", ({"actionId": "act_1"},), pending_more=True,
     ),
     Subscribed("inbox", "resumed", CURSOR, dense=True, missed=2, id="9"),

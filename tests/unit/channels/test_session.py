@@ -63,8 +63,8 @@ from passerelle.channels.session import ACCEPTS, Phase, State
 
 EPOCH = "0000000a"
 NAME = "session:se_1"
-HELLO = Hello(1, "t", "phone", None, "ui", "", frozenset(), None, (Subscribe(NAME),))
-WELCOME = Welcome("cn", "ch", 1, "pr", (), 25, 35, {}, "r", "now", (), pending_more=False)
+HELLO = Hello(1, "phone", "ui", "t", subscriptions=(Subscribe(NAME),))
+WELCOME = Welcome("cn", "ch", 1, "pr", frozenset(), 25, 35, {}, "r", "now", (), pending_more=False)
 
 
 def at(sequence: int, epoch: str = EPOCH) -> Cursor:
