@@ -42,8 +42,10 @@ from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
+from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_rules import is_loopback
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.gateway.taking_over import take_over
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.service import Service
+    from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.targets.webhooks import Webhooks
 
@@ -102,15 +105,23 @@ async def run_gateway(
         ConfigInvalid: a busy port, an unusable directory or server.
         DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
     """
-    listener = bind(settings.host, settings.port)
+    tls = load_server_tls(settings)
+    listener = bind(settings.host, settings.port, "https" if tls else "http")
     stop = asyncio.Event()
     try:
         async with open_gateway(settings) as gateway:
             async with aclosing(make_access(settings)) as access:
-                reloading = _make_reloading(gateway, access, settings, sources)
+                reloading = _make_reloading(gateway, access, settings, sources, tls)
                 edges = make_edges(gateway, settings, access, lambda: reloading.fault)
-                server = Server(edges.site, listener, edges.drain, settings.channels.inbound_bytes)
-                async with open_grpc(settings, edges.face):
+                server = Server(
+                    edges.site,
+                    listener,
+                    edges.drain,
+                    settings.channels.inbound_bytes,
+                    tls.context if tls else None,
+                )
+                async with open_grpc(settings, edges.face, tls):
+                    _warn_unencrypted(settings)
                     calm_collector()
                     await _serve(
                         gateway, server, stop, _announce(listener.url, on_ready), reloading
@@ -121,9 +132,15 @@ async def run_gateway(
 
 
 def _make_reloading(
-    gateway: Gateway, access: Access, settings: Settings, sources: Sources | None
+    gateway: Gateway,
+    access: Access,
+    settings: Settings,
+    sources: Sources | None,
+    tls: ServerTls | None,
 ) -> Reloading:
     async def apply(old: Settings, new: Settings) -> None:
+        if tls is not None and tls.renew(new.tls):
+            structlog.get_logger("passerelle").info("tls.renewed")
         await take_over(gateway, access, old, new)
 
     known = sources or Sources(environ={}, folder=Path())
@@ -325,6 +342,13 @@ def make_access(settings: Settings) -> Access:
         return Access(settings, None, SystemClock())
     token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
     return Access(settings, token.secret, SystemClock())
+
+
+def _warn_unencrypted(settings: Settings) -> None:
+    """Plain text beyond this machine is a mistake, unless a proxy before us ends TLS (A2A 1.0 section 7.1)."""
+    is_behind = settings.public_url is not None and settings.public_url.startswith("https://")
+    if settings.tls is None and not is_behind and not is_loopback(settings.host):
+        structlog.get_logger("passerelle").warning("server.unencrypted", host=settings.host)
 
 
 async def _announce(url: str, on_ready: Callable[[str], None] | None) -> None:

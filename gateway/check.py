@@ -14,6 +14,7 @@ from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import Screen
 from passerelle.gateway.sealing import load_sealer
+from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import IssuerSettings
@@ -62,6 +63,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
         return CheckReport(tuple(lines), tuple(str(fault) for fault in reading.faults))
     try:
         load_signer(reading.settings)
+        load_server_tls(reading.settings)
     except ConfigInvalid as error:
         return CheckReport(tuple(lines), (error.message,))
     settings = reading.settings

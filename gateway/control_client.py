@@ -6,6 +6,7 @@ A store is open in one place only, so commands that look at a running gateway as
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
@@ -22,6 +23,7 @@ from passerelle.core.errors import (
 )
 from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.secret import Secret
+from passerelle.gateway.server_tls import trust_own_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +41,8 @@ class ControlClient:
 
     url: str
     token: Secret | None
+    tls: ssl.SSLContext | None = None
+    """None trusts what the system trusts."""
 
     def get(self, path: str, params: Mapping[str, str | int] | None = None) -> JsonObject:
         """The answer of a query."""
@@ -58,7 +62,7 @@ class ControlClient:
     ) -> JsonObject:
         headers = {"Authorization": f"Bearer {self.token.get_secret_value()}"} if self.token else {}
         try:
-            with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as http:
+            with httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.tls or True) as http:
                 answer = http.request(
                     method, f"{self.url}{path}", params=params, json=body, headers=headers
                 )
@@ -79,8 +83,10 @@ def open_client(
         ConfigInvalid: the variable is not set, or the owner token cannot be read.
     """
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
-    target = url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-    return ControlClient(target.rstrip("/"), _find_token(settings, token_env))
+    scheme = "https" if settings.tls else "http"
+    target = url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    own = trust_own_certificate(settings.tls) if settings.tls and url is None else None
+    return ControlClient(target.rstrip("/"), _find_token(settings, token_env), own)
 
 
 def _find_token(settings: Settings, token_env: str | None) -> Secret | None:

@@ -119,7 +119,7 @@ def _make_extended_cards(
         options,
         SystemClock(),
         public_url=settings.public_url,
-        local_url=f"http://{settings.host}:{settings.port}",
+        local_url=f"{'https' if settings.tls else 'http'}://{settings.host}:{settings.port}",
     )
 
 

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import signal
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -55,7 +56,7 @@ class Listener:
         self.socket.close()
 
 
-def bind(host: str, port: int) -> Listener:
+def bind(host: str, port: int, scheme: str = "http") -> Listener:
     """Listens on an address, so that a port that is taken is known before anything else is started.
 
     Raises:
@@ -76,7 +77,7 @@ def bind(host: str, port: int) -> Listener:
     except OSError as error:
         bound.close()
         raise _explain(error, host, port) from None
-    return Listener(bound, _compose_url(bound))
+    return Listener(bound, _compose_url(bound, scheme))
 
 
 class Server:
@@ -88,9 +89,10 @@ class Server:
         listener: Listener,
         drain: Drain | None = None,
         message_bytes: int = SOCKET_MESSAGE_BYTES,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._listener = listener
-        self._uvicorn = _Quiet(_configure(app, message_bytes), drain)
+        self._uvicorn = _Quiet(_configure(app, message_bytes, tls), drain)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.
@@ -162,7 +164,7 @@ class _Quiet(uvicorn.Server):
             await super().shutdown(sockets)
 
 
-def _configure(app: ASGIApp, message_bytes: int) -> uvicorn.Config:
+def _configure(app: ASGIApp, message_bytes: int, tls: ssl.SSLContext | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
@@ -180,6 +182,7 @@ def _configure(app: ASGIApp, message_bytes: int) -> uvicorn.Config:
         server_header=False,
         headers=[("Server", SERVER)],
         backlog=BACKLOG,
+        ssl_context_factory=(lambda _config, _default: tls) if tls else None,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CONNECTIONS_S,
     )
@@ -208,7 +211,7 @@ def _explain(error: OSError, host: str, port: int) -> ConfigInvalid:
     return ConfigInvalid("port", reason)
 
 
-def _compose_url(bound: socket.socket) -> str:
+def _compose_url(bound: socket.socket, scheme: str) -> str:
     name: tuple[str, int] = bound.getsockname()[:2]
     host, port = _WILDCARDS.get(name[0], name[0]), name[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -19,6 +19,7 @@ from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, 
 from passerelle.gateway.settings_limits import RequestSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
+from passerelle.gateway.settings_tls import TlsSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
 
 HEARTBEAT_SLACK_S: Final = 10.0
@@ -78,6 +79,10 @@ class Settings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=8080, description="Port to listen on; 0 takes a free one.")
+    tls: TlsSettings | None = Field(
+        default=None,
+        description="Our certificate. None: plain text, for this machine, or for a proxy that ends TLS.",
+    )
     public_url: WebUrl | None = Field(
         default=None, description="How callers reach the gateway; it stands on agent cards."
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.payloads.limit import LimitKind, Unit
 
-HOT: Final = frozenset({"agents", "clients", "issuers", "proxy", "webhooks", "log_level"})
+HOT: Final = frozenset({"agents", "clients", "issuers", "proxy", "tls", "webhooks", "log_level"})
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
     "proxy": frozenset({"certificate_header"}),
@@ -49,7 +49,7 @@ def compare(old: Settings, new: Settings) -> Changes:
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
             continue
-        if name not in HOT:
+        if name not in HOT or (name == "tls" and None in {before, after}):
             cold.append(name)
             continue
         stiff = {

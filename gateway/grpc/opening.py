@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from passerelle.gateway.a2a.face import Face
+    from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings import Settings
 
 WITHOUT_EXTRA: Final = "gRPC takes further libraries: pip install 'passerelle[grpc]'"
 
 
 @asynccontextmanager
-async def open_grpc(settings: Settings, face: Face) -> AsyncGenerator[int | None]:
+async def open_grpc(
+    settings: Settings, face: Face, tls: ServerTls | None = None
+) -> AsyncGenerator[int | None]:
     """Serves the operations of ``face`` over gRPC until the block ends; its port, or None where it is off.
 
     Raises:
@@ -38,7 +41,7 @@ async def open_grpc(settings: Settings, face: Face) -> AsyncGenerator[int | None
     except ImportError:
         raise ConfigInvalid("grpc.port", WITHOUT_EXTRA) from None
     handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent)
-    server = await start_grpc(handlers, settings.host, port)
+    server = await start_grpc(handlers, settings.host, port, tls)
     structlog.get_logger().info("grpc.listening", host=settings.host, port=server.port)
     try:
         yield server.port

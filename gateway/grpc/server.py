@@ -1,7 +1,4 @@
-"""The gRPC server: one port for both versions, on our own loop, ended within the shutdown of the gateway.
-
-Plain text, as with HTTP: whoever offers it to a network puts a proxy with TLS in front.
-"""
+"""The gRPC server: one port for both versions, on our own loop, ended within the shutdown of the gateway."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from passerelle.gateway.grpc.methods import SERVICES
 
 if TYPE_CHECKING:
     from passerelle.gateway.grpc.face import GrpcFace
+    from passerelle.gateway.server_tls import KeyPair, ServerTls
 
 STOP_S: Final = 1.0
 """How long calls under way may take after everything of ours has ended."""
@@ -40,8 +38,10 @@ class GrpcServer:
         await self.server.stop(STOP_S)
 
 
-async def start_grpc(face: GrpcFace, host: str, port: int) -> GrpcServer:
-    """Listens and serves.
+async def start_grpc(
+    face: GrpcFace, host: str, port: int, tls: ServerTls | None = None
+) -> GrpcServer:
+    """Listens and serves; with ``tls`` nothing in plain text.
 
     Raises:
         ConfigInvalid: the port is taken or not allowed.
@@ -50,9 +50,37 @@ async def start_grpc(face: GrpcFace, host: str, port: int) -> GrpcServer:
     server.add_generic_rpc_handlers(tuple(map(face.make_handler, SERVICES)))
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        real = server.add_insecure_port(where)
+        if tls is None:
+            real = server.add_insecure_port(where)
+        else:
+            real = server.add_secure_port(where, _Handshakes(tls).credentials)
     except RuntimeError:
         reason = f"{port} on {host} is in use or may not be listened on; choose another, or 0 for a free one"
         raise ConfigInvalid("grpc.port", reason) from None
     await server.start()
     return GrpcServer(server, real)
+
+
+class _Handshakes:
+    """Gives each handshake the certificate of now; the library asks from a thread of its own."""
+
+    def __init__(self, tls: ServerTls) -> None:
+        self._tls = tls
+        self._shown = tls.pair
+        self.credentials: Final = grpc.dynamic_ssl_server_credentials(
+            _configure(tls.pair),
+            self._renew,  # type: ignore[arg-type]  # the library takes None too, and says so in words
+            require_client_authentication=False,
+        )
+
+    def _renew(self) -> grpc.ServerCertificateConfiguration | None:
+        """None for what is shown already."""
+        pair = self._tls.pair
+        if pair is self._shown:
+            return None
+        self._shown = pair
+        return _configure(pair)
+
+
+def _configure(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pair.key, pair.cert)])

@@ -168,6 +168,7 @@ def write_version(version: Version, declared: frozenset[str]) -> dict[str, str]:
 def _make_tls(name: str, tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=tls.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         if tls.cert is not None:
             context.load_cert_chain(tls.cert, tls.key)
     except (OSError, ssl.SSLError) as error:

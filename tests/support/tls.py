@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +28,7 @@ class Authority:
     """Signs certificates that are valid for a long time; ``root`` is what trusts it."""
 
     def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
@@ -82,3 +84,13 @@ class Authority:
     def trust(self) -> ssl.SSLContext:
         """What a client that trusts this authority connects with."""
         return ssl.create_default_context(cafile=str(self.root))
+
+
+def weaken(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The same, for versions of TLS that nobody should speak any more and for no others."""
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import httpx
 import pytest
 from aiohttp import web
 
@@ -22,7 +23,7 @@ from passerelle.gateway.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
 from tests.support.scripted_peer import ScriptedPeer
-from tests.support.tls import Authority
+from tests.support.tls import Authority, weaken
 
 pytestmark = pytest.mark.anyio
 
@@ -218,6 +219,21 @@ async def test_mutual_tls_shows_our_certificate_and_trusts_the_given_authority(
         for tls, kind in ((shown, Answered), (Tls(ca), Unreached), (None, Unreached)):
             peer = clients.connect(PeerConfig("secure", agent.url, tls=tls))
             assert isinstance(await peer.send(say("hello")), kind)
+        await clients.close()
+
+
+@pytest.mark.kit("AUTH-TLS-002")
+async def test_agent_that_speaks_only_outdated_tls_is_not_called(
+    clients: Clients, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    outdated = weaken(authority.serve("localhost"))
+    async with ScriptedPeer("outdated", tls=outdated) as agent:
+        # It does answer those who speak as it does: what fails below is the version and nothing else.
+        async with httpx.AsyncClient(verify=weaken(authority.trust())) as old:
+            assert (await old.get(f"{agent.url}/.well-known/agent-card.json")).is_success
+        peer = clients.connect(PeerConfig("outdated", agent.url, tls=Tls(str(authority.root))))
+        assert isinstance(await peer.send(say("hello")), Unreached)
         await clients.close()
 
 

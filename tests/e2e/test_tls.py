@@ -1,0 +1,150 @@
+"""A gateway with a certificate: HTTP and gRPC over TLS and not otherwise, its own command line, and a renewal."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import grpc
+import grpc.aio
+import httpx
+import pytest
+import yaml
+from a2a.types import a2a_pb2 as a2a
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+from passerelle.gateway.demo.processes import Child, read_port, start
+from passerelle.gateway.grpc.methods import V1
+from tests.support.processes import AGENT
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.tls import Authority, weaken
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+HOST: Final = "localhost"
+
+
+def find_free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def write_config(folder: Path, peer: ScriptedPeer, authority: Authority, grpc_port: int) -> Path:
+    own = authority.issue(HOST)
+    config = folder / "passerelle.yaml"
+    settings = {
+        "port": 0,
+        "auth": "open",
+        "data_dir": str(folder / "data"),
+        "tls": {"cert": str(own.cert), "key": str(own.key)},
+        "grpc": {"port": grpc_port, "default_agent": AGENT},
+        "agents": [{"name": AGENT, "url": peer.url}],
+    }
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    return config
+
+
+async def ask_grpc(channel: grpc.aio.Channel) -> str:
+    message = {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
+    request = ParseDict({"message": message}, a2a.SendMessageRequest())
+    metadata = (("a2a-version", "1.0"),)
+    row = V1.rows["SendMessage"]
+    send = channel.unary_unary(
+        f"/{V1.name}/SendMessage",
+        request_serializer=row.request.SerializeToString,
+        response_deserializer=row.response.FromString,
+    )
+    answer = MessageToDict(await send(request, metadata=metadata, timeout=10))
+    return str(answer["task"]["status"]["state"])
+
+
+@pytest.mark.kit("AUTH-TLS-001")
+@pytest.mark.kit("AUTH-TLS-002")
+@pytest.mark.kit("GRPC-SVC-003")
+async def test_both_ports_speak_tls_and_nothing_else_and_show_what_was_renewed(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    async with ScriptedPeer(AGENT) as peer:
+        grpc_port = find_free_port()
+        config = write_config(tmp_path, peer, authority, grpc_port)
+        child = start("gateway", ("passerelle", "serve", "--config", str(config)), tmp_path)
+        try:
+            announced = await child.read_line("passerelle ")
+            assert " at https://127.0.0.1:" in announced
+            port = read_port(announced)
+            await check_http(port, authority)
+            await check_grpc(grpc_port, authority)
+            check_command_line(config, port)
+            check_versions((port, grpc_port), authority)
+            await check_renewal(child, authority, (port, grpc_port))
+        finally:
+            await child.stop()
+
+
+async def check_http(port: int, authority: Authority) -> None:
+    card = f"/agents/{AGENT}/.well-known/agent-card.json"
+    base = f"https://{HOST}:{port}"
+    async with httpx.AsyncClient(base_url=base, verify=authority.trust()) as http:
+        faces = (await http.get(card)).json()["supportedInterfaces"]
+        urls = {face["url"] for face in faces if face["protocolBinding"] != "GRPC"}
+        assert urls == {f"{base}/agents/{AGENT}"}
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(httpx.HTTPError):
+            await http.get(f"http://{HOST}:{port}{card}")
+
+
+async def check_grpc(port: int, authority: Authority) -> None:
+    trusting = grpc.ssl_channel_credentials(authority.root.read_bytes())
+    async with grpc.aio.secure_channel(f"{HOST}:{port}", trusting) as channel:
+        assert await ask_grpc(channel) == "TASK_STATE_COMPLETED"
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await ask_grpc(channel)
+    assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def check_command_line(config: Path, port: int) -> None:
+    """The command is told the real port, and knows the certificate from the configuration."""
+    settings = yaml.safe_load(config.read_text())
+    config.with_name("told.yaml").write_text(yaml.safe_dump({**settings, "port": port}))
+    told = subprocess.run(
+        (sys.executable, "-m", "passerelle", "agents", "--config", "told.yaml"),
+        cwd=config.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert AGENT in told.stdout, told.stderr
+
+
+def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
+    """Versions of TLS before 1.2 are spoken on neither port (A2A 1.0 section 7.1)."""
+    outdated = weaken(authority.trust())
+    for port in ports:
+        with (
+            socket.create_connection((HOST, port)) as plain,
+            pytest.raises((ssl.SSLError, ConnectionError)),
+        ):
+            outdated.wrap_socket(plain, server_hostname=HOST)
+
+
+async def check_renewal(child: Child, authority: Authority, ports: tuple[int, ...]) -> None:
+    first = {ssl.get_server_certificate((HOST, port)) for port in ports}
+    assert len(first) == 1
+    renewed = authority.issue(HOST).cert.read_text()
+    assert {renewed} != first
+    child.process.send_signal(signal.SIGHUP)
+
+    def shows_it() -> bool:
+        return {ssl.get_server_certificate((HOST, port)) for port in ports} == {renewed}
+
+    assert await wait_until(shows_it, 10, "both ports show the renewed certificate")
