@@ -301,7 +301,7 @@ def _complete(state: TaskRecord, command: CompleteTask) -> list[Fact]:
     missing = find_missing(state)
     if missing:
         raise UnsupportedOperation(f"the task cannot complete yet: {missing}", missing=missing)
-    return [Fact(_ended_scope(state), command.answer)]
+    return [Fact(_ended_scope(state), command.answer, command.refs)]
 
 
 def find_missing(state: TaskRecord) -> str | None:

@@ -158,6 +158,7 @@ class CompleteTask:
     """Ends the task well, if every fact is there (I5)."""
 
     answer: say.TaskCompleted
+    refs: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
 
 
 @dataclass(frozen=True, slots=True)

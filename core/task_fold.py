@@ -13,6 +13,7 @@ from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunSta
 from passerelle.core.record import change, fill
 from passerelle.core.status import TERMINAL, Phase, Status
 from passerelle.core.task_record import (
+    KEPT_ARTIFACTS,
     SCHEMA,
     ArtifactRef,
     Attempt,
@@ -385,10 +386,21 @@ def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> Task
         direction=payload.direction,
         stored=payload.stored,
         blob=ref.blob if ref else None,
+        replaces=payload.replaces,
     )
+    return _step(_keep(state, artifact, event), event, None)
+
+
+def _keep(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:
+    """Names the artifact, if it is one of the first; the others are counted, and stand in the events."""
     others = tuple(known for known in state.artifacts if known.artifact_id != artifact.artifact_id)
-    state = _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
-    return _step(state, event, None) if event.fact.scope.step_id else state
+    if len(others) < len(state.artifacts):
+        return _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
+    count = state.artifact_count + (artifact.replaces != artifact.artifact_id)
+    if len(others) >= KEPT_ARTIFACTS:
+        return change(state, artifact_count=count)
+    state = change(state, artifacts=(*others, artifact), artifact_count=count)
+    return _link_artifact(state, artifact, event)
 
 
 def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:

@@ -16,6 +16,8 @@ from passerelle.core.status import Delivery, Phase, Status, Visibility
 from passerelle.core.trace import Trace, read_trace
 
 SCHEMA = 1
+KEPT_ARTIFACTS = 16
+"""Artifacts that a record names, the first ones, so that it stays small; of the others it has the number."""
 
 
 @record
@@ -84,6 +86,7 @@ class ArtifactRef:
     direction: Literal["produced", "consumed"] = "produced"
     stored: bool = True
     blob: str | None = None
+    replaces: str | None = None
 
 
 @record
@@ -144,6 +147,7 @@ class TaskRecord:
     attempts: tuple[Attempt, ...] = ()
     relationships: tuple[Edge, ...] = ()
     artifacts: tuple[ArtifactRef, ...] = ()
+    artifact_count: int = 0
     evidence_refs: tuple[str, ...] = ()
     last_error: Failure | None = None
     status_reason: str | None = None

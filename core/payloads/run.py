@@ -88,6 +88,8 @@ class ArtifactChanged:
     name: str | None = None
     direction: Literal["produced", "consumed"] = "produced"
     stored: bool = True
+    replaces: str | None = None
+    """The artifact of ours that this version takes the place of: itself, or one of an earlier task (LT-17)."""
 
 
 @record

@@ -202,6 +202,8 @@ class TaskCompleted:
     evidence: tuple[str, ...]
     delivery: Delivery
     answer: Literal["task", "message"] = "task"
+    artifact_count: int = 0
+    """How many there are: of many, ``artifacts`` names the first, and ``refs.artifacts`` all of them."""
 
 
 @record

@@ -17,7 +17,10 @@ from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME, decode_event
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.gateway.delegation.artifacts import Catalogued
 from passerelle.gateway.delegation.run import CONTENT, IN_BLOB, IN_ENTRY, Content
 
 if TYPE_CHECKING:
@@ -81,6 +84,7 @@ class Contents:
         task: JsonObject | None = None
         accepted: list[JsonObject] = []
         frames = 0
+        catalogue: dict[str, Catalogued] = {}
         async for entry in self._walk(record):
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
@@ -91,8 +95,10 @@ class Contents:
                 if frame is not None:
                     task = fold(task, frame)
                     frames += "message" not in frame
+            if entry.type == EventType.ARTIFACT_CHANGED and record.artifact_count > KEPT_ARTIFACTS:
+                _catalogue(catalogue, decode_event(entry.data), record)
         whole = complete_history(task, accepted) if task is not None else None
-        return Content(whole, tuple(accepted), frames)
+        return Content(whole, tuple(accepted), frames, catalogue)
 
     async def _walk(self, record: TaskRecord) -> AsyncIterator[Entry]:
         after = record.first - 1
@@ -131,6 +137,13 @@ class Contents:
         if content is None:
             raise StoreUnavailable(f"blob {sha256[:12]} is missing", "no")
         return content
+
+
+def _catalogue(known: dict[str, Catalogued], event: Event, record: TaskRecord) -> None:
+    changed = event.fact.payload
+    if isinstance(changed, ArtifactChanged) and event.fact.scope.task_id == record.task_id:
+        found = Catalogued(changed.artifact_id, changed.version, changed.sha256)
+        known[changed.name_at_peer] = found
 
 
 def place_of(record: TaskRecord) -> Shard:

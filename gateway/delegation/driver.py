@@ -31,7 +31,7 @@ from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
-from passerelle.gateway.delegation.observe import observe, observe_task
+from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.refusal import explain
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import find_send
@@ -166,7 +166,7 @@ class Driver:
         """Takes the answer of a unary call; False when nobody knows whether it arrived."""
         match outcome:
             case Answered(result=result):
-                await self.patiently(lambda step: observe(step, result))
+                await self.take([result])
             case Refused() | Unreached() | Malformed():
                 await self.refuse(outcome)
             case Unknown(reason=reason):
@@ -205,7 +205,7 @@ class Driver:
                 batch = _collect(frames)
                 results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
                 if results:
-                    await self._take(results)
+                    await self.take(results)
                 last = batch[-1]
                 if not isinstance(last, Answered):
                     return await self._end_stream(last)
@@ -259,19 +259,29 @@ class Driver:
             await frames.put(Closed())
             self._stir.set()
 
-    async def _take(self, results: list[JsonObject]) -> None:
-        def take(step: Step) -> None:
-            for result in results:
-                observe(step, result)
+    async def take(self, results: list[JsonObject]) -> None:
+        """Stores what the peer answered, in as many appends as it takes."""
+        at_once = len(results)
+        while results:
+            taken = 0
 
-        try:
-            await self.patiently(take)
-        except TooLarge:
-            if len(results) == 1:
-                raise
-            middle = len(results) // 2
-            await self._take(results[:middle])
-            await self._take(results[middle:])
+            def take(step: Step, batch: list[JsonObject] = results[:at_once]) -> None:
+                nonlocal taken
+                taken = 0
+                for result in batch:
+                    observe(step, result)
+                    if step.more:
+                        return
+                    taken += 1
+
+            try:
+                await self.patiently(take)
+            except TooLarge:
+                if at_once == 1:
+                    raise
+                at_once //= 2
+            else:
+                results = results[taken:]
 
     async def _end_stream(self, last: StreamOutcome) -> bool:
         knows = self.run.record.shown or self.run.sight.answer is not None
@@ -375,7 +385,7 @@ class Driver:
         match outcome:
             case Answered(result=task):
                 self.proof_ms = self.clock.now_ms()
-                await self.patiently(lambda step: observe_task(step, task))
+                await self.take([{"task": task}])
                 await self._resurrect()
             case Refused(code=code) if code == _TASK_NOT_FOUND:
                 if self.run.record.status is Status.CANCELLING:
@@ -405,7 +415,7 @@ class Driver:
         outcome = await self.peer.cancel(remote)
         match outcome:
             case Answered(result=task):
-                await self.patiently(lambda step: observe_task(step, task))
+                await self.take([{"task": task}])
             case Refused():
                 await self.ask(remote)
             case Unreached() | Unknown() | Malformed():

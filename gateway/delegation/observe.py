@@ -8,10 +8,7 @@ back to work, or change one that has ended (LT-12).
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, assert_never
-
-import orjson
 
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold
 from passerelle.a2a_mapping.dialects.presentation import show_parts
@@ -38,6 +35,7 @@ from passerelle.a2a_mapping.states import (
     CANCELED,
     COMPLETED,
     SUBMITTED,
+    TERMINAL_STATES,
     UNKNOWN_STATE,
     Follow,
     map_peer_state,
@@ -46,7 +44,7 @@ from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.conversation import ThreadUpdated
-from passerelle.core.payloads.run import ArtifactChanged, RunStatus
+from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
 from passerelle.core.status import ENDED, WAITING, Delivery, Phase, Status
@@ -55,14 +53,13 @@ from passerelle.core.task_commands import (
     ConfirmCancel,
     EndRun,
     FailRun,
-    ObserveArtifact,
     ObserveOutput,
     ObserveStatus,
     RecordDelivery,
 )
 from passerelle.core.times import format_ms
+from passerelle.gateway.delegation.artifacts import check_number, list_all, settle, settle_one
 from passerelle.gateway.delegation.failing import Ended, end_run
-from passerelle.gateway.delegation.spill import CAP
 from passerelle.gateway.delegation.step import FACADE, Step
 
 if TYPE_CHECKING:
@@ -70,7 +67,16 @@ if TYPE_CHECKING:
 
 
 def observe(step: Step, result: JsonObject) -> None:
-    """Turns one answer of the peer into facts; what is not A2A becomes a warning and changes nothing (EVC-19)."""
+    """Turns one answer of the peer into facts; what is not A2A becomes a warning and changes nothing (EVC-19).
+
+    An answer that is more than one append holds sets ``step.more``: once that much is stored, it is observed again.
+
+    Raises:
+        TooLarge: more artifacts than a task may have.
+    """
+    if step.is_full():
+        step.more = True
+        return
     reply = read_reply(result)
     step.step_id = step.sight.mint("step")
     match reply:
@@ -88,11 +94,6 @@ def observe(step: Step, result: JsonObject) -> None:
                 _observe_message(step, message)
         case _:
             _warn(step, "malformed_frame", reply.reason)
-
-
-def observe_task(step: Step, task: JsonObject) -> None:
-    """Turns a bare Task, as GetTask and CancelTask answer, into facts: only what is new."""
-    observe(step, {"task": task})
 
 
 def _is_late(step: Step) -> bool:
@@ -142,17 +143,22 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
             ours = _cover(step, relabel(task, "Task", ids))
             if sight.content is None:
                 ours = complete_history(ours, sight.accepted)
-                _take_artifacts(step, ours, task)
+                if not settle(step, objects_at(ours, "artifacts"), task):
+                    return
                 sight.content = ours
                 _move(step, task_frame(ours), reply.native_status, task)
                 return
+            check_number(len(objects_at(ours, "artifacts")))
             for frame in list_differences(sight.content, ours):
+                if step.more or step.is_full():
+                    step.more = True
+                    return
                 covered = (
                     object_at(frame, "statusUpdate").get("status")
                     == ours["status"]
                     != task["status"]
                 )
-                _take(step, frame, task, reply.native_status if covered else "")
+                _take(step, frame, task, task, reply.native_status if covered else "")
         case StatusReply(event=event):
             native = {
                 "id": text_at(event, "taskId"),
@@ -160,9 +166,10 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 "status": event["status"],
             }
             update = _cover(step, relabel(event, "TaskStatusUpdateEvent", ids))
-            _take(step, {"statusUpdate": update}, native, reply.native_status)
+            _take(step, {"statusUpdate": update}, native, event, reply.native_status)
         case ArtifactReply(event=event):
-            _take(step, {"artifactUpdate": relabel(event, "TaskArtifactUpdateEvent", ids)}, {})
+            update = relabel(event, "TaskArtifactUpdateEvent", ids)
+            _take(step, {"artifactUpdate": update}, {}, event)
         case _:
             assert_never(reply)
 
@@ -177,10 +184,12 @@ def _cover(step: Step, holder: JsonObject) -> JsonObject:
     return {**holder, "status": {**status, "state": last}, "metadata": metadata}
 
 
-def _take(step: Step, frame: JsonObject, native: JsonObject, state: str = "") -> None:
+def _take(
+    step: Step, frame: JsonObject, native: JsonObject, answer: JsonObject, state: str = ""
+) -> None:
     """One frame in our ids: folded into the content, then told to the machine.
 
-    ``state`` is the one that the peer said, where the frame shows another.
+    ``answer`` is what the peer sent it in, ``state`` is the one that the peer said, where the frame shows another.
     """
     sight = step.sight
     warning = find_warning(sight.content, frame)
@@ -189,6 +198,8 @@ def _take(step: Step, frame: JsonObject, native: JsonObject, state: str = "") ->
     before = sight.content
     folded = fold(sight.content, frame)
     if folded is None or (folded == before and "artifactUpdate" not in frame):
+        return
+    if _ends(frame, state) and not settle(step, objects_at(folded, "artifacts"), answer):
         return
     sight.content, frames = complete_history(folded, sight.accepted), step.frames
     if "artifactUpdate" in frame:
@@ -201,52 +212,24 @@ def _take(step: Step, frame: JsonObject, native: JsonObject, state: str = "") ->
         sight.content = before
 
 
+def _ends(frame: JsonObject, state: str) -> bool:
+    """Whether a frame says that the peer is done: artifacts whose last chunk it never marked are whole then."""
+    shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
+    return (state or shown) in TERMINAL_STATES
+
+
 def _take_chunk(step: Step, frame: JsonObject) -> None:
     event = object_at(frame, "artifactUpdate")
     name = text_at(object_at(event, "artifact"), "artifactId")
     if event.get("lastChunk") is True:
-        facts = _settle_artifact(step, name)
+        artifact = find_artifact(step.sight.content or {}, name)
+        facts = settle_one(step, artifact) if artifact is not None else []
         if facts:
             step.add_shown(facts, frame, "artifact")
             return
     chunks = step.record.progress.counters.get("chunks", 0) + 1
     output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=step.step_id, chunks=chunks)
     step.add_shown(step.tell(output), frame, "artifact")
-
-
-def _take_artifacts(step: Step, ours: JsonObject, native: JsonObject) -> None:
-    """Artifacts that came whole inside a Task."""
-    del native
-    sight = step.sight
-    sight.content = ours
-    for artifact in objects_at(ours, "artifacts"):
-        step.add(_settle_artifact(step, text_at(artifact, "artifactId")))
-
-
-def _settle_artifact(step: Step, name: str) -> list[Fact]:
-    """The one fact that an artifact is whole and stored (EVC-14); none when it says nothing new."""
-    content = find_artifact(step.sight.content or {}, name)
-    if content is None:
-        return []
-    packed = orjson.dumps(content)
-    sha256 = hashlib.sha256(packed).hexdigest()
-    known = next((one for one in step.record.artifacts if one.name_at_peer == name), None)
-    if known is not None and known.sha256 == sha256:
-        return []
-    parts = objects_at(content, "parts")
-    types = tuple(sorted({text_at(part, "mediaType") for part in parts} - {""}))
-    changed = ArtifactChanged(
-        artifact_id=known.artifact_id if known else step.sight.mint("art"),
-        name_at_peer=name,
-        version=known.version + 1 if known else 1,
-        sha256=sha256,
-        size=len(packed),
-        parts=len(parts),
-        media_types=types,
-        name=text_at(content, "name") or None,
-    )
-    refs = {"artifact": step.spill.keep(packed)} if len(packed) > CAP else {}
-    return step.tell(ObserveArtifact(changed, step.step_id, refs))
 
 
 def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None:
@@ -300,15 +283,8 @@ def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunS
     )
 
 
-def _flush_artifacts(step: Step) -> None:
-    """Artifacts whose last chunk the peer never marked: the end makes them whole."""
-    for artifact in objects_at(step.sight.content or {}, "artifacts"):
-        step.add(_settle_artifact(step, text_at(artifact, "artifactId")))
-
-
 def _complete(step: Step, frame: JsonObject, state: str, said: RunStatus) -> None:
     step.close_actions("peer_terminal")
-    _flush_artifacts(step)
     verifying = RunStatus(
         native_status=state,
         text=said.text,
@@ -318,7 +294,7 @@ def _complete(step: Step, frame: JsonObject, state: str, said: RunStatus) -> Non
     )
     step.add(step.tell(EndRun(state, said.text, verifying, step.step_id)))
     step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
-    step.add_shown(step.tell(CompleteTask(_completed(step, state, "task"))), frame)
+    step.add_shown(step.tell(CompleteTask(_completed(step, state, "task"), list_all(step))), frame)
     step.end_turn("task")
 
 
@@ -326,6 +302,7 @@ def _completed(step: Step, state: str, answer: str) -> TaskCompleted:
     return TaskCompleted(
         native_status=state,
         artifacts=tuple(artifact.artifact_id for artifact in step.record.artifacts),
+        artifact_count=step.record.artifact_count,
         evidence=step.record.evidence_refs,
         delivery=step.record.delivery.get(FACADE, Delivery.PENDING),
         answer="message" if answer == "message" else "task",
@@ -334,7 +311,6 @@ def _completed(step: Step, state: str, answer: str) -> TaskCompleted:
 
 def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> None:
     step.close_actions("peer_terminal")
-    _flush_artifacts(step)
     step.add([Fact(tasks.scope_of(step.record, step.step_id), said)])
     state = said.native_status
     failure = Failure(
@@ -350,7 +326,6 @@ def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> 
 def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) -> None:
     """The stop is known. A peer that completed in the race keeps its word in ``native_status``, and its artifacts."""
     step.close_actions("task_cancelled" if source == "user" else "peer_terminal")
-    _flush_artifacts(step)
     step.add([Fact(tasks.scope_of(step.record, step.step_id), said)])
     record, state = step.record, said.native_status
     by_us = record.cancel_requested_by is not None

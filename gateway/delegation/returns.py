@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
@@ -24,7 +23,6 @@ from passerelle.core.peer import Answered, Closed, Refused, Unknown
 from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
 from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.step import find_action
 from passerelle.permission_bridge.returning import (
     Ended,
@@ -237,7 +235,7 @@ class Returning:
                     first, taken = kept, True
                 if not isinstance(outcome, Answered):
                     break
-                await self.driver.patiently(partial(_observe, outcome.result))
+                await self.driver.take([outcome.result])
                 if self.driver.run.has_ended() or self.driver.run.is_parked():
                     break
         return first
@@ -304,10 +302,6 @@ def _make_reply(action: ActionRecord) -> Reply | None:
         subject=action.request.subject,
     )
     return Reply(prompt, read_answer(decision), decision.decision_id)
-
-
-def _observe(result: JsonObject, step: Step) -> None:
-    observe(step, result)
 
 
 def _native_status(outcome: PeerOutcome) -> str | None:

@@ -30,7 +30,7 @@ from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
 from passerelle.core.status import ENDED, WAITING
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports import Blobs
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.artifacts import Catalogued
 
 OWNER: Final = "own"
 """The field of a task's hash that names its driver."""
@@ -79,6 +80,8 @@ class Content:
     task: JsonObject | None
     accepted: tuple[JsonObject, ...]
     frames: int = 0
+    catalogue: Mapping[str, Catalogued] = field(default_factory=dict[str, "Catalogued"])
+    """The artifacts that the record does not name, where there are more."""
 
 
 class RunMovedError(Exception):
@@ -176,6 +179,7 @@ class Run:
             outcome = await self._commit(step, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
+                self._keep_place(step)
                 if step.cost is not None:
                     self.on_cost(self.record, step.cost)
                 if step.decision.events and outcome.first == 0:
@@ -256,6 +260,11 @@ class Run:
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
+    def _keep_place(self, step: Step) -> None:
+        self.sight.place = step.place if step.more else None
+        if step.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
+            self.sight.catalogue.update(step.catalogued)
+
     async def _recover(self, outcome: Conflict | StaleEpoch | Fenced | Unclaimed | Late) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
@@ -290,6 +299,7 @@ class Run:
             return
         content = await self.contents.fold_task(self.record)
         self.sight.content, self.sight.accepted = content.task, list(content.accepted)
+        self.sight.catalogue.update(content.catalogue)
         self._stored = self.sight.content, self._stored[1]
 
 

@@ -22,7 +22,6 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
-from passerelle.gateway.delegation.observe import observe_task
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -101,7 +100,7 @@ async def _bind(driver: Driver, listed: list[JsonObject]) -> bool:
         return False
     if len(unbound) > 1:
         await driver.warn("ambiguous_send", f"{len(unbound)} tasks stand in the remote context")
-    await driver.patiently(lambda step: observe_task(step, match))
+    await driver.take([{"task": match}])
     return True
 
 

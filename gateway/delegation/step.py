@@ -18,6 +18,7 @@ from passerelle.core import thread as threads
 from passerelle.core.approval_commands import CancelAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef
+from passerelle.core.decision import MAX_EVENTS
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import TaskId, expose
@@ -39,9 +40,14 @@ if TYPE_CHECKING:
     from passerelle.core.task_commands import TaskCommand
     from passerelle.core.task_record import Attempt
     from passerelle.core.thread import ThreadCommand
+    from passerelle.gateway.delegation.artifacts import Catalogued, Place
     from passerelle.gateway.limits.prices import Price
 
 _TURNED_AWAY: Final = frozenset({"429", "503"})
+_ROOM: Final = 24
+"""Events that one frame may lead to, beside those of artifacts: ends, turns, questions that close."""
+_SHOWN_BYTES: Final = 128 * 1024
+"""Of frames in one append: half of what the store takes."""
 FACADE: Final = "facade"
 """The consumer whose delivery completion waits for: the record that callers read."""
 
@@ -68,8 +74,10 @@ class Sight:
     """The Message that a peer answered with, in our context, when it made no task."""
     price: Price | None = None
     """What runs at the peer cost."""
-    settled: frozenset[str] = frozenset()
-    """Artifacts at the peer that are whole and recorded."""
+    catalogue: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
+    """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
+    place: Place | None = None
+    """How far an answer is taken that is more than one append holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,13 @@ class Step:
     due: list[DueChange] = field(default_factory=list["DueChange"])
     cost: CostRecorded | None = None
     """What the run cost that ends with this step."""
+    more: bool = False
+    """Whether the answer holds more than this append: it has to be observed again."""
+    place: Place | None = None
+    """How far it is taken, if there is more."""
+    catalogued: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
+    """Artifacts that this step records."""
+    shown_bytes: int = 0
 
     @property
     def record(self) -> TaskRecord:
@@ -111,6 +126,10 @@ class Step:
     def facade(self) -> str:
         """The id that callers see."""
         return expose(TaskId(self.record.task_id), self.record.exposure)
+
+    def is_full(self) -> bool:
+        """Whether the append may have no room for what one more frame can lead to."""
+        return len(self.decision.events) > MAX_EVENTS - _ROOM or self.shown_bytes > _SHOWN_BYTES
 
     def tell(self, command: TaskCommand) -> list[Fact]:
         """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7)."""
@@ -143,6 +162,7 @@ class Step:
             shown = show(self.spill, facts[-1], frame, self.facade, of)
             self.whole = "task" in frame and len(shown) == 1
             self.decision.add(shown)
+            self.shown_bytes += len(shown[-1].frame or b"")
             self.frames += 1
 
     def end_with(self, facts: list[Fact], state: str, reason: str) -> None:

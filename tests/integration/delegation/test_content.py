@@ -10,7 +10,6 @@ import pytest
 
 from passerelle.core import machine
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.events import Fact, VendorPayload
 from passerelle.core.ids import place
 from passerelle.core.json import Json, JsonObject
@@ -123,21 +122,6 @@ async def test_many_large_frames_at_once_are_stored_in_several_appends(house: Ho
     frames = await house.watch(accepted)
     assert len(frames) == 63
     assert (await house.record(accepted)).status is Status.COMPLETED
-
-
-async def test_peer_that_says_too_much_at_once_is_refused_and_told_to_stop(house: House) -> None:
-    async def crowd(turn: Turn) -> None:
-        task = await turn.open()
-        for number in range(80):
-            task.artifact([{"text": f"{number}"}], artifact_id=f"a-{number}")
-        await turn.status("INPUT_REQUIRED", "more?")
-
-    house.peer.next(crowd)
-    accepted = await house.send("go")
-    with pytest.raises(InvalidAgentResponse):
-        await house.hear(accepted)
-    record = await house.record(accepted)
-    assert (record.status, record.shown) == (Status.FAILED, False)
 
 
 @pytest.mark.requirement("EVC-19")

@@ -1,0 +1,131 @@
+"""Artifacts of a peer become facts: each of them once per version, when it is whole and stored (EVC-14, A2A-10).
+
+Pure. A record names the first artifacts of its task and counts the others, so what is known of those stands in the
+catalogue of the ``Sight``: the driver fills it as it stores them, and whoever takes the run up reads it from events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.core.errors import TooLarge
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.task_commands import ObserveArtifact
+from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.gateway.delegation.spill import CAP
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.events import Fact
+    from passerelle.core.facts import Ref
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import ArtifactRef
+    from passerelle.gateway.delegation.step import Step
+
+MOST_ARTIFACTS: Final = 10_000
+"""Of one task; an agent that brings more is told to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogued:
+    """What is known of an artifact: our id, and the version that stands."""
+
+    artifact_id: str
+    version: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far the artifacts of one answer are settled, where they are more than one append holds."""
+
+    answer: JsonObject
+    settled: int
+
+
+def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> bool:
+    """Records the artifacts that an answer of the peer makes whole; False when it takes a further append.
+
+    ``answer`` is what tells the repeat of this call for the rest of them.
+
+    Raises:
+        TooLarge: more than :data:`MOST_ARTIFACTS`.
+    """
+    check_number(len(artifacts))
+    place = step.sight.place
+    done = place.settled if place is not None and place.answer is answer else 0
+    for number in range(done, len(artifacts)):
+        if step.is_full():
+            step.more, step.place = True, Place(answer, number)
+            return False
+        step.add(settle_one(step, artifacts[number]))
+    return True
+
+
+def check_number(number: int) -> None:
+    """Refuses a task with too many artifacts.
+
+    Raises:
+        TooLarge: there are more than :data:`MOST_ARTIFACTS`.
+    """
+    if number > MOST_ARTIFACTS:
+        raise TooLarge("the list of artifacts of one task", MOST_ARTIFACTS)
+
+
+def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
+    """The one fact that an artifact is whole and stored; none when it says nothing new."""
+    name = text_at(artifact, "artifactId")
+    packed = orjson.dumps(artifact)
+    sha256 = hashlib.sha256(packed).hexdigest()
+    known = find_known(step, name)
+    if known is not None and known.sha256 == sha256:
+        return []
+    parts = objects_at(artifact, "parts")
+    changed = ArtifactChanged(
+        artifact_id=known.artifact_id if known else step.sight.mint("art"),
+        name_at_peer=name,
+        version=known.version + 1 if known else 1,
+        sha256=sha256,
+        size=len(packed),
+        parts=len(parts),
+        media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
+        name=text_at(artifact, "name") or None,
+        replaces=known.artifact_id if known else None,
+    )
+    refs = {"artifact": step.spill.keep(packed)} if len(packed) > CAP else {}
+    step.catalogued[name] = Catalogued(changed.artifact_id, changed.version, sha256)
+    return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def find_known(step: Step, name: str) -> Catalogued | None:
+    """What is known of the artifact that the peer calls ``name``."""
+    fresh = step.catalogued.get(name)
+    if fresh is not None:
+        return fresh
+    for one in step.record.artifacts:
+        if one.name_at_peer == name:
+            return _catalogue(one)
+    return step.sight.catalogue.get(name)
+
+
+def list_all(step: Step) -> dict[str, Ref]:
+    """A reference to the list of all artifacts, where the record names only the first of them."""
+    if step.record.artifact_count <= KEPT_ARTIFACTS:
+        return {}
+    named = {one.name_at_peer: _catalogue(one) for one in step.record.artifacts}
+    known: dict[str, Catalogued] = {**named, **step.sight.catalogue, **step.catalogued}
+    listed = [
+        {"artifactId": one.artifact_id, "version": one.version, "sha256": one.sha256}
+        for one in known.values()
+    ]
+    return {"artifacts": step.spill.keep(orjson.dumps(listed))}
+
+
+def _catalogue(one: ArtifactRef) -> Catalogued:
+    return Catalogued(one.artifact_id, one.version, one.sha256)

@@ -1,0 +1,154 @@
+"""Tasks with more artifacts than one append holds: every one is recorded, and callers see the task whole."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import orjson
+import pytest
+
+from passerelle.core.batch import Batch
+from passerelle.core.errors import InvalidAgentResponse
+from passerelle.core.events import Event
+from passerelle.core.ids import place
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.payloads.task import TaskCompleted
+from passerelle.core.status import Status
+from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.gateway.delegation import artifacts
+from tests.support.house import House
+from tests.support.scripted_tasks import Script, Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+MANY = 150
+
+
+def bring(number: int, state: str = "COMPLETED") -> Script:
+    """A peer that answers with so many artifacts at once."""
+
+    async def crowd(turn: Turn) -> None:
+        task = await turn.open()
+        for count in range(number):
+            task.artifact([{"text": f"part {count}"}], artifact_id=f"a-{count}")
+        await turn.status(state, "there")
+
+    return crowd
+
+
+def find_changed(events: list[Event]) -> list[ArtifactChanged]:
+    payloads = [event.fact.payload for event in events]
+    return [payload for payload in payloads if isinstance(payload, ArtifactChanged)]
+
+
+@pytest.mark.requirement("EVC-14", "A2A-10")
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "INPUT_REQUIRED"])
+async def test_task_with_many_artifacts_is_stored_in_several_appends(
+    house: House, state: str
+) -> None:
+    house.peer.next(bring(MANY, state))
+    accepted, answer = await house.talk("go")
+    task = cast("JsonObject", answer["task"])
+    assert len(cast("list[JsonObject]", task["artifacts"])) == MANY
+    changed = find_changed(await house.events(accepted))
+    assert len({one.artifact_id for one in changed}) == len(changed) == MANY
+    assert {one.version for one in changed} == {1}
+    record = await house.record(accepted)
+    assert (record.artifact_count, len(record.artifacts)) == (MANY, KEPT_ARTIFACTS)
+    assert await house.read(accepted) == task
+    frames = [event for event in await house.events(accepted) if event.fact.facade]
+    assert len(frames) == 1, "callers see the task once, whole, with its last fact"
+
+
+async def test_completion_names_every_artifact_behind_a_reference(house: House) -> None:
+    house.peer.next(bring(MANY))
+    accepted, _ = await house.talk("go")
+    events = await house.events(accepted)
+    (completed,) = [event for event in events if event.type == "task.completed"]
+    payload = cast("TaskCompleted", completed.fact.payload)
+    assert (payload.artifact_count, len(payload.artifacts)) == (MANY, KEPT_ARTIFACTS)
+    blob = await house.blobs.get(
+        place(accepted.task_id), completed.fact.refs["artifacts"].blob or ""
+    )
+    listed = cast("list[JsonObject]", orjson.loads(blob or b"[]"))
+    changed = find_changed(events)
+    assert sorted(str(one["artifactId"]) for one in listed) == sorted(
+        one.artifact_id for one in changed
+    )
+
+
+async def test_artifacts_are_recorded_once_over_a_restart_in_between(house: House) -> None:
+    async def fall(batch: Batch) -> None:
+        if any(event.type == "artifact.changed" for event in batch.events):
+            house.log.refuses_writes = True
+
+    house.log.after_append = fall
+    house.peer.next(bring(MANY))
+    accepted = await house.send("go")
+    await wait_until(lambda: house.log.refused > 0, 10, "the store is away in the middle")
+    house.log.after_append = None
+    await house.service.dispatch.drain()
+    house.log.refuses_writes = False
+    await house.start()
+    before = find_changed(await house.events(accepted))
+    assert 0 < len(before) < MANY
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    changed = find_changed(await house.events(accepted))
+    assert len({one.name_at_peer for one in changed}) == len(changed) == MANY
+
+
+async def test_many_artifacts_that_were_missed_come_one_by_one(house: House) -> None:
+    async def crowd(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.status("WORKING", "a moment")
+        task.record["artifacts"] = [
+            {"artifactId": f"a-{count}", "parts": [{"text": f"part {count}"}]}
+            for count in range(MANY)
+        ]
+        await turn.drop()
+        task.status("COMPLETED")
+
+    house.peer.next(crowd)
+    accepted = await house.send("go", wait="stream")
+    frames = await house.watch(accepted)
+    assert sum("artifactUpdate" in frame for frame in frames) == MANY
+    assert "statusUpdate" in frames[-1]
+    assert (await house.record(accepted)).artifact_count == MANY
+
+
+@pytest.mark.requirement("A2A-10")
+async def test_artifact_beyond_the_named_ones_gets_a_second_version(house: House) -> None:
+    async def again(turn: Turn) -> None:
+        task = await turn.open()
+        for count in range(KEPT_ARTIFACTS + 2):
+            task.artifact([{"text": "one"}], artifact_id=f"a-{count}")
+        last = f"a-{KEPT_ARTIFACTS + 1}"
+        task.artifact([{"text": "two"}], artifact_id=last)
+        await turn.status("COMPLETED")
+
+    house.peer.next(again)
+    accepted = await house.send("go", wait="stream")
+    await house.watch(accepted)
+    first, second = [
+        one
+        for one in find_changed(await house.events(accepted))
+        if one.name_at_peer == f"a-{KEPT_ARTIFACTS + 1}"
+    ]
+    assert (first.version, second.version) == (1, 2)
+    assert first.artifact_id == second.artifact_id == second.replaces
+    assert (await house.record(accepted)).artifact_count == KEPT_ARTIFACTS + 2
+
+
+async def test_more_artifacts_than_a_task_may_have_are_refused_and_the_peer_told_to_stop(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifacts, "MOST_ARTIFACTS", MANY)
+    house.peer.next(bring(MANY + 1, "INPUT_REQUIRED"))
+    accepted = await house.send("go")
+    with pytest.raises(InvalidAgentResponse, match="list of artifacts"):
+        await house.hear(accepted)
+    record = await house.record(accepted)
+    assert (record.status, record.artifact_count) == (Status.FAILED, 0)
