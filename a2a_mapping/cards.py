@@ -21,6 +21,7 @@ from passerelle.a2a_mapping.origins import read_origin, replace_origins
 from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
 from passerelle.a2a_mapping.v0_3.cards import LEGACY_MEMBERS, lift_card
 from passerelle.a2a_mapping.version import SERVED
+from passerelle.core.agent_name import SEPARATOR, find_tenant
 from passerelle.core.json import Json, JsonObject
 
 PROTOCOL_VERSION: Final = "1.0"
@@ -93,12 +94,20 @@ def rewrite_card(card: JsonObject, place: Place, edge: Edge) -> JsonObject:
 def list_interfaces(place: Place, edge: Edge) -> list[Json]:
     """Our interfaces of one agent. All of 1.0 stand before those of 0.3: clients take the first one per binding."""
     listed: list[Json] = []
+    tenant = find_tenant(place.agent)
     for version in sorted(edge.versions, reverse=True):
-        listed += [_describe(place.base_url, binding, version) for binding in BINDINGS]
+        if tenant is None or version == LEGACY:
+            listed += [_describe(place.base_url, binding, version) for binding in BINDINGS]
+        else:
+            # Whoever follows the card puts the tenant into path or params itself (A2A 1.0 section 8.3.1).
+            url = place.base_url.removesuffix(f"{SEPARATOR}{tenant}")
+            listed += [
+                {**_describe(url, binding, version), "tenant": tenant} for binding in BINDINGS
+            ]
         # A call of 0.3 over gRPC cannot name its agent: there is no tenant in it.
         if edge.grpc and (version != LEGACY or place.agent == edge.grpc_default):
-            tenant: JsonObject = {} if version == LEGACY else {"tenant": place.agent}
-            listed.append({**_describe(edge.grpc, "GRPC", version), **tenant})
+            named: JsonObject = {} if version == LEGACY else {"tenant": place.agent}
+            listed.append({**_describe(edge.grpc, "GRPC", version), **named})
     return listed
 
 

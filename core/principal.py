@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
+from passerelle.core.agent_name import find_base
 from passerelle.core.ids import Shard, derive_id, derive_shard
 
 EVERY_AGENT: Final = "*"
@@ -58,7 +59,7 @@ class Principal:
 
     def sees(self, agent: str) -> bool:
         """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown."""
-        return self.agents is None or agent in self.agents
+        return self.agents is None or agent in self.agents or find_base(agent) in self.agents
 
     def may_use(self, agent: str, operation: str) -> bool:
         """Whether the grants allow an A2A operation at ``agent``; scopes are another matter."""
@@ -66,7 +67,7 @@ class Principal:
             return False
         if not self.operations:
             return True
-        allowed = self.operations.get(agent, self.operations.get(EVERY_AGENT))
+        allowed = self.operations.get(find_base(agent), self.operations.get(EVERY_AGENT))
         return allowed is None or operation in allowed
 
     def may_call(self, agent: str) -> bool:

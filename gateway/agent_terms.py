@@ -22,12 +22,11 @@ class AgentTerms:
 
     def reload(self, settings: Settings) -> None:
         """The agents of another configuration."""
-        policies = {agent.name: make_retry_policy(agent) for agent in settings.agents}
+        served = [(name, agent) for agent in settings.agents for name in agent.served_names]
+        policies = {name: make_retry_policy(agent) for name, agent in served}
         self._policies = {**self._policies, **policies}
-        self._tags = {agent.name: frozenset(agent.tags) for agent in settings.agents}
-        self._always = frozenset(
-            agent.name for agent in settings.agents if agent.answers == "always_task"
-        )
+        self._tags = {name: frozenset(agent.tags) for name, agent in served}
+        self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
 
     def find_policy(self, agent: str) -> RetryPolicy:
         """The terms of an attempt at an agent."""

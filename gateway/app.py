@@ -44,7 +44,7 @@ from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
-from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_rules import is_loopback
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.signing.signer import Signer, load_signer
@@ -198,7 +198,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
         await stack.enter_async_context(limiter)
         peers = PeerRegistry(
-            [make_peer_config(agent, os.environ) for agent in settings.agents],
+            make_peer_configs(settings.agents, os.environ),
             SystemClock(),
             limiter,
             metrics.count_peer_call,

@@ -18,7 +18,7 @@ from passerelle.gateway.server_tls import load_server_tls
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import IssuerSettings
-from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer
 from passerelle.store.store import Store
@@ -134,7 +134,7 @@ async def _reach_agents(
 ) -> list[tuple[str, bool]]:
     registry = PeerRegistry((), clock)
     try:
-        registry.replace(make_peer_config(agent, sources.environ) for agent in settings.agents)
+        registry.replace(make_peer_configs(settings.agents, sources.environ))
         return await asyncio.gather(*(_reach(registry, agent) for agent in settings.agents))
     except ConfigInvalid as error:
         return [(error.message, False)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from passerelle.core.agent_name import name_tenant
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.signatures import (
@@ -20,6 +21,9 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
+Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
+_TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
+"""A tenant stands in a path where these stand."""
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Fault: TypeAlias = tuple[tuple[str, ...], str]
 
@@ -213,6 +217,11 @@ class AgentSettings(Section):
 
     name: Name = Field(description="Served at /agents/<name>.")
     url: WebUrl = Field(description="Where its agent card is.")
+    tenants: tuple[Tenant, ...] = Field(
+        default=(),
+        description="Tenants of it, each served at /agents/<name>/<tenant> and by the `tenant` of requests. "
+        "Calls go to the interfaces that its card lists for the tenant, if any.",
+    )
     card_path: str = Field(
         default="/.well-known/agent-card.json",
         pattern=r"^/[^\s?#]*$",
@@ -248,3 +257,17 @@ class AgentSettings(Section):
         "`always_task` makes a completed task of a bare Message.",
     )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
+
+    @field_validator("tenants")
+    @classmethod
+    def _judge_tenants(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if taken := sorted(_TAKEN.intersection(tenants)):
+            raise ValueError(f"{taken[0]} stands for something else in a path")
+        if len(set(tenants)) < len(tenants):
+            raise ValueError("names a tenant twice")
+        return tenants
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Its name, and those of its tenants."""
+        return (self.name, *(name_tenant(self.name, tenant) for tenant in self.tenants))

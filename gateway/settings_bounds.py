@@ -41,4 +41,9 @@ def list_quotas(settings: Settings) -> dict[str, tuple[Quota, ...]]:
 
 def list_prices(settings: Settings) -> dict[str, Price]:
     """What agents cost; an agent without a price is not in it."""
-    return {agent.name: agent.price.price() for agent in settings.agents if agent.price}
+    return {
+        name: agent.price.price()
+        for agent in settings.agents
+        if agent.price
+        for name in agent.served_names
+    }

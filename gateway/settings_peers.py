@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import orjson
 
 from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.core.agent_name import name_tenant
 from passerelle.core.errors import ConfigInvalid
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
@@ -53,6 +55,21 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         idle_timeout_s=agent.timeout.idle.seconds,
         total_timeout_s=agent.timeout.total.seconds,
     )
+
+
+def make_peer_configs(
+    agents: Iterable[AgentSettings], environ: Mapping[str, str]
+) -> Iterator[PeerConfig]:
+    """The peers of all sections: each agent, and after it its tenants.
+
+    Raises:
+        ConfigInvalid: see ``make_peer_config``.
+    """
+    for agent in agents:
+        made = make_peer_config(agent, environ)
+        yield made
+        for tenant in agent.tenants:
+            yield replace(made, name=name_tenant(agent.name, tenant))
 
 
 def make_retry_policy(agent: AgentSettings) -> RetryPolicy:

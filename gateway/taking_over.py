@@ -14,7 +14,7 @@ from passerelle.gateway.control.home import Home
 from passerelle.gateway.logs import configure_logs
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_changes import list_limit_changes
-from passerelle.gateway.settings_peers import make_peer_config
+from passerelle.gateway.settings_peers import make_peer_configs
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitChanged
@@ -30,7 +30,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     Raises:
         ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
     """
-    gateway.peers.replace([make_peer_config(agent, os.environ) for agent in new.agents])
+    gateway.peers.replace(make_peer_configs(new.agents, os.environ))
     gateway.terms.reload(new)
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))

@@ -6,7 +6,7 @@ The order is the same for both bindings: content type, body, version, method, ri
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.a2a_mapping.body import read_object
 from passerelle.a2a_mapping.errors import InvalidRequest
@@ -15,6 +15,7 @@ from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.a2a_mapping.version import HEADER, judge_version
+from passerelle.core.agent_name import find_tenant, name_tenant
 from passerelle.core.errors import (
     Draining,
     InvalidInput,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.rpc import RpcRequest
     from passerelle.a2a_mapping.version import Version
-    from passerelle.core.json import JsonObject
+    from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
@@ -53,6 +54,16 @@ _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
 _SNAKE: Final = {"taskId": "task_id"}
+TENANT: Final = "tenant"
+
+
+class Named(Protocol):
+    """The agents that are served; ``PeerRegistry`` is one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of tenants among them."""
+        ...
 
 
 @dataclass(slots=True)
@@ -93,6 +104,7 @@ class Calls:
     """Serves calls over the operations. Errors are raised as long as nothing has been sent."""
 
     operations: Operations
+    agents: Named
     ids: Ids
     body_limit_bytes: int
     keep_alive_s: float
@@ -130,6 +142,8 @@ class Calls:
     async def _perform(self, visit: Visit, asked: Asked, principal: Principal) -> None:
         method = asked.method
         visit.operation = method.value
+        if tenant := asked.params.get(TENANT):
+            visit.agent = self._find_tenant(visit.agent, tenant)
         require_scope(principal, SCOPES[method])
         call = self._compose(visit, asked, principal)
         if method is Method.GET_EXTENDED_CARD:
@@ -143,6 +157,23 @@ class Calls:
                 if method is Method.GET_EXTENDED_CARD:
                     visit.headers |= PRIVATE
                 await visit.answer(visit.binding.render_result(asked.write_result(result)))
+
+    def _find_tenant(self, agent: str, tenant: Json) -> str:
+        """The agent that a request is for by its path and its ``tenant`` together.
+
+        Raises:
+            InvalidInput: there is no such tenant, or the path names another one.
+        """
+        if not isinstance(tenant, str):
+            raise InvalidInput(TENANT, "must be a text")
+        # A caller may have the card of gRPC, where the tenant is the whole name.
+        known = {agent, find_tenant(agent)}
+        if tenant in known:
+            return agent
+        name = name_tenant(agent, tenant)
+        if find_tenant(agent) is not None or name not in self.agents.names:
+            raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
+        return name
 
     def _compose(self, visit: Visit, asked: Asked, principal: Principal) -> Call:
         incoming = visit.incoming

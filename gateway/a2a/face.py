@@ -14,6 +14,7 @@ import structlog
 
 from passerelle.a2a_mapping.cards import Place
 from passerelle.a2a_mapping.version import HEADER, LEGACY
+from passerelle.core.agent_name import find_base
 from passerelle.core.errors import (
     PasserelleError,
     Unauthenticated,
@@ -122,6 +123,7 @@ class Face:
         )
         self._calls = Calls(
             self.operations,
+            parts.agents,
             parts.ids,
             settings.body_limit_bytes,
             settings.keep_alive_s,
@@ -148,11 +150,12 @@ class Face:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         incoming = Incoming(scope)
         async with self._waits.enter():
-            agent, rest = split_path(incoming.path) or (None, "")
+            names = self.parts.agents.names
+            agent, rest = split_path(incoming.path, names) or (None, "")
             spot = find_spot(rest)
             target = spot.verbs.get(incoming.verb)
             binding = _choose_binding(incoming, spot, target)
-            if agent is None or agent not in self.parts.agents.names:
+            if agent is None or agent not in names:
                 reply = await self._miss(incoming, agent, binding, target)
                 await reply.write(send)
             else:
@@ -238,7 +241,12 @@ class Face:
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
         agents = [one for one in self.parts.agents.names if principal and principal.sees(one)]
-        here = f"there is no agent {name[:80]!r}" if name else "there is no agent at this address"
+        # Of a tenant only the agent is said: whether there is the tenant is not for everybody.
+        here = (
+            f"there is no agent {find_base(name)[:80]!r}"
+            if name
+            else "there is no agent at this address"
+        )
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
     async def _identify(self, incoming: Incoming) -> Principal:

@@ -7,13 +7,14 @@ A2A 1.0 sections 9.1 and 11.3, A2A 0.3 section 3.5.3 below ``/v1``. Colons are l
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT, LEGACY, Version
+from passerelle.core.agent_name import name_tenant
 
 ROOT: Final = "/"
 AGENTS: Final = "/agents"
@@ -77,11 +78,18 @@ _PUSH: Final = re.compile(r"/tasks/([^/]+)/pushNotificationConfigs(?:/([^/]+))?"
 NOWHERE: Final = Spot()
 
 
-def split_path(path: str) -> tuple[str, str] | None:
-    """The agent that a path names and the rest behind it, or None for a path that names none."""
+def split_path(path: str, served: Collection[str] = ()) -> tuple[str, str] | None:
+    """The agent that a path names and the rest behind it, or None for a path that names none.
+
+    The first part of the rest belongs to the name where that is the name of a tenant, one of those ``served``.
+    """
     if not path.startswith(f"{AGENTS}/"):
         return None
     agent, slash, rest = path[len(AGENTS) + 1 :].partition("/")
+    if rest:
+        tenant, below, under = rest.partition("/")
+        if (name := name_tenant(agent, tenant)) in served:
+            return name, below + under
     return agent, slash + rest
 
 

@@ -1,7 +1,8 @@
 """The A2A face over gRPC: the same operations, the same judgement of callers, other messages.
 
-gRPC has no path. The ``tenant`` of a request names the agent, as the card says; a request without one goes to the
-default agent. Numbers come back as integers, unknown members do not travel: protobuf has no place for them.
+gRPC has no path. The ``tenant`` of a request names the agent, or a tenant of it (``echo/acme``), as the card says; a
+request without one goes to the default agent. Numbers come back as integers, unknown members do not travel: protobuf
+has no place for them.
 """
 
 from __future__ import annotations
@@ -199,8 +200,7 @@ class GrpcFace:
         agent = tenant or self.default_agent
         if not isinstance(agent, str):
             raise InvalidInput(TENANT, "is required: it names the agent, as its card says")
-        allowed = principal.agents is None or agent in principal.agents
-        if not allowed or agent not in self.parts.agents.names:
+        if not principal.sees(agent) or agent not in self.parts.agents.names:
             raise NotFound("agent", agent)
         return agent
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.members import object_at, objects_at
+from passerelle.core.agent_name import find_tenant
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
-from passerelle.gateway.peers.interface import Interface, order, read_offer
+from passerelle.gateway.peers.interface import Interface, choose_tenant, order, read_offer
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -58,7 +59,7 @@ def _choose_interfaces(
     config: PeerConfig, kinds: tuple[Choice, ...], card: JsonObject
 ) -> tuple[Interface, ...]:
     offer = read_offer(card, config.origins)
-    chosen = order(offer.usable, kinds)
+    chosen = order(choose_tenant(offer.usable, find_tenant(config.name)), kinds)
     if chosen:
         return chosen
     if offer.foreign:

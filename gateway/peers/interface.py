@@ -86,6 +86,17 @@ def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
     return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
 
 
+def choose_tenant(interfaces: tuple[Interface, ...], tenant: str | None) -> tuple[Interface, ...]:
+    """Those of a tenant, as far as the card tells tenants apart; all of them where no tenant is wanted.
+
+    An agent that does not know the tenant gets its calls where it takes those without one, and never as another one's.
+    """
+    if tenant is None:
+        return interfaces
+    own = tuple(one for one in interfaces if one.tenant == tenant)
+    return own or tuple(one for one in interfaces if one.tenant is None)
+
+
 def order(
     interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
 ) -> tuple[Interface, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.core.agent_name import find_base
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.gateway.peers.assembly import Connections, make_peer
 from passerelle.gateway.peers.config import UNLIMITED
@@ -103,14 +104,13 @@ class PeerRegistry:
         return make_peer(config, self._connections, self._clock, self._bind(config), self._count)
 
     def _bind(self, config: PeerConfig) -> Limit | None:
-        """The limit of a name stays the same through all reloads, so that calls under way are still counted."""
-        known = self._limits.get(config.name)
+        """The limit of an agent and its tenants. It outlives reloads, so that calls under way are still counted."""
+        base = find_base(config.name)
+        known = self._limits.get(base)
         if known is not None:
             known.rebind(config.bounds)
         elif self._limiter is not None and config.bounds != UNLIMITED:
-            known = self._limits[config.name] = self._limiter.open(
-                f"agent:{config.name}", config.bounds
-            )
+            known = self._limits[base] = self._limiter.open(f"agent:{base}", config.bounds)
         return known
 
     async def close(self) -> None:

@@ -53,6 +53,12 @@ def test_every_setting_of_an_agent_arrives() -> None:
     )
 
 
+@pytest.mark.parametrize("tenants", [["tasks"], ["v1"], ["a/b"], [".well-known"], ["a", "a"], [""]])
+def test_tenant_is_a_step_of_a_path_that_nothing_else_is(tenants: list[str]) -> None:
+    with pytest.raises(ValidationError, match="tenants"):
+        AgentSettings.model_validate({"name": "echo", "url": "http://a", "tenants": tenants})
+
+
 @pytest.mark.parametrize(
     ("auth", "made"),
     [
