@@ -24,7 +24,14 @@ from bench.rows import BenchBroken, Row, Spread
 from bench.workload import Subject, make_subjects
 from passerelle.core.batch import Batch
 from passerelle.store.append import pack_append, read_append
-from passerelle.store.connection import Reply, Wire, connect, make_connection, read_reply
+from passerelle.store.connection import (
+    Reply,
+    Wire,
+    connect,
+    make_connection,
+    pack,
+    read_reply,
+)
 
 CALLERS: Final = (1, 8, 64)
 DETAILED: Final = 64
@@ -84,8 +91,9 @@ async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float)
 
 async def _append_by(bench: Bench, subject: Subject, send: Send) -> None:
     batch: Batch = subject.update(bench.epoch(subject))
-    reply = cast("Reply", await send(pack_append(batch)))
-    accept_result(subject, read_append(reply, batch))
+    packed = pack_append(batch)
+    reply = cast("Reply", await send(pack(*packed.arguments)))
+    accept_result(subject, read_append(reply, packed))
 
 
 async def _ask(wire: Wire, packed: bytes) -> Reply:

@@ -208,6 +208,25 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """A batch in the form in which its store takes it: ``arguments`` are that store's own.
+
+    Besides them stands what has to be known to read the answer.
+    """
+
+    session: str
+    entities: tuple[EntityRef, ...]
+    first_event: str
+    """Empty where there is none."""
+    arguments: tuple[bytes, ...]
+
+    @property
+    def shard(self) -> Shard:
+        """The one shard that the batch touches."""
+        return place(self.session)
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """Stored: sequences of the first and last event (equal to the head's when there was none), chain, server time.
 

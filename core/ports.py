@@ -14,7 +14,14 @@ from passerelle.core.ids import Shard, place
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.core.batch import AppendResult, Batch, EntityRef, Incarnation, Loaded
+    from passerelle.core.batch import (
+        AppendResult,
+        Batch,
+        EntityRef,
+        Incarnation,
+        Loaded,
+        PackedBatch,
+    )
     from passerelle.core.events import EncodedEvent
 
 
@@ -69,8 +76,16 @@ class EventLog(Protocol):
         """The epoch under which this process last saw the shard."""
         ...
 
-    async def append(self, batch: Batch) -> AppendResult:
+    async def append(self, batch: Batch | PackedBatch) -> AppendResult:
         """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation."""
+        ...
+
+    def pack(self, batch: Batch) -> PackedBatch:
+        """The batch as ``append`` sends it; nothing is sent."""
+        ...
+
+    def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
+        """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
         ...
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:

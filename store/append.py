@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import orjson
 
 from passerelle.core.batch import (
     Again,
@@ -12,6 +14,8 @@ from passerelle.core.batch import (
     EntityRef,
     Fenced,
     Late,
+    Loaded,
+    PackedBatch,
     StaleEpoch,
     Stamp,
     Unclaimed,
@@ -34,7 +38,15 @@ MOST_BYTES: Final = 256 * 1024
 IDEMPOTENCY: Final = "idempotency"
 """What ``Conflict.entity`` names when a key came with another digest."""
 
+_AFTER_FRAME: Final = 2
+"""The braces of payload and envelope."""
+_KEY_COUNT: Final = 2
+_BEFORE_KEYS: Final = 3
+"""The command, the digest of the script, how many keys."""
+
 _Texts: TypeAlias = "list[bytes]"
+_Written: TypeAlias = "tuple[int, str, str, list[int], list[tuple[str, int]]]"
+"""An entity in the control argument."""
 
 
 class Arguments:
@@ -58,14 +70,21 @@ class Arguments:
         return len(self.values) + 1
 
     def event(self, event: EncodedEvent) -> list[ControlValue]:
-        """An event as the scripts take it."""
-        offset, length = event.frame or (-1, 0)
+        """An event as the scripts take it.
+
+        Raises:
+            ValueError: its frame is not the last member of its payload.
+        """
+        offset, length = event.frame or (len(event.body) - _AFTER_FRAME, 0)
+        if offset + length + _AFTER_FRAME != len(event.body):
+            message = f"the frame of {event.event_id} is not where readers cut it out"
+            raise ValueError(message)
         body = self.value(event.body)
-        return [event.event_id, event.type, body, offset, length, event.facade or ""]
+        return [event.event_id, event.type, body, length, event.facade or ""]
 
 
-def pack_append(batch: Batch) -> bytes:
-    """The whole call.
+def pack_append(batch: Batch) -> PackedBatch:
+    """The arguments of the whole call.
 
     Raises:
         TooLarge: more than 64 events or 256 KiB.
@@ -122,7 +141,38 @@ def pack_append(batch: Batch) -> bytes:
     }
     if sum(map(len, arguments.values)) > MOST_BYTES:
         raise TooLarge("a batch", MOST_BYTES)
-    return read_script("append").pack_call(arguments.keys, control, arguments.values)
+    return PackedBatch(
+        batch.session,
+        tuple(write.ref for write in batch.entities),
+        batch.events[0].event_id if batch.events else "",
+        read_script("append").list_arguments(arguments.keys, control, arguments.values),
+    )
+
+
+def unpack_entities(packed: PackedBatch, first: int) -> list[Loaded]:
+    """The entities as they stand once the batch is stored with its first event at ``first``.
+
+    Fields that the batch does not write are not known here; so it is only for entities that it makes, or whose fields
+    it writes all.
+    """
+    call = packed.arguments
+    values = call[_BEFORE_KEYS + int(call[_KEY_COUNT]) :]
+    control = cast("dict[str, Any]", orjson.loads(values[0]))
+    return [
+        _unpack(ref, control["op"], written, values, first)
+        for ref, written in zip(packed.entities, control["entities"], strict=True)
+    ]
+
+
+def _unpack(
+    ref: EntityRef, op: str, written: _Written, values: tuple[bytes, ...], first: int
+) -> Loaded:
+    _, version, _, parts, fields = written
+    snapshot = b"".join(
+        values[part - 1] if part > 0 else str(first - part - 1).encode() for part in parts
+    )
+    kept = {name: values[place - 1] for name, place in fields if place}
+    return Loaded(ref, Stamp(int(version) + 1, op), snapshot, kept)
 
 
 def check_batch(batch: Batch) -> None:
@@ -143,7 +193,7 @@ def check_batch(batch: Batch) -> None:
             raise ValueError(message)
 
 
-def read_append(reply: Reply, batch: Batch) -> AppendResult:
+def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
     """The result that a reply of the script stands for."""
     match cast("list[bytes | int]", reply):
         case [b"ok", first, last, chain, now, woken]:
@@ -153,7 +203,7 @@ def read_append(reply: Reply, batch: Batch) -> AppendResult:
         case [b"again", *_]:
             return Again(None)
         case [b"conflict", int(place), version, op]:
-            entity = batch.entities[place - 1].ref.id if place else IDEMPOTENCY
+            entity = packed.entities[place - 1].id if place else IDEMPOTENCY
             return Conflict(entity, Stamp(int(version), _text(op)))
         case [b"fenced"]:
             return Fenced()

@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.batch import Again, Appended, Conflict, HintMode, Loaded, StaleEpoch, Stamp
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Conflict,
+    HintMode,
+    Loaded,
+    PackedBatch,
+    StaleEpoch,
+    Stamp,
+)
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, place
 from passerelle.core.ports import Entry, Head, StreamKind, StreamRef
 from passerelle.store import keys
-from passerelle.store.append import pack_append, read_append
+from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
@@ -46,7 +55,7 @@ class RedisEventLog:
         """The epoch under which this process last saw the shard."""
         return self._epochs[shard]
 
-    async def append(self, batch: Batch) -> AppendResult:
+    async def append(self, batch: Batch | PackedBatch) -> AppendResult:
         """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation.
 
         Volatile events are published and nothing else; ``Appended`` is all zeros then.
@@ -56,14 +65,26 @@ class RedisEventLog:
             TooLarge: more than 64 events or 256 KiB.
             ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
         """
-        if batch.hint is HintMode.VOLATILE:
+        if isinstance(batch, PackedBatch):
+            packed = batch
+        elif batch.hint is HintMode.VOLATILE:
             return await self._publish(batch)
-        result, _ = await self._append(batch, replicated=False)
+        else:
+            packed = pack_append(batch)
+        result, _ = await self._append(packed, replicated=False)
         return result
+
+    def pack(self, batch: Batch) -> PackedBatch:
+        """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""
+        return pack_append(batch)
+
+    def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
+        """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
+        return unpack_entities(packed, first)
 
     async def append_before_act(self, batch: Batch) -> tuple[AppendResult, int]:
         """The same, and how many replicas have it: asked before an act that cannot be undone."""
-        return await self._append(batch, replicated=True)
+        return await self._append(pack_append(batch), replicated=True)
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
         """Entities in the order asked for."""
@@ -130,8 +151,8 @@ class RedisEventLog:
         self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
         return self._epochs[shard]
 
-    async def _append(self, batch: Batch, *, replicated: bool) -> tuple[AppendResult, int]:
-        packed = pack_append(batch)
+    async def _append(self, batch: PackedBatch, *, replicated: bool) -> tuple[AppendResult, int]:
+        packed = pack(*batch.arguments)
         unknown = False
 
         async def attempt() -> tuple[Reply, int]:
@@ -154,11 +175,11 @@ class RedisEventLog:
             return Again(None), confirmed
         return result, confirmed
 
-    async def _has_events_of(self, batch: Batch) -> bool:
-        if not batch.events:
+    async def _has_events_of(self, batch: PackedBatch) -> bool:
+        if not batch.first_event:
             return False
         stream = StreamRef(StreamKind.SESSION, batch.session)
-        wanted = batch.events[0].event_id
+        wanted = batch.first_event
         upper = "+"
         for _ in range(_SEARCH_PAGES):
             command = pack("XREVRANGE", keys.entries(stream), upper, "-", "COUNT", _SEARCH_PAGE)

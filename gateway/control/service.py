@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Projections
     from passerelle.core.principal import Principal
@@ -297,18 +298,22 @@ class Service:
     async def _plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
         """What must be known before the first append; a peer that never had a card is refused here."""
         card = await peer.describe()
-        evaluation = evaluate(
-            InboundCall(principal.id, command.agent),
-            PolicyFacts(self.writes.ids.mint("eval", principal.home), may_call=True),
-            self.writes.clock.now_ms(),
-        )
+
+        def judge(shard: Shard) -> PermissionEvaluated:
+            evaluation = evaluate(
+                InboundCall(principal.id, command.agent),
+                PolicyFacts(self.writes.ids.mint("eval", shard), may_call=True),
+                self.writes.clock.now_ms(),
+            )
+            return evaluation.to_payload()
+
         # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
         streams = card.streaming and (command.wait != "unary" or not card.lists)
         return Delegation(
             card=card,
             mechanism="streaming" if streams else "unary",
             policy=self.retry_policy(command.agent),
-            evaluated=evaluation.to_payload(),
+            judge=judge,
             drives=self.drives,
             trace=TRACE.get(),
         )

@@ -56,7 +56,7 @@ from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill, hold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from passerelle.core.batch import Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.push_configs import PushConfigs
 
 TITLE_LENGTH: Final = 80
+_OBJECTIVE_LENGTH: Final = 2000
 _PREVIEW_LENGTH: Final = 200
 IDEMPOTENCY_MS: Final = 24 * 3600 * 1000
 
@@ -82,7 +83,8 @@ class Delegation:
     card: PeerCard
     mechanism: Literal["unary", "streaming"]
     policy: RetryPolicy
-    evaluated: PermissionEvaluated
+    judge: Callable[[Shard], PermissionEvaluated]
+    """How policy judged the call, under an id that is minted in a shard."""
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low."""
@@ -99,9 +101,30 @@ class Opened:
     place: Place
     task: EntityRef
     turn_id: str
-    written: Written
+    held: Mapping[EntityRef, Held]
     driver: Incarnation
     repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What is read off a message to describe its task and its turn."""
+
+    objective: str
+    title: str
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What one try would store."""
+
+    decision: Decision
+    terms: Terms
+    spill: Spill
+    task: EntityRef
+    turn_id: str
+    driver: Incarnation
 
 
 @record
@@ -201,6 +224,26 @@ class Opening:
 
     async def append(self, idem: str | None) -> Opened | None:
         """Stores it; None when somebody else changed the context meanwhile."""
+        draft = self.draft(idem)
+        for blob in draft.spill.blobs:
+            await self.turns.blobs.put(self.place.shard, blob)
+        task = draft.task
+        outcome = await self._commit(draft.decision, task, draft.terms)
+        match outcome:
+            case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
+                return await self._repeat(stored)
+            case Written():
+                # Its own receipt may come back as well: the reply to the first try of this very append was lost.
+                return Opened(self.place, task, draft.turn_id, outcome.held, draft.driver)
+            case Conflict() | StaleEpoch():
+                return None
+            case Fenced():
+                raise StoreUnavailable("the lease of this instance is lost", "no")
+            case _:
+                raise UnsupportedOperation("the turn could not be stored; try again")
+
+    def draft(self, idem: str | None) -> Draft:
+        """Decides; nothing is stored yet."""
         writes = self.turns.writes
         shard = self.place.shard
         task = EntityRef(EntityKind.TASK, writes.ids.mint("task", shard))
@@ -213,24 +256,10 @@ class Opening:
         if decision.state(self.place.thread) is None and self.place.session not in self.held:
             decision.introduce(self.place.session)
         self._decide(decision, task.id, turn_id, run_id, spill)
-        for blob in spill.blobs:
-            await self.turns.blobs.put(shard, blob)
         driver = self.plan.drives(shard)
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, idem, driver)
-        outcome = await self._commit(decision, task, terms)
-        match outcome:
-            case Written(repeated=bytes(stored)) if _read_task(stored) != task.id:
-                return await self._repeat(stored)
-            case Written():
-                # Its own receipt may come back as well: the reply to the first try of this very append was lost.
-                return Opened(self.place, task, turn_id, outcome, driver)
-            case Conflict() | StaleEpoch():
-                return None
-            case Fenced():
-                raise StoreUnavailable("the lease of this instance is lost", "no")
-            case _:
-                raise UnsupportedOperation("the turn could not be stored; try again")
+        return Draft(decision, terms, spill, task, turn_id, driver)
 
     async def _commit(
         self, decision: Decision, task: EntityRef, terms: Terms
@@ -292,7 +321,7 @@ class Opening:
             place,
             task,
             receipt.turn_id,
-            Written(held, 0, 0, 0),
+            held,
             self.plan.drives(task.shard),
             repeated=True,
         )
@@ -319,7 +348,7 @@ class Opening:
         self._link(decision, task_id)
         if isinstance(thread, ThreadRecord):
             decision.add(threads.decide(thread, submit(self.command, scope, spill)))
-        decision.add([Fact(scope, self.plan.evaluated)])
+        decision.add([Fact(scope, self.plan.judge(place.shard))])
         if self.plan.facts:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
         self._start(decision, task_id, run_id)
@@ -333,12 +362,10 @@ class Opening:
                 decision.add(tasks.decide(state, LinkTask(edge)))
 
     def _created(self, task_id: str) -> TaskCreated:
-        objective = read_text(self.command.message)
-        who = self.principal
-        title = objective.strip().splitlines()[0] if objective.strip() else self.command.agent
+        words, who = describe(self.command), self.principal
         return TaskCreated(
-            objective=objective[:2000],
-            title=title[:TITLE_LENGTH],
+            objective=words.objective,
+            title=words.title,
             kind=self.command.agent,
             family="delegation",
             requested_by=who.id,
@@ -384,7 +411,7 @@ def submit(command: SubmitTurn, scope: Scope, spill: Spill) -> SubmitMessage:
         message_id=str(command.message["messageId"]),
         agent=command.agent,
         source=command.source,
-        preview=read_text(command.message)[:_PREVIEW_LENGTH],
+        preview=describe(command).preview,
         message=None if ref else command.message,
     )
     return SubmitMessage(
@@ -394,6 +421,14 @@ def submit(command: SubmitTurn, scope: Scope, spill: Spill) -> SubmitMessage:
         submitted=submitted,
         refs={"input": ref} if ref else {},
     )
+
+
+def describe(command: SubmitTurn) -> Words:
+    """What the records say of a message."""
+    text = read_text(command.message)
+    first = text.strip().splitlines()
+    title = first[0] if first else command.agent
+    return Words(text[:_OBJECTIVE_LENGTH], title[:TITLE_LENGTH], text[:_PREVIEW_LENGTH])
 
 
 def read_text(message: JsonObject) -> str:

@@ -34,16 +34,19 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import (
         AppendResult,
+        Batch,
         Claim,
         DueChange,
         Fence,
         IdempotencyRow,
+        PackedBatch,
         RunMove,
         TargetChange,
     )
     from passerelle.core.ids import Shard
     from passerelle.core.machine import Record
     from passerelle.core.ports import Clock, EventLog, Ids
+    from passerelle.core.standing import Standing
 
 T = TypeVar("T")
 MAX_TRIES: Final = 20
@@ -128,23 +131,12 @@ class Writes:
         """
         shard = place(decision.session)
         op = op or self.ids.mint("op", shard)
-        before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
-        standing = derive_standing(before, decision.states)
-        batch = decision.compose(
-            op,
-            self.log.shard_epoch(shard),
-            fence=terms.fence,
-            claim=terms.claim,
-            not_after_ms=terms.not_after_ms,
-            runs=terms.runs,
-            due=terms.due,
-            opened=standing.opened,
-            task_times=standing.task_times,
-            targets=terms.targets,
-            idem=terms.idem,
-            feed=standing.feed,
-            index=standing.index,
-        )
+        batch, standing = compose(decision, held, terms, op, self.log.shard_epoch(shard))
+        result = await self.append(batch, feed=standing.feed)
+        return await self._conclude(decision, op, result)
+
+    async def append(self, batch: Batch | PackedBatch, *, feed: bool) -> AppendResult:
+        """Appends, and tells of it. ``feed``: whether a projection has to look at what the batch says."""
         began_s = monotonic()
         try:
             result = await self.log.append(batch)
@@ -153,8 +145,8 @@ class Writes:
             raise
         self.tally(type(result).__name__.lower(), monotonic() - began_s)
         if isinstance(result, Appended):
-            self.news(shard, standing.feed or result.woken > 0)
-        return await self._conclude(decision, op, result)
+            self.news(batch.shard, feed or result.woken > 0)
+        return result
 
     async def insist(
         self,
@@ -246,3 +238,31 @@ class Writes:
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session
         )
+
+
+def compose(
+    decision: Decision,
+    held: Mapping[EntityRef, Held],
+    terms: Terms,
+    op: str,
+    shard_epoch: int,
+) -> tuple[Batch, Standing]:
+    """The batch of what was decided over ``held``, and what follows from its change of records."""
+    before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
+    standing = derive_standing(before, decision.states)
+    batch = decision.compose(
+        op,
+        shard_epoch,
+        fence=terms.fence,
+        claim=terms.claim,
+        not_after_ms=terms.not_after_ms,
+        runs=terms.runs,
+        due=terms.due,
+        opened=standing.opened,
+        task_times=standing.task_times,
+        targets=terms.targets,
+        idem=terms.idem,
+        feed=standing.feed,
+        index=standing.index,
+    )
+    return batch, standing

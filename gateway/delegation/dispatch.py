@@ -20,7 +20,7 @@ from passerelle.gateway.delegation.step import Sight, find_action
 from passerelle.gateway.peers.carried import TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
@@ -84,7 +84,7 @@ class Dispatch:
         """Starts the driver of a run that was just opened here."""
         sight = self._look(opened.task, opened.place.thread, peer.name, opened.place.context_id)
         sight.accepted.append(message)
-        driver = self._make(peer, sight, opened.written.held, opened.driver)
+        driver = self._make(peer, sight, opened.held, opened.driver)
         self.runs.start(driver, driver.drive(params, referred))
         return driver
 
@@ -102,7 +102,7 @@ class Dispatch:
         )
 
     def _make(
-        self, peer: Peer, sight: Sight, held: dict[EntityRef, Held], driver: Incarnation
+        self, peer: Peer, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation
     ) -> Driver:
         return Driver(
             run=self._make_run(sight, held, driver),
@@ -125,7 +125,7 @@ class Dispatch:
             return None
 
     def _make_run(
-        self, sight: Sight, held: dict[EntityRef, Held], driver: Incarnation | None
+        self, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation | None
     ) -> Run:
         wanted = {sight.task, sight.thread}
         return Run(

@@ -9,7 +9,7 @@
 --         epoch        expected shard epoch of the destination, decimal text
 --         index        list of [key, member, score text]: the later time wins
 --         inbox        list of {keys = {head, stream, open, targets, hints}, mint, events, pending};
---                      events as in append: [id, type, body, offset, length, facade];
+--                      events as in append: [id, type, body, length, facade];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove]
 --       2.. byte strings
 -- RETURNS  {"ok", mark found or ""} | {"epoch", current}
@@ -80,13 +80,13 @@ for _, inbox in ipairs(control.inbox) do
       local data = opening .. ARGV[event[3]]
       local row = {'i', event[1], 'k', event[2], 'p', chain, 'd', data}
       local frame, facade = '-', '-'
-      if event[4] >= 0 then
-        frame = number_text(event[4] + #opening) .. ',' .. number_text(event[5])
+      if event[4] > 0 then
+        frame = number_text(#data - 2 - event[4]) .. ',' .. number_text(event[4])
         row[#row + 1] = 'w'
         row[#row + 1] = frame
       end
-      if event[6] ~= '' then
-        facade = event[6]
+      if event[5] ~= '' then
+        facade = event[5]
         row[#row + 1] = 't'
         row[#row + 1] = facade
       end

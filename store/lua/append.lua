@@ -14,8 +14,8 @@
 --                      parts of the snapshot, each an index into ARGV, or minus the index of the event whose
 --                      sequence stands there; fields = list of [name, index into ARGV or 0 to remove].
 --                      Without parts and fields the entity is compared only
---         events       list of [id, type, body, offset, length, facade]: body = index into ARGV of the
---                      envelope without its opening brace; offset -1: no A2A frame; facade "": none
+--         events       list of [id, type, body, length, facade]: body = index into ARGV of the envelope without its
+--                      opening brace; length of its A2A frame, which ends two braces before it, 0: none; facade "": none
 --         fence        false or [key, text]: field own of the task must be this text
 --         runs         list of [key, incarnation, run, task, enters]
 --         claim        false or [member, score text]
@@ -110,14 +110,14 @@ for place, event in ipairs(control.events) do
   local data = opening .. ARGV[event[3]]
   local row = {'i', event[1], 'k', event[2], 'p', chain, 'd', data}
   local frame = '-'
-  if event[4] >= 0 then
-    frame = number_text(event[4] + #opening) .. ',' .. number_text(event[5])
+  if event[4] > 0 then
+    frame = number_text(#data - 2 - event[4]) .. ',' .. number_text(event[4])
     row[#row + 1] = 'w'
     row[#row + 1] = frame
   end
   local facade = '-'
-  if event[6] ~= '' then
-    facade = event[6]
+  if event[5] ~= '' then
+    facade = event[5]
     row[#row + 1] = 't'
     row[#row + 1] = facade
   end
@@ -224,7 +224,7 @@ for n = 1, #targets, 2 do
   local state, filter = string.match(targets[n + 1], '^(%a+)|([^|]*)|')
   if state == 'live' then
     for _, event in ipairs(control.events) do
-      if filter == '*' or filter == event[6] then
+      if filter == '*' or filter == event[5] then
         woken = woken + redis.call('ZADD', due, 'NX', number_text(now), 'target:' .. targets[n])
         break
       end

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded
+from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded, PackedBatch
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports import Blobs, Entry, EventLog, Head, StreamRef
+from tests.support.packed import read_packed
 
 Moment = Callable[[Batch], Awaitable[None]]
 
@@ -31,16 +32,23 @@ class FaultyLog:
     def shard_epoch(self, shard: Shard) -> int:
         return self.log.shard_epoch(shard)
 
-    async def append(self, batch: Batch) -> AppendResult:
+    def pack(self, batch: Batch) -> PackedBatch:
+        return self.log.pack(batch)
+
+    def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
+        return self.log.unpack(packed, first)
+
+    async def append(self, batch: Batch | PackedBatch) -> AppendResult:
+        seen = read_packed(batch)
         if self.before_append is not None:
-            await self.before_append(batch)
+            await self.before_append(seen)
         if self.refuses_writes:
             self.refused += 1
             raise StoreUnavailable("the test took it away", "no")
         result = await self.log.append(batch)
-        self.stored.append(batch)
+        self.stored.append(seen)
         if self.after_append is not None:
-            await self.after_append(batch)
+            await self.after_append(seen)
         return result
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.batch import AppendResult, Batch
+from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.decision import Decision
 from passerelle.core.errors import StoreUnavailable
@@ -21,6 +21,7 @@ from passerelle.gateway.control.writes import Terms
 from tests.integration.delegation.test_endings import joined
 from tests.support.faults import Moment
 from tests.support.house import ADA, House, task_of
+from tests.support.packed import read_packed
 from tests.support.scripted_tasks import RemoteTask, Turn
 from tests.support.waiting import wait_until
 
@@ -96,10 +97,10 @@ async def run_twice(house: House, wanted: bytes) -> None:
     """From now on the first append with these bytes runs, loses its reply, and is tried again inside the store."""
     append, done = house.log.log.append, False
 
-    async def append_again(batch: Batch) -> AppendResult:
+    async def append_again(batch: Batch | PackedBatch) -> AppendResult:
         nonlocal done
         result = await append(batch)
-        if not done and any(wanted in event.body for event in batch.events):
+        if not done and any(wanted in event.body for event in read_packed(batch).events):
             done = True
             return await append(batch)
         return result

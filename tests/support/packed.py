@@ -1,0 +1,49 @@
+"""A packed batch as a batch again, as far as tests look into one."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+
+from passerelle.core.batch import Batch, Fence, Incarnation, PackedBatch, RunMove
+from passerelle.core.events import EncodedEvent
+
+_BEFORE_KEYS = 3
+
+
+def read_packed(batch: Batch | PackedBatch) -> Batch:
+    """Operation, events, runs and fence; of the entities nothing."""
+    if isinstance(batch, Batch):
+        return batch
+    count = int(batch.arguments[_BEFORE_KEYS - 1])
+    keys = [key.decode() for key in batch.arguments[_BEFORE_KEYS : _BEFORE_KEYS + count]]
+    values = list(batch.arguments[_BEFORE_KEYS + count :])
+    control = cast("dict[str, Any]", orjson.loads(values[0]))
+    fence = cast("tuple[int, str] | None", control["fence"] or None)
+    return Batch(
+        session=batch.session,
+        op=control["op"],
+        shard_epoch=int(control["shard_epoch"]),
+        stream_epoch=control["mint"],
+        events=tuple(_read_event(row, values) for row in control["events"]),
+        runs=tuple(_read_run(row, keys) for row in control["runs"]),
+        fence=Fence(keys[fence[0] - 1], _read_driver(fence[1])) if fence else None,
+    )
+
+
+def _read_event(row: tuple[str, str, int, int, str], values: list[bytes]) -> EncodedEvent:
+    name, kind, place, length, facade = row
+    body = values[place - 1]
+    frame = (len(body) - 2 - length, length) if length else None
+    return EncodedEvent(name, kind, body, frame, facade or None)
+
+
+def _read_run(row: tuple[int, str, str, str, bool], keys: list[str]) -> RunMove:
+    key, number, run, task, enters = row
+    return RunMove(run, task, Incarnation(keys[key - 1], int(number)), enters)
+
+
+def _read_driver(text: str) -> Incarnation:
+    instance, _, number = text.rpartition(".")
+    return Incarnation(instance, int(number))
