@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
 from passerelle.core.ids import Shard, place
 
@@ -241,14 +241,23 @@ class FeedRow:
     index: tuple[IndexRow, ...] = ()
 
 
+Part: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
+"""Where a task stands in its owner's list; all but the first are ends, and final."""
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins."""
+    """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins.
+
+    A row in the part of an end takes the task out of the part of open ones.
+    """
 
     owner: str
     agent: str
     facade: str
     at_ms: int
+    part: Part = "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,12 +299,19 @@ class Projections(Protocol):
         ...
 
     async def read_index(
-        self, owner: str, agent: str, before: tuple[int, str] | None, limit: int
+        self,
+        owner: str,
+        agent: str,
+        before: tuple[int, str] | None,
+        limit: int,
+        parts: Sequence[Part] = PARTS,
     ) -> list[tuple[str, int]]:
         """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
         ...
 
-    async def count_index(self, owner: str, agent: str, after_ms: int | None) -> int:
+    async def count_index(
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part] = PARTS
+    ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
         ...
 

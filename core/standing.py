@@ -6,13 +6,13 @@ None of it is decided by a caller. It is read off the records before and after, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
-from passerelle.core.status import ENDED
+from passerelle.core.status import ENDED, TERMINAL, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.machine import Record
+    from passerelle.core.ports import Part
+
+
+_ENDS: Final[Mapping[Status, Part]] = {
+    Status.COMPLETED: "completed",
+    Status.CANCELLED: "canceled",
+}
+_LISTED: Final = frozenset(Status) - {Status.ARCHIVED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +58,24 @@ def derive_standing(
             opened.append(OpenChange(ref.id, None))
         if isinstance(record, ActionRecord):
             feed = True
-        if isinstance(record, TaskRecord) and record.shown:
+        # A task that is put away stays where its end has put it.
+        if isinstance(record, TaskRecord) and record.shown and record.status in _LISTED:
             was = earlier if isinstance(earlier, TaskRecord) else None
             if was is None or not was.shown or was.status is not record.status:
                 facade = expose(TaskId(record.task_id), record.exposure)
-                index.append(
-                    IndexRow(record.owner, record.kind, facade, parse_ms(record.status_at))
-                )
+                at_ms = parse_ms(record.status_at)
+                index.append(IndexRow(record.owner, record.kind, facade, at_ms, find_part(record)))
     times = tuple((row.facade, row.at_ms) for row in index)
     return Standing(tuple(opened), times, tuple(index), feed)
+
+
+def find_part(record: TaskRecord) -> Part:
+    """Where a task stands in its owner's list: by the end that callers see."""
+    if record.status not in TERMINAL:
+        return "open"
+    if record.rejected:
+        return "rejected"
+    return _ENDS.get(record.status, "failed")
 
 
 def is_open(record: Record | None) -> bool:

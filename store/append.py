@@ -239,7 +239,9 @@ def _fence(batch: Batch, arguments: Arguments) -> ControlValue:
 
 
 def _write_index(batch: Batch) -> str:
-    return "\n".join(f"{row.owner} {row.agent} {row.facade} {row.at_ms}" for row in batch.index)
+    return "\n".join(
+        f"{row.owner} {row.agent} {row.facade} {row.at_ms} {row.part}" for row in batch.index
+    )
 
 
 def _idempotency(batch: Batch, arguments: Arguments) -> ControlValue:

@@ -14,7 +14,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
 from passerelle.core.ports import StreamKind
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ports import Part, StreamRef
 
 SCHEMA: Final = 1
 """Version of this layout; an instance refuses a store with a newer one."""
@@ -86,9 +86,9 @@ def inbox_open(shard: Shard, principal: str) -> str:
     return _key(shard, "ino", principal)
 
 
-def owner_index(shard: Shard, principal: str, agent: str) -> str:
-    """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent."""
-    return _key(shard, "idx", principal, agent)
+def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
+    """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
+    return _key(shard, "idx", principal, agent, part)
 
 
 def idempotency(shard: Shard, key: str) -> str:
@@ -192,7 +192,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
-    r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]+"
+    r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]+:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
 )
 """Matches every key that may live without an expiry."""

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, place
-from passerelle.core.ports import FeedRow, InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.core.ports import PARTS, FeedRow, InboxRow, IndexRow, StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash, read_scores
+from passerelle.store.log import read_hash
+from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports import ProjectionRow
+    from passerelle.core.ports import Part, ProjectionRow
     from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
     from passerelle.store.nodes import Nodes
@@ -39,6 +40,7 @@ class RedisProjections:
     def __init__(self, nodes: Nodes, log: RedisEventLog) -> None:
         self._nodes = nodes
         self._log = log
+        self._index = OwnerIndex(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
 
@@ -95,42 +97,24 @@ class RedisProjections:
 
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row at once, so that a caller sees its own writes."""
-        shard = place(row.owner)
-        key = keys.owner_index(shard, row.owner, row.agent)
-        await self._write(shard, pack("ZADD", key, "GT", row.at_ms, row.facade))
+        await self._index.add(row)
 
     async def read_index(
-        self, owner: str, agent: str, before: tuple[int, str] | None, limit: int
+        self,
+        owner: str,
+        agent: str,
+        before: tuple[int, str] | None,
+        limit: int,
+        parts: Sequence[Part] = PARTS,
     ) -> list[tuple[str, int]]:
         """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
-        shard = place(owner)
-        key = keys.owner_index(shard, owner, agent)
-        top = "+inf" if before is None else str(before[0])
-        found: list[tuple[str, int]] = []
-        offset = 0
-        while len(found) < limit:
-            command = pack(
-                "ZRANGE", key, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
-            )
-            [reply] = await self._read(shard, command)
-            page = read_scores(reply)
-            found += [
-                (facade, at_ms)
-                for facade, at_ms in page
-                if before is None or (at_ms, facade) < before
-            ]
-            if len(page) < limit:
-                break
-            offset += limit
-        return found[:limit]
+        return await self._index.read(owner, agent, before, limit, parts)
 
-    async def count_index(self, owner: str, agent: str, after_ms: int | None) -> int:
+    async def count_index(
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part] = PARTS
+    ) -> int:
         """How many there are, or how many with a later time than ``after_ms``."""
-        shard = place(owner)
-        low = "-inf" if after_ms is None else f"({after_ms}"
-        command = pack("ZCOUNT", keys.owner_index(shard, owner, agent), low, "+inf")
-        [reply] = await self._read(shard, command)
-        return cast("int", reply)
+        return await self._index.count(owner, agent, after_ms, parts)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
@@ -150,8 +134,7 @@ class RedisProjections:
                 raise ValueError(message)
             match row:
                 case IndexRow():
-                    key = arguments.key(keys.owner_index(target, row.owner, row.agent))
-                    index.append([key, row.facade, str(row.at_ms)])
+                    index.append(_index(target, row, arguments))
                 case InboxRow():
                     inboxes.setdefault(row.owner, []).append(row)
         control: dict[str, ControlValue] = {
@@ -179,6 +162,14 @@ class RedisProjections:
 
     async def _write(self, shard: Shard, command: bytes) -> None:
         await retry(lambda: self._nodes.write(shard, command))
+
+
+def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:
+    key = arguments.key(keys.owner_index(target, row.owner, row.agent, row.part))
+    left = 0
+    if row.part != "open":
+        left = arguments.key(keys.owner_index(target, row.owner, row.agent, "open"))
+    return [key, row.facade, str(row.at_ms), left]
 
 
 def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> ControlValue:
@@ -216,8 +207,8 @@ def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
 
 
 def _index_row(line: str) -> IndexRow:
-    owner, agent, facade, at_ms = line.split(" ")
-    return IndexRow(owner, agent, facade, int(at_ms))
+    owner, agent, facade, at_ms, part = line.split(" ")
+    return IndexRow(owner, agent, facade, int(at_ms), cast("Part", part))
 
 
 def _order(feed_id: str) -> tuple[int, int]:

@@ -29,6 +29,7 @@ from passerelle.core.batch import (
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
+from passerelle.core.standing import find_part
 from passerelle.core.status import ENDED, WAITING
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.times import parse_ms
@@ -199,7 +200,8 @@ class Run:
         if self.record.shown or not record.shown:
             return await writing
         facade = expose(TaskId(record.task_id), record.exposure)
-        row = IndexRow(record.owner, record.kind, facade, parse_ms(record.status_at))
+        at_ms = parse_ms(record.status_at)
+        row = IndexRow(record.owner, record.kind, facade, at_ms, find_part(record))
         listing = asyncio.create_task(self.list_row(row))
         try:
             return await writing

@@ -7,7 +7,7 @@
 --         source_epoch its shard epoch, decimal text
 --         feed         feed id of the rows, "<ms>-<n>"
 --         epoch        expected shard epoch of the destination, decimal text
---         index        list of [key, member, score text]: the later time wins
+--         index        list of [key, member, score text, key that the member leaves or 0]: the later time wins
 --         inbox        list of {keys = {head, stream, open, targets, hints}, mint, events, pending};
 --                      events as in append: [id, type, body, length, facade];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove]
@@ -51,6 +51,9 @@ local repeats = before and not above(before)
 
 for _, row in ipairs(control.index) do
   redis.call('ZADD', KEYS[row[1]], 'GT', row[3], row[2])
+  if row[4] > 0 then
+    redis.call('ZREM', KEYS[row[4]], row[2])
+  end
 end
 
 local time = redis.call('TIME')

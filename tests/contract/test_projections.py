@@ -170,3 +170,25 @@ async def test_two_relays_of_one_shard_apply_every_row_once(store: Store) -> Non
     await asyncio.gather(relay(), relay())
     page = await store.log.read_page(StreamRef(StreamKind.INBOX, owner), 0)
     assert [entry.event_id for entry in page] == [row.event.event_id for _, row in rows]
+
+
+@pytest.mark.requirement("I10")
+async def test_ended_task_leaves_the_open_part_and_stays_in_its_end(store: Store) -> None:
+    shard, owner = make_owner()
+    index = store.projections
+    rows = [IndexRow(owner, AGENT, f"task_{number}", 100 + number) for number in range(4)]
+    await index.advance(SOURCE, shard, "1-0", rows)
+    ended = [
+        IndexRow(owner, AGENT, "task_1", 300, "completed"),
+        IndexRow(owner, AGENT, "task_2", 200, "failed"),
+    ]
+    await index.advance(SOURCE, shard, "2-0", ended)
+    await index.index_now(IndexRow(owner, AGENT, "task_9", 250, "completed"))
+    whole = [("task_1", 300), ("task_9", 250), ("task_2", 200), ("task_3", 103), ("task_0", 100)]
+    assert await index.read_index(owner, AGENT, None, 10) == whole
+    assert await index.read_index(owner, AGENT, (250, "task_9"), 2) == whole[2:4]
+    assert await index.read_index(owner, AGENT, None, 10, ["completed"]) == whole[:2]
+    assert await index.read_index(owner, AGENT, None, 10, ["open"]) == whole[3:]
+    assert await index.count_index(owner, AGENT, None) == len(whole)
+    assert await index.count_index(owner, AGENT, 200) == 2
+    assert await index.count_index(owner, AGENT, 250, ["completed", "canceled"]) == 1

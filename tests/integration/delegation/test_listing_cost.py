@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.batch import EntityRef, Loaded
 from passerelle.core.commands import ListTasks
 from passerelle.core.json import JsonObject
@@ -49,3 +50,52 @@ async def test_page_reads_its_own_tasks_only(house: House) -> None:
     assert page["nextPageToken"]
     assert (counting.reads.count("load"), counting.loaded) == (1, 2)
     assert counting.reads.count("page") <= 2
+
+
+async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house: House) -> None:
+    for number in range(9):
+        await house.talk(f"number {number}")
+    asked = [await house.send("ask which?") for _ in range(2)]
+    for accepted in asked:
+        await house.hear(accepted)
+    counting = CountingLog(house.log.log)
+    house.service.writes.log = counting
+    listing = house.service.listing
+    listing.contents = replace(house.service.contents, log=counting)
+
+    async def count(state: str, size: int = 3) -> tuple[int, int, int]:
+        counting.loaded = 0
+        page = await listing.list_tasks(ADA, ListTasks("echo", state=state, page_size=size))
+        tasks = cast("list[JsonObject]", page["tasks"])
+        assert {text_at(object_at(task, "status"), "state") for task in tasks} <= {state}
+        return cast("int", page["totalSize"]), len(tasks), counting.loaded
+
+    # Two open ones are looked at each time; of what ended only what is on the page.
+    assert await count("TASK_STATE_COMPLETED") == (9, 3, 2 + 3)
+    assert await count("TASK_STATE_FAILED") == (0, 0, 2)
+    assert await count("TASK_STATE_INPUT_REQUIRED") == (2, 2, 2 + 2)
+    assert await count("TASK_STATE_INPUT_REQUIRED", 1) == (2, 1, 2 + 1)
+
+
+async def test_task_that_has_just_ended_is_in_its_state_at_once_and_on_one_page_only(
+    house: House,
+) -> None:
+    """No relay runs here: what ended after it was listed as open is found all the same (LT-7)."""
+    first = await house.send("ask which?")
+    await house.hear(first)
+    for number in range(3):
+        await house.talk(f"number {number}")
+    await house.hear(await house.send("blue", task=first.facade))
+    listing = house.service.listing
+    seen: list[str] = []
+    token: str | None = None
+    while token != "":
+        query = ListTasks("echo", state="TASK_STATE_COMPLETED", page_size=1, page_token=token)
+        page = await listing.list_tasks(ADA, query)
+        assert page["totalSize"] == 4
+        seen += [text_at(task, "id") for task in cast("list[JsonObject]", page["tasks"])]
+        token = cast("str", page["nextPageToken"])
+    assert len(seen) == len(set(seen)) == 4
+    assert seen[0] == first.facade
+    waiting = ListTasks("echo", state="TASK_STATE_INPUT_REQUIRED")
+    assert (await listing.list_tasks(ADA, waiting))["totalSize"] == 0

@@ -217,7 +217,8 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
 
     home = OWNER.home
     for name in (
-        keys.owner_index(home, OWNER.key, "echo"),
+        keys.owner_index(home, OWNER.key, "echo", "open"),
+        keys.owner_index(home, OWNER.key, "echo", "failed"),
         keys.inbox_open(home, OWNER.key),
         keys.head(INBOX),
         keys.entries(INBOX),

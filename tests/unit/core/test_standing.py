@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
 from passerelle.core.machine import Record
 from passerelle.core.ports import IndexRow
-from passerelle.core.standing import Standing, derive_standing, is_open
-from passerelle.core.status import ENDED
+from passerelle.core.standing import Standing, derive_standing, find_part, is_open
+from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import FailTask, StartRun, TaskCommand
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
@@ -104,3 +104,18 @@ def test_record_that_was_only_read_says_nothing() -> None:
     record = show(make_story().state)
     assert derive(record, record) == NOTHING
     assert not is_open(None)
+
+
+def test_task_that_ended_is_listed_by_its_end() -> None:
+    story = make_story(StartRun("run_1", STARTED))
+    running = show(story.state)
+    story.state = running
+    story.tell(FailTask(FAILURE))
+    (row,) = derive(running, show(story.state)).index
+    assert row.part == "failed"
+    assert find_part(running) == "open"
+    assert find_part(replace(running, status=Status.CANCELLED)) == "canceled"
+    assert find_part(replace(running, status=Status.COMPLETED)) == "completed"
+    assert find_part(replace(running, status=Status.FAILED, rejected=True)) == "rejected"
+    assert find_part(replace(running, status=Status.TIMED_OUT)) == "failed"
+    assert find_part(replace(running, status=Status.LOST)) == "open"

@@ -1,0 +1,102 @@
+"""The list of an owner's tasks at one agent, parted by where they stand: who asks for a state reads its part alone.
+
+An ended task stands in the part of its end for good; all others are in the one of open tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+from passerelle.core.ids import place
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.log import read_scores
+from passerelle.store.retry import retry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import IndexRow, Part
+    from passerelle.store.connection import Reply
+    from passerelle.store.nodes import Nodes
+
+
+class OwnerIndex:
+    """Reads lists, and writes the row that cannot wait for the relay."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def add(self, row: IndexRow) -> None:
+        """Writes a row; the later time wins."""
+        shard = place(row.owner)
+        key = keys.owner_index(shard, row.owner, row.agent, row.part)
+        command = pack("ZADD", key, "GT", row.at_ms, row.facade)
+        await retry(lambda: self._nodes.write(shard, command))
+
+    async def read(
+        self,
+        owner: str,
+        agent: str,
+        before: tuple[int, str] | None,
+        limit: int,
+        parts: Sequence[Part],
+    ) -> list[tuple[str, int]]:
+        """Facade ids with their times, newest first, strictly below ``before`` = (time, id)."""
+        shard = place(owner)
+        pages = await asyncio.gather(
+            *(
+                self._read_part(shard, keys.owner_index(shard, owner, agent, part), before, limit)
+                for part in parts
+            )
+        )
+        if len(pages) == 1:
+            return pages[0]
+        # A task that ends meanwhile may be met in two parts.
+        rows = dict(sorted((row for page in pages for row in page), key=lambda row: row[1]))
+        found = sorted(rows.items(), key=lambda row: (row[1], row[0]), reverse=True)
+        return found[:limit]
+
+    async def count(
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part]
+    ) -> int:
+        """How many there are, or how many with a later time than ``after_ms``."""
+        shard = place(owner)
+        low = "-inf" if after_ms is None else f"({after_ms}"
+        replies = await asyncio.gather(
+            *(
+                self._ask(
+                    shard,
+                    pack("ZCOUNT", keys.owner_index(shard, owner, agent, part), low, "+inf"),
+                )
+                for part in parts
+            )
+        )
+        return sum(cast("list[int]", replies))
+
+    async def _read_part(
+        self, shard: Shard, key: str, before: tuple[int, str] | None, limit: int
+    ) -> list[tuple[str, int]]:
+        top = "+inf" if before is None else str(before[0])
+        found: list[tuple[str, int]] = []
+        offset = 0
+        while len(found) < limit:
+            command = pack(
+                "ZRANGE", key, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
+            )
+            page = read_scores(await self._ask(shard, command))
+            found += [
+                (facade, at_ms)
+                for facade, at_ms in page
+                if before is None or (at_ms, facade) < before
+            ]
+            if len(page) < limit:
+                break
+            offset += limit
+        return found[:limit]
+
+    async def _ask(self, shard: Shard, command: bytes) -> Reply:
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        return reply
