@@ -133,6 +133,51 @@ class GetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GetSession:
+    """A session with a window of its history: ``limit`` events, the newest ones or those before ``before`` (SNAP-1)."""
+
+    session_id: str
+    limit: int = 200
+    before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GetSessionTasks:
+    """The tasks of a session at one look (SNAP-5)."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetThread:
+    """One thread with its tasks (SNAP-2)."""
+
+    thread_id: str
+
+
+TaskModel: TypeAlias = Literal[
+    "summary",
+    "attempts",
+    "artifacts",
+    "graph",
+    "delivery",
+    "routing",
+    "subagents",
+    "context",
+    "objects",
+    "explain",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GetTaskModel:
+    """One read model of a task (SNAP-6…SNAP-19, VAL-9)."""
+
+    task: str
+    model: TaskModel
+
+
+@dataclass(frozen=True, slots=True)
 class GetAction:
     """One question and where it stands."""
 
@@ -184,6 +229,10 @@ Query: TypeAlias = (
     GetTask
     | ListTasks
     | GetRecord
+    | GetSession
+    | GetSessionTasks
+    | GetThread
+    | GetTaskModel
     | GetAction
     | ListActions
     | GetPushConfig

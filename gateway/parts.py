@@ -18,6 +18,7 @@ from passerelle.gateway.control.dead_letters import DeadLetters
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
 from passerelle.gateway.control.listing import Listing
+from passerelle.gateway.control.models import Models
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
@@ -112,6 +113,7 @@ def make_service(around: Surroundings) -> Service:
         ownership=ownership,
         references=References(ownership, contents),
         listing=Listing(writes, store.log, store.projections, contents),
+        models=Models(writes, store.log, ownership, around.clock),
         contents=contents,
         answers=Answers(writes, contents, dispatch),
         following=following,

@@ -27,6 +27,10 @@ from passerelle.core.commands import (
     DeliveryRetried,
     GetAction,
     GetRecord,
+    GetSession,
+    GetSessionTasks,
+    GetTaskModel,
+    GetThread,
     ListActions,
     ListAgents,
     ListDeliveries,
@@ -38,6 +42,7 @@ from passerelle.core.commands import (
     RetryDelivery,
     SetPushConfig,
     SubmitTurn,
+    TaskModel,
     TurnAccepted,
     TurnSource,
 )
@@ -50,6 +55,19 @@ from passerelle.core.errors import (
 )
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.read_models.artifacts import ArtifactSummary
+from passerelle.core.read_models.attempts import Attempts
+from passerelle.core.read_models.context import ContextBoundary
+from passerelle.core.read_models.delivery import DeliveryState
+from passerelle.core.read_models.explanation import Explanation
+from passerelle.core.read_models.graph import TaskGraph
+from passerelle.core.read_models.objects import TaskObjects
+from passerelle.core.read_models.routing import RoutingSummary
+from passerelle.core.read_models.session import SessionSnapshot
+from passerelle.core.read_models.subagents import SubagentSummary
+from passerelle.core.read_models.task import TaskLine
+from passerelle.core.read_models.tasks import TaskSnapshot
+from passerelle.core.read_models.thread import ThreadModel
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.rpc_forms import (
     ActionParams,
@@ -60,8 +78,11 @@ from passerelle.gateway.rpc_forms import (
     ListActionsParams,
     ListAgentsParams,
     ListDeliveriesParams,
+    SessionParams,
+    SessionWindowParams,
     SubmitTurnParams,
     TaskParams,
+    ThreadParams,
     TurnAnswer,
 )
 
@@ -94,6 +115,8 @@ class Call:
     read: Callable[[Any, Caller], Command | Query]
     result: type[Any] | None = None
     keyed: bool = field(default=False)
+    model: type[Any] | None = None
+    """What a read model looks like, where its form is its own."""
     """Whether an idempotency key must be given."""
 
     @property
@@ -222,7 +245,60 @@ _ROWS: Final = (
         DeliveryRetried,
     ),
 )
-CALLS: Final[Mapping[str, Call]] = {row.name: row for row in _ROWS}
+
+
+def _task_model(name: str, model: TaskModel, summary: str, kind: type[Any]) -> Call:
+    return Call(
+        name,
+        summary,
+        (Scope.READ_TASKS,),
+        TaskParams,
+        lambda params, _: GetTaskModel(params.task_id, model),
+        model=kind,
+    )
+
+
+_MODELS: Final = (
+    Call(
+        "get_session",
+        "A session with its threads and a window of its history",
+        (Scope.READ_TASKS,),
+        SessionWindowParams,
+        lambda params, _: GetSession(params.session_id, params.limit, params.before),
+        model=SessionSnapshot,
+    ),
+    Call(
+        "get_session_tasks",
+        "The tasks of a session: sets, counts, graph, attempts, blockers, delivery",
+        (Scope.READ_TASKS,),
+        SessionParams,
+        lambda params, _: GetSessionTasks(params.session_id),
+        model=TaskSnapshot,
+    ),
+    Call(
+        "get_thread",
+        "A thread with its tasks, what is asked in it, and what went wrong",
+        (Scope.READ_TASKS,),
+        ThreadParams,
+        lambda params, _: GetThread(params.thread_id),
+        model=ThreadModel,
+    ),
+    _task_model("get_task_summary", "summary", "A task in one line", TaskLine),
+    _task_model("get_attempts", "attempts", "The attempts of a task", Attempts),
+    _task_model(
+        "get_artifacts", "artifacts", "The artifacts of a task, by version", ArtifactSummary
+    ),
+    _task_model("get_task_graph", "graph", "The edges of a task", TaskGraph),
+    _task_model("get_delivery", "delivery", "Whether output reached its consumers", DeliveryState),
+    _task_model(
+        "get_routing", "routing", "How the agent was chosen, costs and limits", RoutingSummary
+    ),
+    _task_model("get_subagents", "subagents", "The contexts that agents opened", SubagentSummary),
+    _task_model("get_context", "context", "What an agent was given", ContextBoundary),
+    _task_model("get_objects", "objects", "Task, runs, steps, jobs and todos", TaskObjects),
+    _task_model("explain_task", "explain", "Why a task is as it is, from its facts", Explanation),
+)
+CALLS: Final[Mapping[str, Call]] = {row.name: row for row in (*_ROWS, *_MODELS)}
 
 
 async def call(

@@ -12,6 +12,7 @@ from passerelle.core.record import record
 
 PENDING_LIMIT: Final = 500
 DELIVERIES_LIMIT: Final = 1_000
+HISTORY_LIMIT: Final = 1_000
 
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -36,6 +37,29 @@ class TaskParams:
     """One task of the caller."""
 
     task_id: _Id
+
+
+@record
+class SessionParams:
+    """One session of the caller."""
+
+    session_id: _Id
+
+
+@record
+class SessionWindowParams:
+    """One session, with so many events of its history: the newest ones, or those before a sequence."""
+
+    session_id: _Id
+    limit: Annotated[int, Field(ge=1, le=HISTORY_LIMIT)] = 200
+    before: Annotated[int, Field(ge=1)] | None = None
+
+
+@record
+class ThreadParams:
+    """One thread of the caller."""
+
+    thread_id: _Id
 
 
 @record

@@ -24,7 +24,11 @@ from passerelle.core.commands import (
     GetAction,
     GetPushConfig,
     GetRecord,
+    GetSession,
+    GetSessionTasks,
     GetTask,
+    GetTaskModel,
+    GetThread,
     ListActions,
     ListAgents,
     ListDeliveries,
@@ -75,6 +79,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.follow_ups import FollowUps
     from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.listing import Listing
+    from passerelle.gateway.control.models import Models
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.push_configs import PushConfigs
     from passerelle.gateway.control.references import References
@@ -100,6 +105,7 @@ class Service:
     ownership: Ownership
     references: References
     listing: Listing
+    models: Models
     contents: Contents
     answers: Answers
     following: Following
@@ -149,11 +155,10 @@ class Service:
                 owned = await self.ownership.find(principal, query.task, None, hidden=True)
                 require_operation(principal, owned.record.peer or "", Method.GET_TASK)
                 return to_wire(owned.record)
-            case GetAction():
-                return await self.actions.read(principal, query.action_id)
-            case ListActions():
-                pending: list[Json] = [*await self.list_pending(principal, query.limit)]
-                return {"pending": pending}
+            case GetSession() | GetSessionTasks() | GetThread() | GetTaskModel():
+                return await self.models.read(principal, query)
+            case GetAction() | ListActions():
+                return await self._read_actions(principal, query)
             case GetPushConfig():
                 return await self.push_configs.read(principal, query)
             case ListPushConfigs():
@@ -164,6 +169,14 @@ class Service:
                 return await self.dead_letters.list(principal, query)
             case _:
                 assert_never(query)
+
+    async def _read_actions(
+        self, principal: Principal, query: GetAction | ListActions
+    ) -> JsonObject:
+        if isinstance(query, GetAction):
+            return await self.actions.read(principal, query.action_id)
+        pending: list[Json] = [*await self.list_pending(principal, query.limit)]
+        return {"pending": pending}
 
     async def list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
         """Open questions of the caller from their own records: one that was closed is never in it."""

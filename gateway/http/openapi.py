@@ -112,7 +112,7 @@ def _describe_param(params: JsonObject, name: str, place: str) -> JsonObject:
 
 
 def _name_result(operation: Operation, schemas: JsonObject) -> JsonObject:
-    kind = operation.call.result
+    kind = operation.call.result or operation.call.model
     if kind is None:
         return {"type": "object"}
     schemas[kind.__name__] = _hoist(kind, schemas)

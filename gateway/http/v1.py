@@ -72,6 +72,24 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/turns", CALLS["submit_turn"], 202),
     Operation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
     Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202),
+    *(
+        Operation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
+        for path, name in (
+            ("summary", "get_task_summary"),
+            ("attempts", "get_attempts"),
+            ("artifacts", "get_artifacts"),
+            ("graph", "get_task_graph"),
+            ("delivery", "get_delivery"),
+            ("routing", "get_routing"),
+            ("subagents", "get_subagents"),
+            ("context", "get_context"),
+            ("objects", "get_objects"),
+            ("explain", "explain_task"),
+        )
+    ),
+    Operation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
+    Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
+    Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),

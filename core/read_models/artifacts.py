@@ -1,0 +1,98 @@
+"""What a task produced and consumed, with every version that its facts tell of (SNAP-7, TR-18)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+from typing import Literal
+
+from passerelle.core.events import Event
+from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable, unknown
+from passerelle.core.read_models.task import name_task
+from passerelle.core.record import record
+from passerelle.core.task_record import TaskRecord
+
+
+@record
+class ArtifactVersion:
+    """One version by reference; ``preview`` is the beginning of what was put elsewhere."""
+
+    version: int
+    run_id: str | None
+    sequence: int
+    at: str
+    sha256: str
+    size: int
+    parts: int
+    stored: bool
+    blob: str | None = None
+    preview: str | None = None
+
+
+@record
+class ArtifactChain:
+    """The versions of one artifact, the oldest first."""
+
+    artifact_id: str
+    direction: Literal["produced", "consumed"]
+    versions: tuple[ArtifactVersion, ...]
+    name: str | None = None
+    media_types: tuple[str, ...] = ()
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+@record
+class ArtifactSummary:
+    """All artifacts of a task."""
+
+    task_id: str
+    sequence: int
+    artifacts: tuple[ArtifactChain, ...]
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary:
+    """The artifacts of a record; ``events`` are those of its task that could be read."""
+    chains: dict[str, list[ArtifactVersion]] = {}
+    for event in events:
+        payload = event.fact.payload
+        if isinstance(payload, ArtifactChanged) and event.fact.scope.task_id == task.task_id:
+            chains.setdefault(payload.artifact_id, []).append(_show(event, payload))
+    found: list[ArtifactChain] = []
+    for artifact in task.artifacts:
+        versions = tuple(chains.get(artifact.artifact_id, ()))
+        marks = {
+            "issues": unknown("no fact says what a validation found"),
+            "diff": not_applicable("versions are kept whole"),
+        }
+        if len(versions) != artifact.version:
+            marks["versions"] = unavailable("facts of some versions are not in the stream any more")
+        found.append(
+            ArtifactChain(
+                artifact.artifact_id,
+                artifact.direction,
+                versions,
+                artifact.name,
+                artifact.media_types,
+                marks,
+            )
+        )
+    none = {} if found else {"artifacts": not_applicable("the task has recorded no artifact")}
+    return ArtifactSummary(name_task(task), task.last, tuple(found), none)
+
+
+def _show(event: Event, changed: ArtifactChanged) -> ArtifactVersion:
+    ref = event.fact.refs.get("artifact")
+    return ArtifactVersion(
+        version=changed.version,
+        run_id=event.fact.scope.run_id,
+        sequence=event.sequence,
+        at=event.timestamp,
+        sha256=changed.sha256,
+        size=changed.size,
+        parts=changed.parts,
+        stored=changed.stored,
+        blob=ref.blob if ref else None,
+        preview=ref.preview if ref else None,
+    )

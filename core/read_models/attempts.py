@@ -1,0 +1,51 @@
+"""The attempts of a task: the live one and those before it, each with what it was given and what it gave (SNAP-17)."""
+
+from __future__ import annotations
+
+from dataclasses import field
+
+from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.task import doubt_status, name_task
+from passerelle.core.record import record
+from passerelle.core.task_record import Attempt, TaskRecord
+
+
+@record
+class Attempts:
+    """All attempts, the oldest first. ``active`` is the run that is under way."""
+
+    task_id: str
+    sequence: int
+    attempts: tuple[Attempt, ...]
+    active: str | None = None
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def list_attempts(task: TaskRecord, now_ms: int) -> Attempts:
+    """The attempts of a record; what an attempt lacks is marked under ``<run id>.<member>``."""
+    marks: dict[str, Mark] = {}
+    doubt = doubt_status(task, now_ms)
+    if not task.attempts:
+        marks["attempts"] = not_applicable("no run has started")
+    for attempt in task.attempts:
+        marks |= {f"{attempt.run_id}.{name}": mark for name, mark in _mark(attempt).items()}
+    if task.current_run_id is None:
+        marks["active"] = not_applicable("no run is live")
+    elif doubt is not None:
+        marks[f"{task.current_run_id}.status"] = doubt
+    return Attempts(name_task(task), task.last, task.attempts, task.current_run_id, marks)
+
+
+def _mark(attempt: Attempt) -> dict[str, Mark]:
+    marks: dict[str, Mark] = {}
+    if attempt.ended_at is None:
+        marks["endedAt"] = not_applicable("the run has not ended")
+    if attempt.remote_task_id is None:
+        marks["remoteTaskId"] = unknown("the agent has named no task")
+    if attempt.native_status is None:
+        marks["nativeStatus"] = unknown("the agent has told no state")
+    if not attempt.output_refs:
+        marks["outputRefs"] = not_applicable("the run has recorded no output")
+    if not attempt.checkpoint_refs:
+        marks["checkpointRefs"] = not_applicable("the run has recorded no checkpoint")
+    return marks

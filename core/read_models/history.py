@@ -1,0 +1,100 @@
+"""A window of what was said and done in a session, by its place in the stream (SNAP-1, VAL-7).
+
+A window is so many events, whatever they hold, so that reading it costs the same in an old session as in a young one.
+Only what belongs to the conversation becomes an item; its content is named by sequence, and shown as a preview.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Final, Literal
+
+from passerelle.core.events import Event
+from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
+from passerelle.core.payloads.run import ArtifactChanged, RunStatus
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.record import record
+
+PREVIEW: Final = 500
+
+
+@record
+class HistoryItem:
+    """One thing that was said or done."""
+
+    sequence: int
+    at: str
+    kind: Literal["message", "said", "artifact", "answer", "failure"]
+    role: Literal["user", "agent", "gateway"]
+    thread_id: str | None = None
+    turn_id: str | None = None
+    task_id: str | None = None
+    run_id: str | None = None
+    text: str | None = None
+    ref: str | None = None
+    """The message, artifact or error that it is about."""
+
+
+@record
+class HistoryWindow:
+    """The items among the events ``first`` to ``last``. ``before`` gets the window before this one."""
+
+    first: int
+    last: int
+    items: tuple[HistoryItem, ...]
+    before: int | None = None
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_history(
+    events: Sequence[Event], wanted_first: int, last: int, kept_from: int
+) -> HistoryWindow:
+    """The window from ``wanted_first`` to ``last``; the stream has its events from ``kept_from`` on."""
+    first = max(wanted_first, kept_from)
+    items = tuple(item for event in events if (item := _show(event)) is not None)
+    if first > kept_from:
+        return HistoryWindow(first, last, items, before=first)
+    if kept_from > 1:
+        mark = unavailable(f"events before {kept_from} are not in the stream any more")
+    else:
+        mark = not_applicable("this is the beginning")
+    return HistoryWindow(first, last, items, marks={"before": mark})
+
+
+def _show(event: Event) -> HistoryItem | None:
+    match event.fact.payload:
+        case TurnSubmitted(message_id=ref, preview=text):
+            return _item(event, "message", "user", text, ref)
+        case RunStatus(text=str(text), message_id=ref):
+            return _item(event, "said", "agent", text, ref)
+        case ArtifactChanged(artifact_id=ref, name=name):
+            return _item(event, "artifact", "agent", name, ref)
+        case TurnCompleted(answer=answer, status=status):
+            return _item(event, "answer", "agent", status, answer)
+        case TurnFailed(error=error):
+            return _item(event, "failure", "gateway", error.message, error.code)
+        case _:
+            return None
+
+
+def _item(
+    event: Event,
+    kind: Literal["message", "said", "artifact", "answer", "failure"],
+    role: Literal["user", "agent", "gateway"],
+    text: str | None,
+    ref: str | None,
+) -> HistoryItem:
+    scope = event.fact.scope
+    return HistoryItem(
+        sequence=event.sequence,
+        at=event.timestamp,
+        kind=kind,
+        role=role,
+        thread_id=scope.thread_id,
+        turn_id=scope.turn_id,
+        task_id=scope.task_id,
+        run_id=scope.run_id,
+        text=text[:PREVIEW] if text is not None else None,
+        ref=ref,
+    )

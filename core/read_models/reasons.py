@@ -1,0 +1,144 @@
+"""What each class of facts says about why something is as it is: one row per class, and none for words of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+from passerelle.core.payloads import task as say
+from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
+from passerelle.core.payloads.limit import (
+    CostEstimated,
+    CostRecorded,
+    QuotaBlocked,
+    QuotaLow,
+    RateLimitHit,
+)
+from passerelle.core.payloads.routing import (
+    CandidatesResolved,
+    FallbackApplied,
+    RoutingDecided,
+    RoutingNotPossible,
+    SingleCandidate,
+)
+
+Topic: TypeAlias = Literal["agent", "waiting", "policy", "limits", "retries", "end"]
+Told: TypeAlias = tuple[Topic, str, str]
+"""What it is about, a word for programs, a sentence for people."""
+
+
+def _tell_no_route(said: RoutingNotPossible) -> Told:
+    named = ", ".join(f"{one.peer}: {one.why}" for one in said.excluded)
+    return "agent", said.reason, f"no agent fits; {named or 'there is none'}"
+
+
+def _tell_candidates(said: CandidatesResolved) -> Told:
+    text = f"{len(said.candidates)} fit, {len(said.excluded)} do not"
+    return "agent", "candidates", text
+
+
+def _tell_policy(said: PermissionEvaluated) -> Told:
+    by = f" by {', '.join(said.rules)}" if said.rules else ""
+    return "policy", said.decision, f"{said.source}{by}: {said.reason}"
+
+
+def _tell_question(said: ActionRequired) -> Told:
+    asked = said.request
+    return "waiting", "action", f"{asked.kind} {asked.action_id}: {asked.title}"
+
+
+def _tell_answer(said: ActionResolved) -> Told:
+    made = said.decision
+    return "policy", made.outcome, f"{made.decided_by}, as {made.cause}"
+
+
+def _tell_retry(said: say.TaskRetrying) -> Told:
+    at = f", at {said.next_at}" if said.next_at else ""
+    return "retries", "retrying", f"attempt {said.ordinal}: {said.reason}{at}"
+
+
+def _tell_rate(said: RateLimitHit) -> Told:
+    again = "" if said.retry_after_ms is None else f", again in {said.retry_after_ms} ms"
+    return (
+        "limits",
+        "rate_limit",
+        f"{said.limited.kind} {said.limited.name}, said {said.source}{again}",
+    )
+
+
+def _tell_quota(said: QuotaLow | QuotaBlocked) -> Told:
+    code = "quota_low" if isinstance(said, QuotaLow) else "quota_blocked"
+    whom = f"{said.limited.kind} {said.limited.name}"
+    return "limits", code, f"{whom}: {said.used} of {said.limit} {said.unit} were used"
+
+
+def _tell_cost(said: CostEstimated | CostRecorded) -> Told:
+    code = "cost_estimated" if isinstance(said, CostEstimated) else "cost_recorded"
+    return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
+
+
+REASONS: Final[dict[type, Callable[[Any], Told]]] = {
+    say.TaskCreated: lambda said: ("agent", "named", f"the caller named {said.kind}"),
+    RoutingDecided: lambda said: (
+        "agent",
+        said.reason,
+        f"{said.peer}, out of {said.candidates}",
+    ),
+    SingleCandidate: lambda said: ("agent", "single_candidate", f"only {said.peer} fits"),
+    FallbackApplied: lambda said: (
+        "agent",
+        "fallback",
+        f"{said.to_peer} in place of {said.from_peer}: {said.cause}",
+    ),
+    RoutingNotPossible: _tell_no_route,
+    CandidatesResolved: _tell_candidates,
+    PermissionEvaluated: _tell_policy,
+    ActionRequired: _tell_question,
+    ActionResolved: _tell_answer,
+    say.TaskQueued: lambda said: ("waiting", "queued", f"{said.queue}: {said.reason}"),
+    say.TaskWaiting: lambda said: (
+        "waiting",
+        said.waiting_for,
+        said.reason or f"waits for {said.waiting_for}",
+    ),
+    say.TaskBlocked: lambda said: (
+        "waiting",
+        said.blocker_kind,
+        f"{said.blocker}: {said.reason}",
+    ),
+    say.TaskPaused: lambda said: (
+        "waiting",
+        "paused",
+        f"by {said.actor}: {said.reason or 'without a reason'}",
+    ),
+    say.TaskResumed: lambda said: ("waiting", "resumed", said.reason),
+    say.TaskAttemptStarted: lambda said: (
+        "retries",
+        "attempt",
+        f"attempt {said.ordinal} at {said.worker.peer}: {said.reason}",
+    ),
+    say.TaskAttemptFailed: lambda said: (
+        "retries",
+        said.error.code,
+        f"the run ended as {said.status}: {said.error.message}",
+    ),
+    say.TaskRetrying: _tell_retry,
+    RateLimitHit: _tell_rate,
+    QuotaLow: _tell_quota,
+    QuotaBlocked: _tell_quota,
+    CostEstimated: _tell_cost,
+    CostRecorded: _tell_cost,
+    say.TaskFailed: lambda said: ("end", said.error.code, said.error.message),
+    say.TaskTimedOut: lambda said: (
+        "end",
+        "timed_out",
+        f"the {said.limit} limit of {said.limit_ms} ms",
+    ),
+    say.TaskLost: lambda said: ("end", "lost", said.reason),
+    say.TaskCancelled: lambda said: ("end", "cancelled", f"by {said.actor} ({said.source})"),
+    say.TaskCompleted: lambda said: (
+        "end",
+        "completed",
+        f"the agent said {said.native_status}, and all is stored",
+    ),
+}

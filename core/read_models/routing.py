@@ -1,0 +1,134 @@
+"""How an agent was chosen for a task, what it cost, and which limits were touched (SNAP-11), from facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+from typing import TypeVar
+
+from passerelle.core.events import Event
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.payloads.limit import (
+    CostEstimated,
+    CostRecorded,
+    QuotaBlocked,
+    QuotaLow,
+    RateLimitHit,
+)
+from passerelle.core.payloads.routing import (
+    CandidatesResolved,
+    FallbackApplied,
+    RoutingDecided,
+    SingleCandidate,
+    TaskProfileResolved,
+)
+from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.task import name_task
+from passerelle.core.record import record
+from passerelle.core.task_record import TaskRecord
+
+T = TypeVar("T")
+
+
+@record
+class CostState:
+    """Millionths of ``currency``: what calls were expected to cost, and what they did cost."""
+
+    currency: str
+    estimated_micros: int = 0
+    recorded_micros: int = 0
+
+
+@record
+class LimitState:
+    """How often a limit was met."""
+
+    rate_limit_hits: int = 0
+    quota_low: int = 0
+    quota_blocked: int = 0
+
+
+@record
+class RoutingSummary:
+    """``policy`` are the limits that the newest run was given."""
+
+    task_id: str
+    sequence: int
+    peer: str | None
+    limits: LimitState
+    costs: tuple[CostState, ...] = ()
+    profile: TaskProfileResolved | None = None
+    candidate_count: int | None = None
+    decision: RoutingDecided | None = None
+    fallbacks: tuple[FallbackApplied, ...] = ()
+    policy: RetryPolicy | None = None
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
+    """The summary of a record; ``events`` are those of its task and turns that could be read."""
+    said = [event.fact.payload for event in events]
+    candidates = _last(said, CandidatesResolved)
+    count = len(candidates.candidates) if candidates else None
+    if count is None and any(isinstance(one, SingleCandidate) for one in said):
+        count = 1
+    costs = _add_costs(said)
+    policy = task.attempts[-1].retry_policy if task.attempts else None
+    limits = LimitState(
+        rate_limit_hits=sum(isinstance(one, RateLimitHit) for one in said),
+        quota_low=sum(isinstance(one, QuotaLow) for one in said),
+        quota_blocked=sum(isinstance(one, QuotaBlocked) for one in said),
+    )
+    found = RoutingSummary(
+        task_id=name_task(task),
+        sequence=task.last,
+        peer=task.peer,
+        limits=limits,
+        costs=costs,
+        profile=_last(said, TaskProfileResolved),
+        candidate_count=count,
+        decision=_last(said, RoutingDecided),
+        fallbacks=tuple(one for one in said if isinstance(one, FallbackApplied)),
+        policy=policy,
+    )
+    found.marks.update(_mark(found))
+    return found
+
+
+def _mark(found: RoutingSummary) -> dict[str, Mark]:
+    marks: dict[str, Mark] = {}
+    named = not_applicable("the caller named the agent: nothing was chosen")
+    if found.peer is None:
+        marks["peer"] = unknown("no agent has been chosen")
+    for name, member in (
+        ("profile", found.profile),
+        ("candidateCount", found.candidate_count),
+        ("decision", found.decision),
+    ):
+        if member is None:
+            marks[name] = named
+    if not found.costs:
+        marks["costs"] = unknown("no fact says what it costs")
+    if found.policy is None:
+        marks["policy"] = not_applicable("no run has started")
+    if found.limits == LimitState():
+        marks["limits"] = unknown("no fact says that a limit was met; others may have used it")
+    return marks
+
+
+def _last(said: Iterable[object], kind: type[T]) -> T | None:
+    return next((one for one in reversed([*said]) if isinstance(one, kind)), None)
+
+
+def _add_costs(said: Iterable[object]) -> tuple[CostState, ...]:
+    estimated: dict[str, int] = {}
+    recorded: dict[str, int] = {}
+    for one in said:
+        if isinstance(one, CostEstimated):
+            estimated[one.currency] = estimated.get(one.currency, 0) + one.amount_micros
+        elif isinstance(one, CostRecorded):
+            recorded[one.currency] = recorded.get(one.currency, 0) + one.amount_micros
+    return tuple(
+        CostState(currency, estimated.get(currency, 0), recorded.get(currency, 0))
+        for currency in sorted({*estimated, *recorded})
+    )

@@ -1,0 +1,91 @@
+"""A session as one comes back to it: its threads, the newest of what was said, and where to go on (SNAP-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+
+from passerelle.core.read_models.history import HistoryWindow
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.record import record
+from passerelle.core.session import SessionRecord
+from passerelle.core.thread import ThreadRecord, ThreadStatus
+
+
+@record
+class ThreadLine:
+    """A thread in a list."""
+
+    thread_id: str
+    context_id: str
+    status: ThreadStatus
+    updated_at: str
+    turns: int
+    active_turns: tuple[str, ...] = ()
+
+
+@record
+class SessionSnapshot:
+    """``sequence`` is the last event in it; ``cursor`` follows on from there, over a channel."""
+
+    session_id: str
+    sequence: int
+    cursor: str
+    owner: str
+    tenant: str
+    principal: str
+    created_at: str
+    updated_at: str
+    threads: tuple[ThreadLine, ...]
+    thread_count: int
+    history: HistoryWindow
+    title: str | None = None
+    labels: dict[str, str] = field(default_factory=dict[str, str])
+    open_tasks: tuple[str, ...] = ()
+    open_actions: tuple[str, ...] = ()
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_session(
+    session: SessionRecord,
+    threads: Sequence[ThreadRecord],
+    history: HistoryWindow,
+    cursor: str,
+    still_open: Sequence[str] = (),
+) -> SessionSnapshot:
+    """The snapshot of a session; ``still_open`` are the tasks and questions that keep it."""
+    marks: dict[str, Mark] = {}
+    if session.title is None:
+        marks["title"] = not_applicable("nobody has named it")
+    if len(threads) < session.thread_count:
+        older = session.thread_count - len(threads)
+        marks["threads"] = unavailable(f"{older} older threads are not listed")
+    return SessionSnapshot(
+        session_id=session.session_id,
+        sequence=history.last,
+        cursor=cursor,
+        owner=session.owner,
+        tenant=session.tenant,
+        principal=session.principal,
+        created_at=session.created_at,
+        updated_at=session.updated_at,
+        threads=tuple(map(_show, threads)),
+        thread_count=session.thread_count,
+        history=history,
+        title=session.title,
+        labels=session.labels,
+        open_tasks=tuple(name for name in still_open if name.startswith("task_")),
+        open_actions=tuple(name for name in still_open if not name.startswith("task_")),
+        marks=marks,
+    )
+
+
+def _show(thread: ThreadRecord) -> ThreadLine:
+    return ThreadLine(
+        thread_id=thread.thread_id,
+        context_id=thread.context_id,
+        status=thread.status,
+        updated_at=thread.updated_at,
+        turns=thread.turns,
+        active_turns=thread.active_turns,
+    )

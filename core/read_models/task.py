@@ -1,0 +1,144 @@
+"""One task as a line of a list: everything by reference, and its status only as far as it is known (SNAP-15, ST-19).
+
+The record says what the facts say. Whether that is still the case is another question: where a live run has shown no
+sign of life for longer than ``QUIET_MS``, or an event stands in the stream that this version cannot read, the status is
+*stale*, and ``recorded`` is the last that is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Final
+
+from passerelle.core.facts import Failure
+from passerelle.core.ids import TaskId, expose
+from passerelle.core.read_models.mark import Mark, blocked, not_applicable, stale, unknown
+from passerelle.core.record import record
+from passerelle.core.status import ENDED, WAITING, Delivery, Status, Visibility
+from passerelle.core.task_record import ArtifactRef, Edge, Progress, TaskRecord, TaskScope
+from passerelle.core.times import parse_ms
+
+QUIET_MS: Final = 60_000
+_WORKING: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.UNKNOWN, Status.CANCELLING})
+
+
+@record
+class TaskLine:
+    """A compact task. ``sequence`` is that of the last event in it."""
+
+    task_id: str
+    session_id: str
+    sequence: int
+    title: str
+    kind: str
+    family: str
+    visibility: Visibility
+    status: Status
+    recorded: Status
+    status_at: str
+    owner: str
+    requested_by: str
+    scope: TaskScope
+    priority: int
+    created_at: str
+    updated_at: str
+    progress: Progress
+    thread_id: str | None = None
+    turn_id: str | None = None
+    assignee: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    current_run_id: str | None = None
+    attempts: int = 0
+    parent_task_id: str | None = None
+    root_task_id: str | None = None
+    relationships: tuple[Edge, ...] = ()
+    artifacts: tuple[ArtifactRef, ...] = ()
+    evidence_refs: tuple[str, ...] = ()
+    open_actions: tuple[str, ...] = ()
+    delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
+    status_reason: str | None = None
+    last_error: Failure | None = None
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def name_task(task: TaskRecord) -> str:
+    """The id under which callers know a task."""
+    return expose(TaskId(task.task_id), task.exposure)
+
+
+def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
+    """The line of a record as it stands at ``now_ms``."""
+    marks = _mark(task)
+    doubt = doubt_status(task, now_ms)
+    if doubt is not None:
+        marks["status"] = doubt
+    return TaskLine(
+        task_id=name_task(task),
+        session_id=task.session_id,
+        sequence=task.last,
+        title=task.title,
+        kind=task.kind,
+        family=task.family,
+        visibility=task.visibility,
+        status=Status.STALE if doubt is not None and task.status not in ENDED else task.status,
+        recorded=task.status,
+        status_at=task.status_at,
+        owner=task.owner,
+        requested_by=task.requested_by,
+        scope=task.scope,
+        priority=task.priority,
+        created_at=task.created_at,
+        updated_at=task.updated_at,
+        progress=task.progress,
+        thread_id=task.thread_id,
+        turn_id=task.turn_id,
+        assignee=task.assignee,
+        started_at=task.started_at,
+        ended_at=task.ended_at,
+        current_run_id=task.current_run_id,
+        attempts=len(task.attempts),
+        parent_task_id=task.parent_task_id,
+        root_task_id=task.root_task_id,
+        relationships=task.relationships,
+        artifacts=task.artifacts,
+        evidence_refs=task.evidence_refs,
+        open_actions=task.open_actions,
+        delivery=task.delivery,
+        status_reason=task.status_reason,
+        last_error=task.last_error,
+        marks=marks,
+    )
+
+
+def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
+    """Why the recorded status may not be what is the case; None where nothing speaks against it."""
+    if task.stale_from is not None:
+        return stale(f"event {task.stale_from} is of a class that this version cannot read")
+    run = task.run
+    if run is None or task.status not in _WORKING:
+        return None
+    silent_ms = now_ms - parse_ms(run.last_seen_at)
+    if silent_ms <= QUIET_MS:
+        return None
+    return stale(f"no sign of life from {run.worker.peer} for {silent_ms // 1000} s", silent_ms)
+
+
+def _mark(task: TaskRecord) -> dict[str, Mark]:
+    no_end = unknown("no end is recorded") if task.status in ENDED else not_applicable("not ended")
+    lacking = (
+        ("progress.percent", task.progress.percent, unknown("the agent has told no percentage")),
+        ("progress.phase", task.progress.phase, unknown("nothing has begun that has a phase")),
+        ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
+        ("assignee", task.assignee, unknown("no agent has been chosen")),
+        ("startedAt", task.started_at, not_applicable("no run has started")),
+        ("endedAt", task.ended_at, no_end),
+        ("currentRunId", task.current_run_id, not_applicable("no run is live")),
+        ("evidenceRefs", task.evidence_refs or None, not_applicable("nothing was exported")),
+        ("delivery", task.delivery or None, unknown("no delivery is recorded")),
+    )
+    marks = {name: mark for name, member, mark in lacking if member is None}
+    if task.status in WAITING:
+        reason = task.status_reason or f"the task is {task.status}"
+        marks["progress"] = blocked(", ".join([reason, *task.open_actions]))
+    return marks

@@ -1,0 +1,103 @@
+"""All tasks of a session at one look: sets, counts, graph, attempts, blockers, delivery (SNAP-5, SNAP-14…SNAP-19)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Final
+
+from passerelle.core.read_models.attempts import Attempts, list_attempts
+from passerelle.core.read_models.blocked import BlockedTask, list_blocked
+from passerelle.core.read_models.delivery import DeliveryState, show_delivery
+from passerelle.core.read_models.graph import TaskGraph, draw_graph
+from passerelle.core.read_models.mark import Mark, unavailable
+from passerelle.core.read_models.task import TaskLine, name_task, show_task
+from passerelle.core.record import record
+from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.core.task_record import TaskRecord
+
+RECENT: Final = 20
+
+
+@record
+class TaskSummary:
+    """How many tasks stand where. ``active`` are those that are under way; ``failed`` are among the ``terminal``."""
+
+    active: int
+    waiting: int
+    lost: int
+    terminal: int
+    failed: int
+    recent: tuple[str, ...] = ()
+    """The tasks that ended last, the newest first."""
+
+
+@record
+class TaskSnapshot:
+    """Each task is in one of ``active``, ``waiting``, ``lost`` and ``terminal``; ``failed`` are some of the last."""
+
+    session_id: str
+    sequence: int
+    summary: TaskSummary
+    active: tuple[str, ...]
+    waiting: tuple[str, ...]
+    lost: tuple[str, ...]
+    terminal: tuple[str, ...]
+    failed: tuple[str, ...]
+    tasks: tuple[TaskLine, ...]
+    graph: TaskGraph
+    attempts: tuple[Attempts, ...]
+    blocked: tuple[BlockedTask, ...]
+    delivery: tuple[DeliveryState, ...]
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_tasks(
+    session_id: str, sequence: int, tasks: Sequence[TaskRecord], now_ms: int, left_out: int = 0
+) -> TaskSnapshot:
+    """The snapshot of a session's tasks, the newest status first. ``left_out`` more are older than all of these."""
+    ordered = sorted(tasks, key=lambda task: (task.status_at, task.task_id), reverse=True)
+    waiting = [task for task in ordered if task.status in WAITING]
+    lost = [task for task in ordered if task.status is Status.LOST]
+    terminal = [task for task in ordered if task.status in ENDED]
+    failed = [task for task in terminal if task.status is not Status.COMPLETED and _failed(task)]
+    others = {task.task_id for task in (*waiting, *lost, *terminal)}
+    active = [task for task in ordered if task.task_id not in others]
+    marks: dict[str, Mark] = {}
+    if left_out:
+        older = unavailable(f"{left_out} older tasks are not looked at")
+        marks = dict.fromkeys(("summary", "terminal", "failed", "tasks"), older)
+    return TaskSnapshot(
+        session_id=session_id,
+        sequence=sequence,
+        summary=TaskSummary(
+            active=len(active),
+            waiting=len(waiting),
+            lost=len(lost),
+            terminal=len(terminal),
+            failed=len(failed),
+            recent=_name_all(terminal[:RECENT]),
+        ),
+        active=_name_all(active),
+        waiting=_name_all(waiting),
+        lost=_name_all(lost),
+        terminal=_name_all(terminal),
+        failed=_name_all(failed),
+        tasks=tuple(show_task(task, now_ms) for task in ordered),
+        graph=draw_graph(ordered),
+        attempts=tuple(list_attempts(task, now_ms) for task in ordered),
+        blocked=list_blocked(ordered),
+        delivery=tuple(map(show_delivery, ordered)),
+        marks=marks,
+    )
+
+
+def _failed(task: TaskRecord) -> bool:
+    """An archived task keeps the error that it ended with."""
+    return task.status in {Status.FAILED, Status.TIMED_OUT} or (
+        task.status is Status.ARCHIVED and task.last_error is not None
+    )
+
+
+def _name_all(tasks: Sequence[TaskRecord]) -> tuple[str, ...]:
+    return tuple(map(name_task, tasks))

@@ -1,0 +1,109 @@
+"""A thread as its readers need it: what goes on, what is asked, what went wrong (SNAP-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Final
+
+from passerelle.core.facts import Failure
+from passerelle.core.read_models.blocked import BlockedTask, list_blocked
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
+from passerelle.core.read_models.queue import QueueSnapshot, show_queue
+from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
+from passerelle.core.record import record
+from passerelle.core.status import ENDED
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord, ThreadStatus
+
+_INCIDENTS: Final = 20
+
+
+@record
+class Incident:
+    """Something that went wrong with a task of the thread: its own error, or that of one of its runs."""
+
+    task_id: str
+    error: Failure
+    at: str
+    run_id: str | None = None
+
+
+@record
+class Diagnostics:
+    """Figures for those who look into something. ``remotes`` is, per agent, the context that it was told."""
+
+    turns: int
+    tasks: int
+    open_tasks: int
+    doubtful: tuple[str, ...] = ()
+    """Tasks whose status may not be what is the case."""
+    remotes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@record
+class ThreadModel:
+    """One thread; ``sequence`` is that of the last event in it."""
+
+    thread_id: str
+    session_id: str
+    context_id: str
+    sequence: int
+    status: ThreadStatus
+    created_at: str
+    updated_at: str
+    active_turns: tuple[str, ...]
+    pending: tuple[BlockedTask, ...]
+    tasks: tuple[TaskLine, ...]
+    incidents: tuple[Incident, ...]
+    queue: QueueSnapshot
+    diagnostics: Diagnostics
+    last_outcome: str | None = None
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_thread(
+    thread: ThreadRecord, tasks: Sequence[TaskRecord], sequence: int, now_ms: int, left_out: int = 0
+) -> ThreadModel:
+    """The model of a thread with its tasks. ``left_out`` older tasks of the session were not looked at."""
+    mine = [task for task in tasks if task.thread_id == thread.thread_id]
+    marks: dict[str, Mark] = {}
+    if thread.last_outcome is None:
+        marks["lastOutcome"] = not_applicable("no turn has ended")
+    if left_out:
+        marks["tasks"] = unavailable(f"{left_out} older tasks of the session are not looked at")
+    incidents = sorted((one for task in mine for one in _find(task)), key=lambda one: one.at)
+    return ThreadModel(
+        thread_id=thread.thread_id,
+        session_id=thread.session_id,
+        context_id=thread.context_id,
+        sequence=sequence,
+        status=thread.status,
+        created_at=thread.created_at,
+        updated_at=thread.updated_at,
+        active_turns=thread.active_turns,
+        pending=list_blocked(mine),
+        tasks=tuple(show_task(task, now_ms) for task in mine),
+        incidents=tuple(incidents[-_INCIDENTS:]),
+        queue=show_queue(thread),
+        diagnostics=Diagnostics(
+            turns=thread.turns,
+            tasks=len(mine),
+            open_tasks=sum(task.status not in ENDED for task in mine),
+            doubtful=tuple(name_task(task) for task in mine if doubt_status(task, now_ms)),
+            remotes=thread.remotes,
+        ),
+        last_outcome=thread.last_outcome,
+        marks=marks,
+    )
+
+
+def _find(task: TaskRecord) -> list[Incident]:
+    found = [
+        Incident(name_task(task), attempt.last_error, attempt.last_seen_at, attempt.run_id)
+        for attempt in task.attempts
+        if attempt.last_error is not None
+    ]
+    if task.last_error is not None:
+        found.append(Incident(name_task(task), task.last_error, task.status_at))
+    return found
