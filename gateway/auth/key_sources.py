@@ -56,7 +56,7 @@ def read_discovery(body: bytes, issuer: str) -> str:
     if fields.get("issuer") != issuer:
         raise IssuerUnavailable("the OpenID configuration is that of another issuer")
     url = fields.get("jwks_uri")
-    if not isinstance(url, str) or urlsplit(url).scheme not in {"https", urlsplit(issuer).scheme}:
+    if not isinstance(url, str) or _read_scheme(url) not in {"https", urlsplit(issuer).scheme}:
         raise IssuerUnavailable("the OpenID configuration has no jwks_uri that may be used")
     return url
 
@@ -81,6 +81,15 @@ async def _get(sessions: PeerSessions, url: str) -> bytes:
     if len(body) > _LIMIT_BYTES:
         raise IssuerUnavailable(f"{url} is larger than {_LIMIT_BYTES} bytes")
     return body
+
+
+def _read_scheme(url: str) -> str | None:
+    """None for what is no URL at all: its host and port are judged as well."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme if parts.hostname and parts.port != 0 else None
+    except ValueError:
+        return None
 
 
 def _origin(url: str) -> str:

@@ -261,6 +261,9 @@ def test_discovery_leads_to_the_keys_of_that_issuer_and_no_other() -> None:
         {"jwks_uri": "http://keys.example.com/set"},
         {"jwks_uri": "file:///etc/passwd"},
         {"jwks_uri": None},
+        {"jwks_uri": "https://[::1/set"},
+        {"jwks_uri": "https://keys.example.com:many/set"},
+        {"jwks_uri": "https:///set"},
     ):
         with pytest.raises(IssuerUnavailable):
             read_discovery(orjson.dumps(good | change), ISSUER)
