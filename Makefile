@@ -5,7 +5,7 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: demo serve test conformance fuzz interop check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz interop check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
@@ -31,6 +31,9 @@ conformance: ## our port of the official A2A conformance kit; KIT=<checkout> run
 interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
+
+client: ## types and vectors of the JavaScript client; needs Node 20
+	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null && echo "client: passed"
 
 fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT=1 sends 500 instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)

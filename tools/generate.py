@@ -13,6 +13,7 @@ from pathlib import Path
 from passerelle.gateway.settings_schema import render_schema
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
+from tools.channel_types import render_types
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
 from tools.machine_docs import render_state_machine
@@ -21,6 +22,7 @@ from tools.settings_docs import render_settings
 ROOT = Path(__file__).resolve().parent.parent
 
 GENERATED: Mapping[str, Callable[[], str]] = {
+    "clients/js/src/frames.d.ts": render_types,
     "docs/events.md": render_events,
     "docs/protocol/channel-frames.md": render_frames,
     "docs/protocol/channel-frames.schema.json": render_frame_schema,

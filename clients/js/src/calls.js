@@ -1,0 +1,100 @@
+// Calls in flight: which are sent again over the next link, and which have an outcome that nobody knows.
+
+/** @import * as frames from "./frames.js" */
+
+import { CallRefused, CallTimeout, UnknownOutcome } from "./errors.js";
+
+/**
+ * @typedef {object} Flight
+ * @property {frames.Call} call
+ * @property {boolean} sent
+ * @property {(data: frames.JsonObject) => void} resolve
+ * @property {(error: Error) => void} reject
+ */
+
+/** Calls by id; ids are never used twice, so a late answer finds nobody. */
+export class CallsInFlight {
+  /** @type {Map<string, Flight>} */
+  #flights = new Map();
+  #count = 0;
+
+  /**
+   * A new call and the promise of its result.
+   *
+   * @param {string} method
+   * @param {frames.JsonObject} data
+   * @param {string | undefined} idem
+   * @param {number} timeoutS
+   * @returns {{ call: frames.Call, result: Promise<frames.JsonObject> }}
+   */
+  open(method, data, idem, timeoutS) {
+    this.#count += 1;
+    const id = String(this.#count);
+    /** @type {frames.Call} */
+    const call = { t: "rpc", id, m: method, ...(idem !== undefined && { idem }), d: data };
+    /** @type {Promise<frames.JsonObject>} */
+    const result = new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.#flights.delete(id);
+        reject(new CallTimeout(`${method}: no answer in ${timeoutS} s`));
+      }, timeoutS * 1000);
+      const settle = (/** @type {() => void} */ end) => {
+        clearTimeout(timer);
+        this.#flights.delete(id);
+        end();
+      };
+      this.#flights.set(id, {
+        call,
+        sent: false,
+        resolve: (answer) => settle(() => resolve(answer)),
+        reject: (error) => settle(() => reject(error)),
+      });
+    });
+    return { call, result };
+  }
+
+  /**
+   * It may have reached the server from now on.
+   *
+   * @param {frames.Call} call
+   */
+  markSent(call) {
+    const flight = this.#flights.get(call.id);
+    if (flight !== undefined) flight.sent = true;
+  }
+
+  /**
+   * Hands an answer to whoever waits for it.
+   *
+   * @param {frames.Answer | frames.Failure} frame
+   */
+  settle(frame) {
+    const flight = this.#flights.get(frame.id);
+    if (flight === undefined) return;
+    if (frame.t === "ok") flight.resolve(frame.d ?? {});
+    else flight.reject(new CallRefused(frame.code, frame.msg, frame.retry ?? null, frame.d ?? {}));
+  }
+
+  /** The link was lost: a call without a key that was sent has an unknown outcome. */
+  cut() {
+    for (const flight of [...this.#flights.values()]) {
+      if (flight.sent && flight.call.idem === undefined) {
+        flight.reject(new UnknownOutcome(flight.call.m));
+      }
+    }
+  }
+
+  /** What has to be sent over a new link. */
+  unanswered() {
+    return [...this.#flights.values()].map((flight) => flight.call);
+  }
+
+  /**
+   * The channel ends: everybody who waits gets `error`.
+   *
+   * @param {Error} error
+   */
+  fail(error) {
+    for (const flight of [...this.#flights.values()]) flight.reject(error);
+  }
+}

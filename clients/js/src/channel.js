@@ -1,0 +1,419 @@
+// The channel client: follows streams across lost links, and hides nothing that the server says.
+
+/** @import * as frames from "./frames.js" */
+/** @import { AnswerResult } from "./answers.js" */
+/** @import { Cursors } from "./cursors.js" */
+/** @import { Followed } from "./followed.js" */
+/** @import { Gap, Item } from "./items.js" */
+/** @import { WebSocketClass } from "./link.js" */
+/** @import { Wish } from "./track.js" */
+
+import { composeAnswer, readRefusal, readResult } from "./answers.js";
+import { CallsInFlight } from "./calls.js";
+import { ABNORMAL, isRetryable, NORMAL } from "./closing.js";
+import { memoryCursors } from "./cursors.js";
+import { CallRefused, CallTimeout, ChannelStopped, GapError } from "./errors.js";
+import { Link } from "./link.js";
+import { Pauses } from "./pauses.js";
+import { Streams } from "./streams.js";
+
+const ACK_EVERY_MS = 1_000;
+const CALL_S = 30;
+const SDK = "js/1";
+const CAPABILITIES = ["perm", "rpc"];
+
+/**
+ * Where the channel stands. `offline` is the time between two attempts.
+ *
+ * @typedef {{ state: "connecting" }
+ *   | { state: "replaying", streams: string[] }
+ *   | { state: "live" }
+ *   | { state: "offline", code: number, nextTryS: number }
+ *   | { state: "stopped", code: number, reason: string }} Status
+ */
+
+/**
+ * @typedef {object} Options
+ * @property {string} device lasting name of this device
+ * @property {string | (() => string | Promise<string>)} [token] bearer, or what gives one before each attempt
+ * @property {string} [tab] one of several connections of the device
+ * @property {frames.Hello["role"]} [role]
+ * @property {Cursors} [cursors] where positions are kept; in memory by default
+ * @property {(gap: Gap) => "snapshot" | "stop" | Promise<"snapshot" | "stop">} [onGap] required, or a gap is thrown
+ * @property {(status: Status) => void} [onStatus]
+ * @property {() => number} [jitter] numbers from 0 to 1
+ * @property {WebSocketClass} [webSocket] the platform's by default
+ */
+
+/**
+ * A device's link to the gateway. It connects at once and stays until `close`.
+ *
+ * ```js
+ * const channel = new Channel(url, { token, device, cursors: indexedDbCursors(), onGap: () => "snapshot" });
+ * for await (const item of channel.stream("inbox")) { render(item); item.ack?.(); }
+ * ```
+ *
+ * It always tries to resume, however long it was away; the server alone decides what can be honoured. It keeps a cursor per
+ * stream and gives no event twice. Calls with `idem` are sent again after a lost link; a call without one that was cut off
+ * throws UnknownOutcome.
+ */
+export class Channel {
+  #url;
+  #options;
+  #cursors;
+  #jitter;
+  #streams;
+  #calls = new CallsInFlight();
+  #pauses;
+  /** @type {Link | null} */
+  #link = null;
+  /** The link that is to take the place of one that drains.
+   * @type {Link | null} */
+  #replacement = null;
+  /** @type {frames.Welcome | null} */
+  #welcome = null;
+  /** @type {Status} */
+  #status = { state: "connecting" };
+  /** @type {Set<ReturnType<typeof setTimeout>>} */
+  #timers = new Set();
+  #acksOwed = false;
+  #ackTimed = false;
+  /** When the present link was welcomed. */
+  #began = 0;
+
+  /**
+   * @param {string} url begins with ws:// or wss://
+   * @param {Options} options
+   */
+  constructor(url, options) {
+    this.#url = url;
+    this.#options = options;
+    this.#cursors = options.cursors ?? memoryCursors();
+    this.#jitter = options.jitter ?? Math.random;
+    this.#pauses = new Pauses(this.#jitter);
+    this.#streams = new Streams(() => this.#oweAcks());
+    void this.#dial();
+  }
+
+  /** @returns {Status} */
+  get status() {
+    if (this.#status.state !== "live") return this.#status;
+    const streams = this.#streams.replaying;
+    return streams.length > 0 ? { state: "replaying", streams } : this.#status;
+  }
+
+  /** The last welcome: channel, generation, limits, and the open questions as they were then. */
+  get welcome() {
+    return this.#welcome;
+  }
+
+  /**
+   * Follows a stream from its saved cursor, or from `from` where none is saved. The cursor of an item is saved when the
+   * application asks for the next one.
+   *
+   * @param {string} name
+   * @param {Wish} [wish]
+   * @returns {AsyncGenerator<Item, void, void>}
+   * @throws {GapError} a gap came and the channel has no `onGap`
+   * @throws {StreamClosed} the server refuses the stream or has ended it
+   * @throws {ChannelStopped} the channel has ended for good
+   */
+  async *stream(name, wish = {}) {
+    this.#requireRunning();
+    const saved = await this.#cursors.load(name);
+    this.#requireRunning();
+    const followed = this.#streams.open(name, saved, wish);
+    this.#link?.send(this.#streams.ask(followed));
+    try {
+      for (;;) {
+        const item = await this.#next(followed);
+        if (item.type === "gap") {
+          const goesOn = await this.#handle(item);
+          yield item;
+          if (!goesOn) return;
+        } else {
+          yield item;
+          await this.#cursors.save(name, item.cursor);
+        }
+      }
+    } finally {
+      for (const frame of this.#streams.close(followed)) this.#link?.send(frame);
+    }
+  }
+
+  /**
+   * Carries out a command or a read; waits for a link if there is none.
+   *
+   * @param {string} method
+   * @param {frames.JsonObject} [data]
+   * @param {{ idem?: string, timeoutS?: number }} [options]
+   * @returns {Promise<frames.JsonObject>}
+   * @throws {CallRefused} the server answered with an error
+   * @throws {UnknownOutcome} cut off without `idem`
+   * @throws {CallTimeout} no answer came in time
+   */
+  async call(method, data = {}, { idem, timeoutS = CALL_S } = {}) {
+    this.#requireRunning();
+    const { call, result } = this.#calls.open(method, data, idem, timeoutS);
+    if (this.#link !== null) {
+      this.#calls.markSent(call);
+      this.#link.send(call);
+    }
+    return result;
+  }
+
+  /**
+   * Answers a question as it was shown (`action` is its view); the first valid answer wins.
+   *
+   * @param {frames.JsonObject} action
+   * @param {{ option?: string, content?: frames.JsonObject, comment?: string }} given
+   * @param {{ timeoutS?: number }} [options]
+   * @returns {Promise<AnswerResult>}
+   */
+  async answer(action, given, { timeoutS = CALL_S } = {}) {
+    const decision = `dec_${crypto.randomUUID().replaceAll("-", "")}`;
+    const data = composeAnswer(action, decision, given);
+    try {
+      return readResult(await this.call("respond_action", data, { idem: decision, timeoutS }));
+    } catch (error) {
+      if (error instanceof CallRefused) return readRefusal(error);
+      if (!(error instanceof CallTimeout)) throw error;
+      const asked = { actionId: action["actionId"] };
+      return { outcome: "unsure", action: await this.call("get_action", asked, { timeoutS }) };
+    }
+  }
+
+  /** Ends the channel: what is acknowledged is sent, streams and calls end with ChannelStopped. */
+  close() {
+    const link = this.#link;
+    if (link !== null) this.#sendAcks(link);
+    this.#stop(NORMAL, "");
+    link?.close();
+    this.#replacement?.close();
+  }
+
+  // Streams
+
+  #requireRunning() {
+    if (this.#status.state === "stopped") {
+      throw new ChannelStopped(this.#status.code, this.#status.reason);
+    }
+  }
+
+  /** @param {Followed} followed */
+  async #next(followed) {
+    if (followed.isPaused && followed.isEmpty) this.#link?.send(this.#streams.ask(followed));
+    return followed.next();
+  }
+
+  /** @param {Gap} gap */
+  async #handle(gap) {
+    if (this.#options.onGap === undefined) throw new GapError(gap);
+    return (await this.#options.onGap(gap)) === "snapshot";
+  }
+
+  /** The first goes at once, what follows within a second in one write at its end. */
+  #oweAcks() {
+    this.#acksOwed = true;
+    if (this.#ackTimed) return;
+    this.#ackTimed = true;
+    this.#after(0, () => this.#sendAcksAtIntervals());
+  }
+
+  #sendAcksAtIntervals() {
+    this.#ackTimed = this.#acksOwed;
+    if (!this.#acksOwed) return;
+    this.#acksOwed = false;
+    if (this.#link !== null) this.#sendAcks(this.#link);
+    this.#after(ACK_EVERY_MS, () => this.#sendAcksAtIntervals());
+  }
+
+  /** @param {Link} link */
+  #sendAcks(link) {
+    const acks = this.#streams.takeAcks();
+    if (Object.keys(acks).length > 0) link.send({ t: "ack", a: acks });
+  }
+
+  // Links
+
+  async #dial() {
+    let hello;
+    try {
+      hello = await this.#composeHello();
+    } catch (error) {
+      this.#retry(ABNORMAL, String(error));
+      return;
+    }
+    if (this.#status.state === "stopped") return;
+    /** @type {Link} */
+    const link = new Link(
+      this.#url,
+      hello,
+      {
+        onFrame: (frame) => this.#take(link, frame),
+        onEnd: (code, reason) => this.#end(link, code, reason),
+      },
+      this.#options.webSocket ?? globalThis.WebSocket,
+    );
+    if (this.#link !== null) this.#replacement = link;
+  }
+
+  /** @returns {Promise<frames.Hello>} */
+  async #composeHello() {
+    const { device, tab, role = "ui", token } = this.#options;
+    const shown = typeof token === "function" ? await token() : token;
+    const resume = this.#welcome?.resume;
+    return {
+      t: "hello",
+      v: 1,
+      device,
+      role,
+      sdk: SDK,
+      caps: CAPABILITIES,
+      ...(shown !== undefined && { token: shown }),
+      ...(tab !== undefined && { tab }),
+      ...(resume !== undefined && { resume }),
+      subs: this.#streams.askAll().map(({ t: _, ...subscription }) => subscription),
+    };
+  }
+
+  /**
+   * @param {Link} link
+   * @param {frames.ServerFrame} frame
+   */
+  #take(link, frame) {
+    if (frame.t !== "welcome" && frame.t !== "error" && link !== this.#link) return;
+    switch (frame.t) {
+      case "welcome":
+        this.#begin(link, frame);
+        break;
+      case "sub":
+      case "ev":
+      case "live":
+      case "gap":
+      case "snap":
+        for (const answer of this.#streams.take(frame)) link.send(answer);
+        if (frame.t === "live") this.#tell();
+        break;
+      case "unsub":
+        this.#streams.end(frame.s, frame.code);
+        break;
+      case "error":
+        if (frame.fatal) this.#pauses.retryS = frame.retry ?? null;
+        else if (frame.of === "sub" && frame.s !== undefined) this.#streams.end(frame.s, frame.code);
+        break;
+      case "hb":
+        this.#streams.passOver(frame.c ?? {});
+        break;
+      case "ok":
+      case "err":
+        this.#calls.settle(frame);
+        break;
+      case "drain":
+        // The next link is opened first and this one closed then, so that there is no hole between them.
+        this.#after(frame.jitter * this.#jitter(), () => {
+          if (this.#link === link && this.#replacement === null) void this.#dial();
+        });
+        break;
+    }
+  }
+
+  /**
+   * @param {Link} link
+   * @param {frames.Welcome} welcome
+   */
+  #begin(link, welcome) {
+    const old = this.#link;
+    this.#link = link;
+    this.#replacement = null;
+    this.#welcome = welcome;
+    this.#began = Date.now();
+    link.beat(welcome, this.#jitter, () => this.#streams.takeAcks());
+    if (old !== null) {
+      this.#calls.cut();
+      old.close();
+    }
+    for (const call of this.#calls.unanswered()) {
+      this.#calls.markSent(call);
+      link.send(call);
+    }
+    for (const ask of this.#streams.askRest()) link.send(ask);
+    this.#setStatus({ state: "live" });
+  }
+
+  /**
+   * @param {Link} link
+   * @param {number} code
+   * @param {string} reason
+   */
+  #end(link, code, reason) {
+    if (link === this.#replacement) {
+      this.#replacement = null;
+      // While the old link lives it goes on; the server closes it when its time is up.
+      if (this.#link !== null) return;
+    } else if (link === this.#link) {
+      this.#link = null;
+      this.#pauses.note((Date.now() - this.#began) / 1000);
+      this.#calls.cut();
+      if (this.#replacement !== null) return;
+    } else if (link.welcome !== null) {
+      return;
+    }
+    this.#retry(code, reason);
+  }
+
+  /**
+   * @param {number} code
+   * @param {string} reason
+   */
+  #retry(code, reason) {
+    if (this.#status.state === "stopped") return;
+    if (!isRetryable(code)) {
+      this.#stop(code, reason);
+      return;
+    }
+    const nextTryS = this.#pauses.choose();
+    this.#setStatus({ state: "offline", code, nextTryS });
+    this.#after(nextTryS * 1000, () => {
+      this.#setStatus({ state: "connecting" });
+      void this.#dial();
+    });
+  }
+
+  /**
+   * @param {number} code
+   * @param {string} reason
+   */
+  #stop(code, reason) {
+    if (this.#status.state === "stopped") return;
+    this.#link = null;
+    for (const timer of this.#timers) clearTimeout(timer);
+    this.#timers.clear();
+    const error = new ChannelStopped(code, reason);
+    this.#setStatus({ state: "stopped", code, reason });
+    this.#calls.fail(error);
+    this.#streams.endAll(error);
+  }
+
+  /** @param {Status} status */
+  #setStatus(status) {
+    this.#status = status;
+    this.#tell();
+  }
+
+  #tell() {
+    this.#options.onStatus?.(this.status);
+  }
+
+  /**
+   * @param {number} ms
+   * @param {() => void} act
+   */
+  #after(ms, act) {
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer);
+      if (this.#status.state !== "stopped") act();
+    }, ms);
+    this.#timers.add(timer);
+  }
+}

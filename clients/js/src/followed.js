@@ -1,0 +1,117 @@
+// One stream inside a channel: its track, the items that wait for the application, and its acknowledgements.
+
+/** @import { Cursor } from "./cursor.js" */
+/** @import { Item } from "./items.js" */
+/** @import { StreamFrame, Track } from "./track.js" */
+
+import { parseCursor } from "./cursor.js";
+
+/** Items that may wait. Past it the stream is left and taken up again later: a position, not a queue. */
+export const QUEUED_ITEMS = 1024;
+
+/** Filled by the link, emptied by the application. */
+export class Followed {
+  isPaused = false;
+  owesAck = false;
+  /** @type {Cursor | null} */
+  acknowledged = null;
+
+  /** @type {Item[]} */
+  #items = [];
+  /** @type {Error | null} */
+  #end = null;
+  /** @type {(() => void) | null} */
+  #wake = null;
+
+  /** @param {Track} track */
+  constructor(track) {
+    this.track = track;
+  }
+
+  get isFull() {
+    return this.#items.length >= QUEUED_ITEMS;
+  }
+
+  get isEmpty() {
+    return this.#items.length === 0;
+  }
+
+  /**
+   * Keeps the item that a frame is, if it is one.
+   *
+   * @param {StreamFrame} frame
+   */
+  take(frame) {
+    const item = this.track.take(frame);
+    if (item !== null) {
+      this.#items.push(item);
+      this.#wake?.();
+    }
+  }
+
+  /**
+   * Throws `error` in the application once it has taken what waits.
+   *
+   * @param {Error} error
+   */
+  end(error) {
+    this.#end = error;
+    this.#wake?.();
+  }
+
+  /**
+   * The next item; throws what the stream ended with.
+   *
+   * @returns {Promise<Item>}
+   */
+  async next() {
+    for (;;) {
+      const item = this.#items.shift();
+      if (item !== undefined) return item;
+      if (this.#end !== null) throw this.#end;
+      await new Promise((resolve) => (this.#wake = () => resolve(undefined)));
+      this.#wake = null;
+    }
+  }
+
+  /**
+   * Keeps the latest acknowledgement; it is sent with others.
+   *
+   * @param {string} cursor
+   */
+  acknowledge(cursor) {
+    this.acknowledged = parseCursor(cursor);
+    this.owesAck = true;
+  }
+
+  /**
+   * Moves past events that the view hides; acknowledges that too where nothing else is owed.
+   *
+   * @param {string} cursor
+   */
+  passOver(cursor) {
+    const held = this.track.held;
+    const isSettled = this.isEmpty && held !== null && this.acknowledged?.text === held.text;
+    if (this.track.move(cursor) && isSettled) this.acknowledge(cursor);
+  }
+
+  /**
+   * After a new `sub`: the last acknowledgement may have been lost with the old link.
+   *
+   * @param {string} text
+   */
+  repeatAck(text) {
+    const begun = parseCursor(text);
+    const held = this.acknowledged;
+    if (held !== null && held.epoch === begun.epoch && held.sequence <= begun.sequence) {
+      this.owesAck = true;
+    }
+  }
+
+  /** The acknowledgement to send now, once. */
+  takeAck() {
+    if (!this.owesAck || !this.track.isAnswered) return null;
+    this.owesAck = false;
+    return this.acknowledged;
+  }
+}

@@ -1,0 +1,285 @@
+// Drawn from channels/frames.py; `make generate` writes it.
+
+export type JsonObject = { [name: string]: any };
+
+export type GapReason = "ahead" | "epoch" | "forked" | "limit" | "lost" | "slow" | "trimmed";
+
+/** The first frame; opens everything in one round trip. */
+export interface Hello {
+  t: "hello";
+  /** minor version that the client speaks */
+  v: number;
+  /** name of the device, lasting */
+  device: string;
+  /** what dials in */
+  role: "agent" | "device" | "peer" | "ui";
+  /** bearer, where the handshake has none */
+  token?: string;
+  /** one of several connections of the device */
+  tab?: string;
+  /** client and its version */
+  sdk?: string;
+  /** what the client can do */
+  caps?: string[];
+  /** `resume` of the last `welcome` */
+  resume?: string;
+  /** `sub` frames without `t` */
+  subs?: Omit<Subscribe, "t">[];
+}
+
+/** Follow a stream: from the cursor `c`, else from `from`, else from the device's stored ack. */
+export interface Subscribe {
+  t: "sub";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** with reasoning and hidden tasks, or without */
+  view?: "full" | "plain";
+  /** what the client holds */
+  c?: string;
+  /** where to begin without a cursor */
+  from?: "ack" | "live" | "snap" | "start";
+  /** when a snapshot is wanted; the stream has a default */
+  snap?: "first" | "gap" | "never";
+  /** events that are replayed before a gap */
+  max?: number;
+  /** comes back in the answer to this frame */
+  id?: string;
+}
+
+/** Stop following a stream. */
+export interface Unsubscribe {
+  t: "unsub";
+  /** stream, by the name it is followed under */
+  s: string;
+}
+
+/** Ask for the read model of a stream, now. */
+export interface AskSnapshot {
+  t: "snap";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** comes back in the answer to this frame */
+  id?: string;
+}
+
+/** The device has everything up to there for good. Cumulative; sent after the client's own persistence (CHN-5). */
+export interface Ack {
+  t: "ack";
+  /** cursor of each stream */
+  a: Record<string, string>;
+}
+
+/** Sign of life, which may carry acks. */
+export interface ClientBeat {
+  t: "hb";
+  /** comes back in the answer */
+  n: number;
+  /** acks, as in `ack` */
+  a?: Record<string, string>;
+}
+
+/** A command or a read of the control plane. With `idem` it has its effect once (CHN-13). */
+export interface Call {
+  t: "rpc";
+  /** ties the answer to its call */
+  id: string;
+  /** method */
+  m: string;
+  /** idempotency key */
+  idem?: string;
+  d?: JsonObject;
+}
+
+/** Accepted. What is pending comes first, from keyed state, before any replay. */
+export interface Welcome {
+  t: "welcome";
+  /** this connection */
+  conn: string;
+  /** this device and tab, lasting */
+  channel: string;
+  /** counts the connections of the channel */
+  gen: number;
+  /** who was recognized */
+  principal: string;
+  /** what both sides can do */
+  caps: string[];
+  /** seconds between two heartbeats */
+  hb: number;
+  /** seconds of silence that end it */
+  idle: number;
+  /** those that a client needs */
+  limits: Record<string, number>;
+  /** to be given back in the next `hello` */
+  resume: string;
+  /** time of the server, RFC 3339 */
+  now: string;
+  /** open questions to the caller */
+  pending: JsonObject[];
+  /** whether there are more */
+  pendingMore: boolean;
+}
+
+/** Where a stream goes on; always with a cursor, also for a stream that has no event yet. */
+export interface Subscribed {
+  t: "sub";
+  ok: true;
+  /** stream, by the name it is followed under */
+  s: string;
+  /** what was honoured */
+  mode: "acked" | "gap" | "live" | "resumed" | "snap" | "start";
+  /** cursor */
+  c: string;
+  /** whether the view hides nothing */
+  dense: boolean;
+  /** sequences between `c` and the end */
+  n: number;
+  /** comes back in the answer to this frame */
+  id?: string;
+}
+
+/** Nothing more of this stream comes. */
+export interface Unsubscribed {
+  t: "unsub";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** why */
+  code: "forbidden" | "gone" | "limit";
+}
+
+/** One stored event; the server builds this frame out of stored bytes. */
+export interface Event {
+  t: "ev";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** sequence */
+  o: number;
+  /** no event of this view lies between it and `o` */
+  p: number;
+  /** chain after this event */
+  h: string;
+  /** the event, as it is stored */
+  d: JsonObject;
+}
+
+/** The replay has ended; sent each time a reader has caught up. */
+export interface Live {
+  t: "live";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** cursor */
+  c: string;
+  /** events that were replayed */
+  n: number;
+}
+
+/** The cursor cannot be honoured (I8). */
+export interface Gap {
+  t: "gap";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** what happened */
+  why: "ahead" | "epoch" | "forked" | "limit" | "lost" | "slow" | "trimmed";
+  /** cursor that does not hold */
+  have?: string;
+  /** end of the stream; absent where none is left */
+  top?: string;
+  /** first sequence that is still kept */
+  first?: number;
+  /** how the state comes, if at all */
+  snap: "fetch" | "inline" | "none";
+  /** where to fetch it */
+  url?: string;
+}
+
+/** The read model as of `c`; events after it follow. */
+export interface Snapshot {
+  t: "snap";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** cursor */
+  c: string;
+  d: JsonObject;
+  /** comes back in the answer to this frame */
+  id?: string;
+}
+
+/** Answers a heartbeat; its cursors move filtered views past events that this caller does not see. */
+export interface ServerBeat {
+  t: "hb";
+  /** that of the client's */
+  n: number;
+  /** cursor of each stream */
+  c?: Record<string, string>;
+}
+
+/** The result of a call. */
+export interface Answer {
+  t: "ok";
+  /** that of the call */
+  id: string;
+  d?: JsonObject;
+}
+
+/** The frame with this id was not carried out. */
+export interface Failure {
+  t: "err";
+  /** that of the call */
+  id: string;
+  /** stable code */
+  code: string;
+  /** for people */
+  msg: string;
+  /** seconds after which another try can help */
+  retry?: number;
+  /** details */
+  d?: JsonObject;
+}
+
+/** A frame was refused and changed nothing; a close follows a fatal one. */
+export interface Refusal {
+  t: "error";
+  /** stable code */
+  code: string;
+  /** for people */
+  msg: string;
+  /** type of the frame that was refused */
+  of?: string;
+  /** stream that it was about */
+  s?: string;
+  /** whether a close follows */
+  fatal?: boolean;
+  /** seconds after which another try can help */
+  retry?: number;
+}
+
+/** Connect elsewhere first, then close this one. */
+export interface Drain {
+  t: "drain";
+  /** ms until this connection is closed */
+  in: number;
+  /** ms; wait a random part of it first */
+  jitter: number;
+}
+
+export type ClientFrame =
+  | Hello
+  | Subscribe
+  | Unsubscribe
+  | AskSnapshot
+  | Ack
+  | ClientBeat
+  | Call;
+
+export type ServerFrame =
+  | Welcome
+  | Subscribed
+  | Unsubscribed
+  | Event
+  | Live
+  | Gap
+  | Snapshot
+  | ServerBeat
+  | Answer
+  | Failure
+  | Refusal
+  | Drain;

@@ -1,0 +1,21 @@
+export { Channel } from "./channel.js";
+export { indexedDbCursors, localStorageCursors, memoryCursors } from "./cursors.js";
+export {
+  CallRefused,
+  CallTimeout,
+  ChannelError,
+  ChannelStopped,
+  GapError,
+  StreamClosed,
+  UnknownOutcome,
+} from "./errors.js";
+
+/** @typedef {import("./answers.js").AnswerResult} AnswerResult */
+/** @typedef {import("./channel.js").Options} Options */
+/** @typedef {import("./channel.js").Status} Status */
+/** @typedef {import("./cursors.js").Cursors} Cursors */
+/** @typedef {import("./items.js").Event} Event */
+/** @typedef {import("./items.js").Gap} Gap */
+/** @typedef {import("./items.js").Item} Item */
+/** @typedef {import("./items.js").Live} Live */
+/** @typedef {import("./items.js").Snapshot} Snapshot */

@@ -1,0 +1,168 @@
+// One stream as a client follows it: which frames become items, and when something is missing. Knows no socket.
+//
+// `held` is the position that the server has given us: the cursor of the last `sub`, `ev`, `live`, `snap` or `hb`. An
+// event at or below it is a repeat and is dropped. An event whose `p` lies above it proves that something is missing: the
+// stream is asked for again with the cursor held, and nothing of it is taken until the answer. A snapshot or a gap sets the
+// position anew, which may then go back.
+
+/** @import * as frames from "./frames.js" */
+/** @import { Cursor } from "./cursor.js" */
+/** @import { Item } from "./items.js" */
+
+import { makeCursor, parseCursor } from "./cursor.js";
+import { Event, Gap, Live, Snapshot } from "./items.js";
+
+/** @typedef {frames.Subscribed | frames.Event | frames.Live | frames.Gap | frames.Snapshot} StreamFrame */
+/** @typedef {{ full?: boolean, from?: frames.Subscribe["from"], snap?: frames.Subscribe["snap"] }} Wish */
+
+export class Track {
+  /** @type {Cursor | null} */
+  held;
+  isLive = false;
+  /** Set when the server has to be asked again. */
+  resubscribe = false;
+  /** How often something was found missing: each is a fault of the server, and repaired. */
+  localGaps = 0;
+
+  /** @type {(stream: string, cursor: string) => void} */
+  #acknowledge;
+  /** @type {Wish} */
+  #wish;
+  /** Sequence of the last snapshot while events that it contains may come; -1 otherwise. */
+  #asOf = -1;
+  #asked = true;
+
+  /**
+   * @param {string} stream
+   * @param {(stream: string, cursor: string) => void} acknowledge
+   * @param {string | null} saved the cursor that was kept from an earlier run
+   * @param {Wish} [wish]
+   */
+  constructor(stream, acknowledge, saved, wish = {}) {
+    this.stream = stream;
+    this.held = saved === null ? null : parseCursor(saved);
+    this.#acknowledge = acknowledge;
+    this.#wish = wish;
+  }
+
+  /** Whether the server has said where the stream goes on for us. */
+  get isAnswered() {
+    return !this.#asked;
+  }
+
+  /**
+   * The subscription that goes on where we are.
+   *
+   * @returns {frames.Subscribe}
+   */
+  ask() {
+    this.resubscribe = false;
+    this.isLive = false;
+    this.#asked = true;
+    const { full, from, snap } = this.#wish;
+    return {
+      t: "sub",
+      s: this.stream,
+      ...(full && { view: /** @type {const} */ ("full") }),
+      ...(this.held ? { c: this.held.text } : from && { from }),
+      ...(snap && { snap }),
+    };
+  }
+
+  /** Takes nothing more until `ask`: the application has enough to do. */
+  pause() {
+    this.#asked = true;
+    this.isLive = false;
+  }
+
+  /**
+   * Moves past events that this view does not show; whether that was forward.
+   *
+   * @param {string} text
+   */
+  move(text) {
+    const cursor = parseCursor(text);
+    const held = this.held;
+    if (this.#asked || held === null || held.epoch !== cursor.epoch) return false;
+    if (cursor.sequence <= held.sequence) return false;
+    this.held = cursor;
+    return true;
+  }
+
+  /**
+   * The item that a frame is, or null where the application need not see it.
+   *
+   * @param {StreamFrame} frame
+   * @returns {Item | null}
+   */
+  take(frame) {
+    switch (frame.t) {
+      case "sub":
+        this.#begin(frame);
+        return null;
+      case "ev":
+        return this.#asked ? null : this.#takeEvent(frame);
+      case "live":
+        return this.#asked ? null : this.#takeLive(frame);
+      case "gap":
+        return this.#takeGap(frame);
+      case "snap":
+        this.held = parseCursor(frame.c);
+        this.#asOf = this.held.sequence;
+        this.#asked = false;
+        return new Snapshot(this.stream, frame.c, this.#acknowledge, frame.d);
+    }
+  }
+
+  /** @param {frames.Subscribed} frame */
+  #begin(frame) {
+    this.#asked = false;
+    const held = this.held;
+    const begun = parseCursor(frame.c);
+    // Two links may be open for a moment: the younger one began where the older one has already gone on.
+    const isBehind = held !== null && held.epoch === begun.epoch && begun.sequence < held.sequence;
+    if (frame.mode === "resumed" && isBehind && this.#asOf < 0) return;
+    this.held = begun;
+  }
+
+  /** @param {frames.Event} frame */
+  #takeEvent(frame) {
+    const held = this.held;
+    if (held === null || frame.o <= held.sequence) return null;
+    if (frame.p > held.sequence) {
+      this.localGaps += 1;
+      this.resubscribe = true;
+      this.#asked = true;
+      return null;
+    }
+    this.held = makeCursor(held.epoch, frame.o, frame.h);
+    if (frame.o > this.#asOf) this.#asOf = -1;
+    return new Event(this.stream, this.held.text, this.#acknowledge, {
+      sequence: frame.o,
+      data: frame.d,
+      replayed: frame.o <= this.#asOf,
+    });
+  }
+
+  /** @param {frames.Live} frame */
+  #takeLive(frame) {
+    this.held = parseCursor(frame.c);
+    this.isLive = true;
+    this.#asOf = -1;
+    return new Live(this.stream, frame.c, this.#acknowledge, frame.n);
+  }
+
+  /** @param {frames.Gap} frame */
+  #takeGap(frame) {
+    this.isLive = false;
+    this.held = null;
+    this.#asOf = -1;
+    this.#asked = true;
+    return new Gap(this.stream, {
+      why: frame.why,
+      have: frame.have ?? null,
+      top: frame.top ?? null,
+      hasSnapshot: frame.snap === "inline",
+    });
+  }
+}

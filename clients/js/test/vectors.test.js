@@ -1,0 +1,53 @@
+// What every client of the channel does alike; the Python client plays the same file.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+
+import { readRefusal, readResult } from "../src/answers.js";
+import { isRetryable } from "../src/closing.js";
+import { parseCursor } from "../src/cursor.js";
+import { CallRefused } from "../src/errors.js";
+import { Track } from "../src/track.js";
+
+const PATH = new URL("../../../tests/vectors/channel.json", import.meta.url);
+const vectors = JSON.parse(readFileSync(PATH, "utf8"));
+
+for (const [code, again] of vectors.closing) {
+  test(`close code ${code} is ${again ? "worth another try" : "the end"}`, () => {
+    assert.equal(isRetryable(code), again);
+  });
+}
+
+test("cursors are read whole or refused", () => {
+  for (const text of vectors.cursors.good) assert.equal(parseCursor(text).text, text);
+  for (const text of vectors.cursors.bad) assert.throws(() => parseCursor(text), TypeError);
+});
+
+for (const { result, error, is } of vectors.answers) {
+  test(`an answer that is ${is} says so`, () => {
+    const outcome = result
+      ? readResult(result)
+      : readRefusal(new CallRefused(error.code, "", null, error.data));
+    assert.equal(outcome.outcome, is);
+  });
+}
+
+for (const { name, saved, wish, steps } of vectors.tracks) {
+  test(`a stream ${name}`, () => {
+    const track = new Track("session:se_1", () => {}, saved, wish);
+    if (!("ask" in steps[0])) track.ask();
+    for (const step of steps) play(track, step);
+  });
+}
+
+function play(track, step) {
+  if ("ask" in step) assert.deepEqual(track.ask(), step.ask);
+  else if ("move" in step) assert.equal(track.move(step.move), step.moved);
+  else {
+    const item = track.take(step.take);
+    assert.equal(track.resubscribe, step.resubscribe ?? false);
+    if (step.gives === null) assert.equal(item, null);
+    else for (const [member, value] of Object.entries(step.gives)) assert.deepEqual(item[member], value, member);
+  }
+}
