@@ -72,6 +72,14 @@ class KeySet:
             found = self._choose(key_id, algorithm)
         return found
 
+    def keep_fresh(self) -> bool:
+        """Reads old keys again beside the caller; False where they are too old to believe what they have verified."""
+        now_ms = self._clock.now_ms()
+        age_ms = now_ms - self._fetched_ms
+        if age_ms > FRESH_MS:
+            self._start(now_ms)
+        return age_ms <= STALE_MS
+
     async def close(self) -> None:
         """Ends a fetch that is under way."""
         if self._fetching is not None:

@@ -63,7 +63,8 @@ class Tokens:
         """
         kept = self._known.get(digested)
         if kept is not None:
-            if self._clock.now_ms() < kept.until_ms and kept.version == kept.keys.version:
+            believed = kept.keys.keep_fresh() and kept.version == kept.keys.version
+            if believed and self._clock.now_ms() < kept.until_ms:
                 return kept.principal
             del self._known[digested]
         if token.count(".") != _DOTS:

@@ -269,3 +269,16 @@ def test_discovery_leads_to_the_keys_of_that_issuer_and_no_other() -> None:
             read_discovery(orjson.dumps(good | change), ISSUER)
     with pytest.raises(IssuerUnavailable):
         read_discovery(b"<html>", ISSUER)
+
+
+async def test_remembered_token_alone_has_old_keys_read_and_ends_with_its_key(desk: Desk) -> None:
+    token = sign(rsa_key("a"), "a", exp=desk.clock.now_ms() // 1000 + 3_600)
+    assert await desk.find(token) is not None
+    desk.published.keys = [publish(rsa_key("b"), "b")]
+    desk.clock.ahead_ms += FRESH_MS + 1
+
+    async def is_refused() -> bool:
+        return await desk.find(token) is None
+
+    assert await wait_until(is_refused, 5, "the token goes with its key")
+    assert desk.published.reads == 2
