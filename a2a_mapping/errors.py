@@ -132,6 +132,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     PushNotificationNotSupported: ErrorKind.PUSH_NOTIFICATION_NOT_SUPPORTED,
     errors.NotCancelable: ErrorKind.TASK_NOT_CANCELABLE,
     errors.Conflict: ErrorKind.CONFLICT,
+    errors.VersionMismatch: ErrorKind.CONFLICT,
     errors.IdempotencyConflict: ErrorKind.CONFLICT,
     errors.ActionClosed: ErrorKind.UNSUPPORTED_OPERATION,
     errors.StaleAnswer: ErrorKind.CONFLICT,

@@ -12,6 +12,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.record import record
+from passerelle.core.session_requests import (
+    ListSessions,
+    SessionChanged,
+    SessionRequest,
+    ThreadResumed,
+    TurnInterrupted,
+)
+from passerelle.core.task_requests import ListRecords, TaskChanged, TaskRequest
 
 if TYPE_CHECKING:
     from passerelle.core.credentials import Credentials
@@ -53,6 +61,8 @@ class CancelTask:
     task: str
     agent: str | None = None
     reason: str | None = None
+    propagation: Literal["active_run", "subtree"] = "active_run"
+    """``subtree``: its child tasks are cancelled with it."""
 
 
 @record
@@ -94,7 +104,14 @@ class RetryDelivery:
 
 
 Command: TypeAlias = (
-    SubmitTurn | CancelTask | RespondAction | SetPushConfig | DeletePushConfig | RetryDelivery
+    SubmitTurn
+    | CancelTask
+    | RespondAction
+    | SetPushConfig
+    | DeletePushConfig
+    | RetryDelivery
+    | TaskRequest
+    | SessionRequest
 )
 
 
@@ -239,6 +256,8 @@ Query: TypeAlias = (
     | ListPushConfigs
     | ListAgents
     | ListDeliveries
+    | ListRecords
+    | ListSessions
 )
 
 
@@ -298,6 +317,10 @@ Result: TypeAlias = (
     | PushConfigSet
     | PushConfigDeleted
     | DeliveryRetried
+    | TaskChanged
+    | SessionChanged
+    | TurnInterrupted
+    | ThreadResumed
 )
 
 

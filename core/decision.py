@@ -122,6 +122,10 @@ class Decision:
         """The record as it stands after the facts so far."""
         return self._states.get(ref)
 
+    def version(self, ref: EntityRef) -> int:
+        """The version of an entity as it was read; 0 for one that does not exist."""
+        return self._held[ref].stamp.version
+
     def fields(self, ref: EntityRef) -> Mapping[str, bytes]:
         """The further fields of an entity's hash as they were read."""
         return self._held[ref].fields

@@ -20,6 +20,7 @@
     │   ├── UnsupportedOperation    the state of the thing does not allow it (terminal is frozen)
     │   ├── NotCancelable           a task that has ended
     │   ├── Conflict                somebody else changed it first
+    │   ├── VersionMismatch         the record is not the one that was read
     │   ├── IdempotencyConflict     one key, two different requests
     │   ├── ActionClosed            the question is answered, expired, cancelled or superseded
     │   ├── StaleAnswer             the answer names an older revision or another digest
@@ -228,6 +229,19 @@ class Conflict(CallerError):
 
     code = "conflict"
     retryable = True
+
+
+class VersionMismatch(CallerError):
+    """The caller read an older version of the record; nothing was changed (CMD-5)."""
+
+    code = "version_mismatch"
+
+    def __init__(self, expected: int, actual: int) -> None:
+        super().__init__(
+            f"version {expected} was read, and {actual} is stored; look again",
+            expected=expected,
+            actual=actual,
+        )
 
 
 class IdempotencyConflict(CallerError):

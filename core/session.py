@@ -56,7 +56,7 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class DescribeSession:
-    """Changes title or labels."""
+    """Changes title or labels; an empty text takes a label away."""
 
     updated: SessionUpdated
 
@@ -106,6 +106,7 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             tenant=payload.tenant,
             principal=payload.principal,
             title=payload.title,
+            labels=payload.labels or {},
             created_at=event.timestamp,
             updated_at=event.timestamp,
             last=event.sequence,
@@ -117,7 +118,9 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
         return change(
             moved,
             title=payload.title if payload.title is not None else state.title,
-            labels={**state.labels, **payload.labels},
+            labels={
+                name: text for name, text in {**state.labels, **payload.labels}.items() if text
+            },
         )
     if isinstance(payload, ThreadStarted):
         thread = event.fact.scope.thread_id or ""

@@ -12,6 +12,7 @@ from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
+from passerelle.core.session import SessionRecord
 from passerelle.core.status import ENDED, TERMINAL, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
@@ -30,6 +31,12 @@ _ENDS: Final[Mapping[Status, Part]] = {
 }
 _LISTED: Final = frozenset(Status) - {Status.ARCHIVED}
 
+UNSEEN: Final = ""
+"""The list of an owner's tasks that callers over A2A do not see: the one of no agent."""
+SESSIONS: Final = "~sessions"
+"""The list of an owner's sessions that have a title."""
+_UNSEEN_ENDS: Final = TERMINAL - {Status.COMPLETED}
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -47,6 +54,7 @@ def derive_standing(
     """Compares the records of a decision before and after it."""
     opened: list[OpenChange] = []
     index: list[IndexRow] = []
+    named: list[IndexRow] = []
     feed = False
     for ref, record in after.items():
         earlier = before.get(ref)
@@ -58,15 +66,38 @@ def derive_standing(
             opened.append(OpenChange(ref.id, None))
         if isinstance(record, ActionRecord):
             feed = True
-        # A task that is put away stays where its end has put it.
-        if isinstance(record, TaskRecord) and record.shown and record.status in _LISTED:
-            was = earlier if isinstance(earlier, TaskRecord) else None
-            if was is None or not was.shown or was.status is not record.status:
-                facade = expose(TaskId(record.task_id), record.exposure)
-                at_ms = parse_ms(record.status_at)
-                index.append(IndexRow(record.owner, record.kind, facade, at_ms, find_part(record)))
+        if isinstance(record, TaskRecord):
+            index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
+        if isinstance(record, SessionRecord) and record.title is not None:
+            named.append(_list_session(record))
     times = tuple((row.facade, row.at_ms) for row in index)
-    return Standing(tuple(opened), times, tuple(index), feed)
+    return Standing(tuple(opened), times, (*index, *named), feed)
+
+
+def _list_session(record: SessionRecord) -> IndexRow:
+    return IndexRow(record.owner, SESSIONS, record.session_id, parse_ms(record.created_at))
+
+
+def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow, ...]:
+    """The row that a task gets in its owner's lists where its status is another one, or it is seen for the first time.
+
+    Tasks that callers see are listed by agent. Of the others the control plane lists those that were created and not
+    started, and those that ended without ever being seen; a bare Message was never a task to anybody.
+    """
+    if record.status not in _LISTED:
+        return ()  # a task that is put away stays where its end has put it
+    moved = earlier is None or earlier.status is not record.status
+    if record.shown:
+        if not (moved or (earlier is not None and not earlier.shown)):
+            return ()
+        agent = record.kind
+    elif moved and (not record.attempts or record.status in _UNSEEN_ENDS):
+        agent = UNSEEN
+    else:
+        return ()
+    facade = expose(TaskId(record.task_id), record.exposure)
+    at_ms = parse_ms(record.status_at)
+    return (IndexRow(record.owner, agent, facade, at_ms, find_part(record)),)
 
 
 def find_part(record: TaskRecord) -> Part:

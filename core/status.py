@@ -64,6 +64,8 @@ class Delivery(StrEnum):
 TERMINAL: Final = frozenset({Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.COMPLETED})
 """A task in one of these has ended; ``lost`` has not, since the worker may still be found."""
 ENDED: Final = TERMINAL | {Status.ARCHIVED}
+HELD: Final = frozenset({Status.PAUSED, Status.BLOCKED})
+"""Nothing is sent for a task in one of these; its run, if it has one, is kept."""
 WAITING: Final = frozenset(
     {Status.WAITING_INPUT, Status.WAITING_PERMISSION, Status.WAITING_RESOURCE, Status.BLOCKED}
 )

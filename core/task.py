@@ -27,7 +27,7 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.status import ENDED, TERMINAL, Phase, Status
+from passerelle.core.status import ENDED, HELD, TERMINAL, Phase, Status
 from passerelle.core.task_commands import (
     AcceptTask,
     ArchiveTask,
@@ -48,6 +48,7 @@ from passerelle.core.task_commands import (
     PrepareTask,
     QueueTask,
     RecordDelivery,
+    ReportProgress,
     RequestCancel,
     ResumeTask,
     RetryTask,
@@ -70,7 +71,7 @@ _S: Final = Status
 _BEFORE: Final = frozenset({_S.ACCEPTED, _S.QUEUED, _S.PREPARING})
 _ACTIVE: Final = frozenset({_S.QUEUED, _S.PREPARING, _S.RUNNING, _S.UNKNOWN, _S.LOST, _S.STALE})
 _PARKED: Final = frozenset({_S.WAITING_INPUT, _S.WAITING_PERMISSION, _S.WAITING_RESOURCE})
-_HELD: Final = frozenset({_S.BLOCKED, _S.PAUSED})
+_HELD: Final = HELD
 _LIVE: Final = _BEFORE | _ACTIVE | _PARKED | _HELD | {_S.RETRYING, _S.CANCELLING}
 
 Targets: TypeAlias = "frozenset[Status]"
@@ -106,10 +107,14 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     EndWait: _rows(_PARKED, _to(_S.RUNNING)),
     BlockTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.BLOCKED)),
     PauseTask: _rows(_BEFORE | _ACTIVE | _PARKED, _to(_S.PAUSED)),
-    ResumeTask: _rows(_HELD | {_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
+    ResumeTask: {
+        **_rows(_HELD, _BEFORE | _PARKED | {_S.RUNNING}),
+        **_rows({_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
+    },
     EndRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     FailRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     RecordDelivery: _rows(_LIVE, SAME),
+    ReportProgress: _rows(_LIVE, SAME),
     CompleteTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
     FailTask: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
     RetryTask: _rows(_LIVE - {_S.CANCELLING}, _to(_S.RETRYING)),
@@ -195,18 +200,10 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             return _end(state, command)
         case CreateTask():
             raise InvalidInput("taskId", "the task exists")
-        case (
-            AcceptTask()
-            | QueueTask()
-            | PrepareTask()
-            | BlockTask()
-            | PauseTask()
-            | ResumeTask()
-            | RecordDelivery()
-            | UpdateTask()
-            | LinkTask()
-        ):
+        case AcceptTask() | QueueTask() | PrepareTask() | BlockTask() | PauseTask() | ResumeTask():
             return _steer(state, command)
+        case RecordDelivery() | ReportProgress() | UpdateTask() | LinkTask():
+            return _describe(state, command)
         case _:
             assert_never(command)
 
@@ -356,15 +353,7 @@ def _end(
 
 def _steer(
     state: TaskRecord,
-    command: AcceptTask
-    | QueueTask
-    | PrepareTask
-    | BlockTask
-    | PauseTask
-    | ResumeTask
-    | RecordDelivery
-    | UpdateTask
-    | LinkTask,
+    command: AcceptTask | QueueTask | PrepareTask | BlockTask | PauseTask | ResumeTask,
 ) -> list[Fact]:
     scope = scope_of(state)
     match command:
@@ -380,11 +369,24 @@ def _steer(
         case PauseTask(actor=actor, reason=reason):
             return [Fact(scope, say.TaskPaused(actor, reason))]
         case ResumeTask(reason=reason):
-            return [Fact(scope, say.TaskResumed(reason))]
+            return [Fact(scope, say.TaskResumed(reason, status=_find_way_back(state)))]
+        case _:
+            assert_never(command)
+
+
+def _describe(
+    state: TaskRecord, command: RecordDelivery | ReportProgress | UpdateTask | LinkTask
+) -> list[Fact]:
+    scope = scope_of(state)
+    match command:
         case RecordDelivery(consumer=consumer, delivery=delivery):
             progress = say.TaskProgress(
                 phase=Phase.DELIVERING, consumer=consumer, delivery=delivery
             )
+            return [Fact(scope, progress)]
+        case ReportProgress(progress=progress):
+            if progress.status is not None:
+                raise InvalidInput("status", "progress moves no task")
             return [Fact(scope, progress)]
         case UpdateTask(changed=changed):
             return [Fact(scope, say.TaskUpdated(changed))]
@@ -392,3 +394,15 @@ def _steer(
             return [Fact(scope, edge)]
         case _:
             assert_never(command)
+
+
+def _find_way_back(state: TaskRecord) -> Status | None:
+    """Where a held task stood, unless what it waited for has come meanwhile; None where it is running."""
+    before = state.held_from
+    if state.status not in _HELD or before is None:
+        return None
+    if before in _PARKED:
+        return before if state.open_actions else None
+    if state.run is not None:
+        return None
+    return before if before in _BEFORE else _S.ACCEPTED

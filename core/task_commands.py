@@ -154,6 +154,13 @@ class RecordDelivery:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportProgress:
+    """Somebody trusted says how far it is (CMD-7); the status stays."""
+
+    progress: say.TaskProgress
+
+
+@dataclass(frozen=True, slots=True)
 class CompleteTask:
     """Ends the task well, if every fact is there (I5)."""
 
@@ -244,6 +251,7 @@ TaskCommand: TypeAlias = (
     | EndRun
     | FailRun
     | RecordDelivery
+    | ReportProgress
     | CompleteTask
     | FailTask
     | RetryTask

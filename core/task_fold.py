@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from passerelle.core.events import OpaquePayload, VendorPayload
 from passerelle.core.facts import Ref
@@ -11,7 +11,7 @@ from passerelle.core.payloads.approval import ActionRequired, ActionResolved
 from passerelle.core.payloads.conversation import TurnCompleted, TurnFailed, TurnSubmitted
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.record import change, fill
-from passerelle.core.status import TERMINAL, Phase, Status
+from passerelle.core.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.task_record import (
     KEPT_ARTIFACTS,
     SCHEMA,
@@ -26,7 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.events import Event
+    from passerelle.core.json import JsonObject
 
+UPDATED: Final = frozenset(
+    {
+        "title",
+        "objective",
+        "priority",
+        "assignee",
+        "owner",
+        "constraints",
+        "profile",
+        "acceptance",
+        "metadata",
+    }
+)
+"""What describes a task and may be changed; ``task.updated`` names no other member (CMD-5)."""
 _KEPT_OCCURRENCES: Final = 32
 """Questions of a peer that are remembered; an older one cannot be seen again in the pause that is open now."""
 
@@ -79,6 +94,7 @@ def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
         constraints=payload.constraints,
         profile=payload.profile,
         acceptance=payload.acceptance,
+        metadata=payload.metadata,
         created_at=event.timestamp,
         updated_at=event.timestamp,
         status_at=event.timestamp,
@@ -161,8 +177,11 @@ def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskR
     known = {
         name: values["new"]
         for name, values in payload.changed.items()
-        if name in {"title", "objective", "priority", "assignee", "owner"} and "new" in values
+        if name in UPDATED and "new" in values
     }
+    if "acceptance" in known:
+        acceptance = tuple(cast("list[JsonObject]", known.pop("acceptance")))
+        state = change(state, acceptance=acceptance)
     return change(state, **known)
 
 
@@ -175,6 +194,7 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
         summary=payload.summary,
         counters={**state.progress.counters, **payload.counters} if payload.counters else None,
         checklist=payload.checklist or None,
+        outputs=payload.outputs,
     )
     if payload.delivery is not None and payload.consumer is not None:
         delivery = {**state.delivery, payload.consumer: payload.delivery}
@@ -198,17 +218,24 @@ def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskR
 
 
 def _blocked(state: TaskRecord, payload: say.TaskBlocked, event: Event) -> TaskRecord:
-    return _set(state, event, Status.BLOCKED, status_reason=payload.reason)
+    return _hold(state, event, Status.BLOCKED, payload.reason)
 
 
 def _paused(state: TaskRecord, payload: say.TaskPaused, event: Event) -> TaskRecord:
-    return _set(state, event, Status.PAUSED, status_reason=payload.reason)
+    return _hold(state, event, Status.PAUSED, payload.reason)
+
+
+def _hold(state: TaskRecord, event: Event, status: Status, reason: str | None) -> TaskRecord:
+    before = state.held_from if state.status in HELD else state.status
+    return _set(state, event, status, status_reason=reason, held_from=before)
 
 
 def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
-    state = _step(state, event, payload.native_status)
-    state = _progress(_run_status(state, event, Status.RUNNING), phase=Phase.WORKING)
-    return _set(state, event, Status.RUNNING, status_reason=None)
+    status = payload.status or Status.RUNNING
+    state = _run_status(_step(state, event, payload.native_status), event, status)
+    if status is Status.RUNNING:
+        state = _progress(state, phase=Phase.WORKING)
+    return _set(state, event, status, status_reason=None, held_from=None)
 
 
 def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> TaskRecord:

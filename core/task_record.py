@@ -68,6 +68,11 @@ class Edge:
     updated_at: str
     reason: str | None = None
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether another task waits for the one that has this edge."""
+        return self.kind == "blocks" and self.status == "open"
+
 
 @record
 class ArtifactRef:
@@ -99,6 +104,7 @@ class Progress:
     summary: str | None = None
     counters: dict[str, int] = field(default_factory=dict[str, int])
     checklist: tuple[JsonObject, ...] = ()
+    outputs: tuple[str, ...] | None = None
 
 
 @record
@@ -168,6 +174,10 @@ class TaskRecord:
     """First and last sequence of what callers see of the current exposure."""
     inputs: tuple[int, ...] = ()
     """Sequences of the messages that were sent on this task: what its history is completed from."""
+    metadata: JsonObject | None = None
+    """What its owner keeps with it; nobody here reads it."""
+    held_from: Status | None = None
+    """Where a task that is paused or blocked stood before: where it goes back to."""
     stale_from: int | None = None
     """The first event of a schema that this version cannot read (ENV-5)."""
 

@@ -27,6 +27,7 @@ from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
+from passerelle.gateway.control.linking import UNBLOCK
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.driver import Patience
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
@@ -322,6 +323,9 @@ def _compose(
                 "return": deadlines.on_return,
                 "cancel": deadlines.on_cancel,
                 "input": deadlines.on_input,
+                UNBLOCK: lambda _shard, row, _now_ms: service.task_control.linking.unblock(
+                    row, drop
+                ),
                 TARGET_ROW: deliveries.on_due,
             },
             count=lambda what, outcome: _count(outages.metrics, what, outcome),

@@ -19,7 +19,8 @@ from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.rpc import Caller, call
+from passerelle.gateway.rpc import call
+from passerelle.gateway.rpc_call import Caller
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject

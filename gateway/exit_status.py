@@ -21,6 +21,7 @@ class ExitStatus(IntEnum):
     CLOSED = 4
     """The question expired, was cancelled or was replaced."""
     STALE = 5
+    """What was read has changed since: look again."""
     FORBIDDEN = 6
     FAULT = 70
     """A fault of ours."""
@@ -49,6 +50,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     a2a_errors.ExtensionRequired: ExitStatus.CALLER,
     errors.NotCancelable: ExitStatus.CALLER,
     errors.Conflict: ExitStatus.CALLER,
+    errors.VersionMismatch: ExitStatus.STALE,
     errors.IdempotencyConflict: ExitStatus.CALLER,
     errors.ActionClosed: ExitStatus.CLOSED,
     errors.StaleAnswer: ExitStatus.STALE,

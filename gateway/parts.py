@@ -12,18 +12,29 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
+from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.contents import Contents
+from passerelle.gateway.control.creating import Creating
 from passerelle.gateway.control.dead_letters import DeadLetters
+from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
+from passerelle.gateway.control.interrupting import Interrupting
+from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
 from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
+from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.references import References
 from passerelle.gateway.control.service import Service
+from passerelle.gateway.control.sessions import Sessions
+from passerelle.gateway.control.starting import Starting
+from passerelle.gateway.control.task_changes import TaskChanges
+from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.dispatch import Dispatch
@@ -104,14 +115,22 @@ def make_service(around: Surroundings) -> Service:
         writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
     kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
+    turns = Turns(writes, store.blobs, push_configs, dispatch.mend)
+    references = References(ownership, contents)
+    planning = Planning(writes, around.retry_policy, around.drives, around.spending)
+    changes = TaskChanges(writes, ownership, dispatch)
+    finishing = Finishing(writes, ownership, dispatch)
+    cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
+    records = Records(writes, store.log, store.projections, around.catalogue.list_names)
+    sessions = Sessions(records)
     return Service(
         writes=writes,
-        turns=Turns(writes, store.blobs, push_configs, dispatch.mend),
+        turns=turns,
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,
         ownership=ownership,
-        references=References(ownership, contents),
+        references=references,
         listing=Listing(writes, store.log, store.projections, contents),
         models=Models(writes, store.log, ownership, around.clock),
         contents=contents,
@@ -123,10 +142,27 @@ def make_service(around: Surroundings) -> Service:
         projections=store.projections,
         dispatch=dispatch,
         find_peer=around.find_peer,
-        retry_policy=around.retry_policy,
-        drives=around.drives,
         is_draining=lambda: runs.is_draining,
-        spending=around.spending,
+        planning=planning,
+        cancelling=cancelling,
+        records=records,
+        task_control=TaskControl(
+            changes=changes,
+            creating=Creating(turns, ownership, store.projections, around.find_peer),
+            starting=Starting(
+                turns,
+                ownership,
+                planning,
+                references,
+                dispatch,
+                around.find_peer,
+                around.message_bounds,
+            ),
+            finishing=finishing,
+            linking=Linking(changes),
+            find_peer=around.find_peer,
+        ),
+        session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
         message_bounds=around.message_bounds,
     )
 

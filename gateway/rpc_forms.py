@@ -33,6 +33,19 @@ class SubmitTurnParams:
 
 
 @record
+class StartTaskParams:
+    """The task to send, and at most one of ``message`` (A2A 1.0), ``parts`` and ``text`` in place of its objective."""
+
+    task_id: _Id
+    version: Annotated[int, Field(ge=1)] | None = None
+    agent: _Id | None = None
+    message: JsonObject | None = None
+    parts: list[JsonObject] | None = None
+    text: str | None = None
+    traceparent: _Id | None = None
+
+
+@record
 class TaskParams:
     """One task of the caller."""
 
@@ -64,10 +77,11 @@ class ThreadParams:
 
 @record
 class CancelTaskParams:
-    """The task to stop, and why."""
+    """The task to stop, why, and whether its child tasks stop with it."""
 
     task_id: _Id
     reason: Annotated[str, Field(max_length=1_000)] | None = None
+    propagation: Literal["active_run", "subtree"] = "active_run"
 
 
 @record
@@ -121,9 +135,10 @@ class TurnAnswer:
 
 @record
 class CancelAnswer:
-    """The wish to stop is stored; the task as it stands now."""
+    """The wish to stop is stored, with the task as it stands now in A2A form; or why there is nothing to stop."""
 
-    task: JsonObject
+    outcome: Literal["requested", "already_cancelled", "already_done", "not_found"]
+    task: JsonObject | None = None
 
 
 @record

@@ -20,6 +20,7 @@ class SessionCreated:
     tenant: str
     principal: str
     title: str | None = None
+    labels: dict[str, str] | None = None
 
 
 @record

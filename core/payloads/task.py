@@ -37,6 +37,7 @@ class TaskCreated:
     constraints: JsonObject = field(default_factory=dict[str, Json])
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: tuple[JsonObject, ...] = ()
+    metadata: JsonObject | None = None
 
 
 @record
@@ -88,6 +89,8 @@ class TaskProgress:
     summary: str | None = None
     counters: dict[str, int] = field(default_factory=dict[str, int])
     checklist: tuple[JsonObject, ...] = ()
+    outputs: tuple[str, ...] | None = None
+    """What there is to look at by now: names or addresses of output."""
     delivery: Delivery | None = None
     consumer: str | None = None
 
@@ -132,6 +135,8 @@ class TaskResumed:
     type: ClassVar = EventType.TASK_RESUMED
     reason: str
     native_status: str | None = None
+    status: Status | None = None
+    """Where a task goes back to that was paused or blocked; without, it is running."""
 
 
 @record

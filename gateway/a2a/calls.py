@@ -32,7 +32,7 @@ from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streamin
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc import check_key, require_scope
+from passerelle.gateway.rpc_call import check_key, require_scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ from passerelle.core.commands import (
 from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.principal import Scope
 from passerelle.gateway.limits.gate import UNBOUND
-from passerelle.gateway.rpc import require_operation
+from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -56,10 +56,13 @@ class Catalogue:
     edge: Edge = field(default_factory=Edge)
     public_url: str | None = None
 
+    def list_names(self) -> tuple[str, ...]:
+        """Configured names, in the order of the configuration."""
+        return self.agents.names if self.agents else ()
+
     async def list(self, principal: Principal, query: ListAgents) -> JsonObject:
         """The agents of the caller, in the order of the configuration."""
-        names = self.agents.names if self.agents else ()
-        usable = [name for name in names if principal.may_call(name)]
+        usable = [name for name in self.list_names() if principal.may_call(name)]
         entries = await asyncio.gather(*(self._describe(name) for name in usable))
         return {"agents": as_list([entry for entry in entries if _matches(entry, query)])}
 

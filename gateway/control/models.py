@@ -38,7 +38,7 @@ from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
-from passerelle.gateway.rpc import require_operation
+from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
     from passerelle.core.events import Event

@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core import task as tasks
-from passerelle.core.batch import DueChange
 from passerelle.core.codec import to_wire
 from passerelle.core.commands import (
     ActionAnswered,
-    CancelAccepted,
     CancelTask,
     DeletePushConfig,
     GetAction,
@@ -42,37 +39,28 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.errors import Draining, NotCancelable, NotFound
+from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.payloads.task import TaskCancelRequested
-from passerelle.core.status import ENDED
-from passerelle.core.task_commands import RequestCancel
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.session_requests import ListSessions
+from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import SPAN_BITS, read_trace
-from passerelle.gateway.control.turns import Delegation
-from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE
-from passerelle.gateway.rpc import require_operation
-from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
+from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from passerelle.a2a_mapping.resume import ResumeWish
-    from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Command, Query, Result
-    from passerelle.core.decision import Decision
-    from passerelle.core.facts import RetryPolicy
-    from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Projections
     from passerelle.core.principal import Principal
+    from passerelle.core.session_requests import SessionRequest
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.answers import Answers
+    from passerelle.gateway.control.cancelling import Cancelling
     from passerelle.gateway.control.catalogue import Catalogue
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.dead_letters import DeadLetters
@@ -81,14 +69,16 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.models import Models
     from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.push_configs import PushConfigs
+    from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References
     from passerelle.gateway.control.stream_frame import Followed
+    from passerelle.gateway.control.task_control import SessionControl, TaskControl
     from passerelle.gateway.control.turns import Opened, Turns
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
-    from passerelle.gateway.limits.spending import Charge, Spending
 
 _CANCEL_GRACE_MS: Final = 10_000
 
@@ -115,11 +105,12 @@ class Service:
     projections: Projections
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
-    retry_policy: Callable[[str], RetryPolicy]
-    drives: Callable[[Shard], Incarnation]
-    """This instance's incarnation in a shard; raises where it holds no lease."""
     is_draining: Callable[[], bool]
-    spending: Spending | None = None
+    planning: Planning
+    cancelling: Cancelling
+    records: Records
+    task_control: TaskControl
+    session_control: SessionControl
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
@@ -131,7 +122,7 @@ class Service:
             case SubmitTurn():
                 return await self._submit(principal, command, idem)
             case CancelTask():
-                return await self._cancel(principal, command)
+                return await self.cancelling.cancel(principal, command)
             case RespondAction():
                 return await self._respond(principal, command)
             case SetPushConfig():
@@ -142,7 +133,14 @@ class Service:
             case RetryDelivery():
                 return await self.dead_letters.retry(principal, command)
             case _:
-                assert_never(command)
+                return await self._control(principal, command, idem)
+
+    async def _control(
+        self, principal: Principal, command: TaskRequest | SessionRequest, idem: str | None
+    ) -> Result:
+        if isinstance(command, TaskRequest):
+            return await self.task_control.execute(principal, command, idem)
+        return await self.session_control.execute(principal, command, idem)
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:
         """Answers a query from stored state; of an agent nothing but its card is ever asked."""
@@ -154,7 +152,7 @@ class Service:
             case GetRecord():
                 owned = await self.ownership.find(principal, query.task, None, hidden=True)
                 require_operation(principal, owned.record.peer or "", Method.GET_TASK)
-                return to_wire(owned.record)
+                return {**to_wire(owned.record), "version": owned.held.stamp.version}
             case GetSession() | GetSessionTasks() | GetThread() | GetTaskModel():
                 return await self.models.read(principal, query)
             case GetAction() | ListActions():
@@ -167,6 +165,17 @@ class Service:
                 return await self.catalogue.list(principal, query)
             case ListDeliveries():
                 return await self.dead_letters.list(principal, query)
+            case _:
+                return await self._read_lists(principal, query)
+
+    async def _read_lists(
+        self, principal: Principal, query: ListRecords | ListSessions
+    ) -> JsonObject:
+        match query:
+            case ListRecords():
+                return await self.records.list_tasks(principal, query)
+            case ListSessions():
+                return await self.session_control.sessions.list_sessions(principal, query)
             case _:
                 assert_never(query)
 
@@ -268,8 +277,8 @@ class Service:
         referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
             return await self._follow_up(principal, command, idem)
-        plan = replace(await self._plan(principal, command, peer), sources=referred.tasks)
-        charge = await self._charge(principal, command)
+        plan = replace(await self.planning.plan(principal, command, peer), sources=referred.tasks)
+        charge = await self.planning.charge(principal, command)
         try:
             opened = await self.turns.open(
                 principal,
@@ -290,7 +299,7 @@ class Service:
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> TurnAccepted:
-        charge = await self._charge(principal, command)
+        charge = await self.planning.charge(principal, command)
         try:
             if command.push is not None:
                 await self.push_configs.set_with_message(principal, command, command.push)
@@ -301,59 +310,6 @@ class Service:
         if accepted.repeated:
             charge.refund()
         return accepted
-
-    async def _charge(self, principal: Principal, command: SubmitTurn) -> Charge:
-        """Before anything is stored: a caller whose quota is used up opens no turn."""
-        if self.spending is None:
-            return FREE
-        return await self.spending.charge(principal, command.agent, opens=command.task is None)
-
-    async def _plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
-        """What must be known before the first append; a peer that never had a card is refused here."""
-        card = await peer.describe()
-
-        def judge(shard: Shard) -> PermissionEvaluated:
-            evaluation = evaluate(
-                InboundCall(principal.id, command.agent),
-                PolicyFacts(self.writes.ids.mint("eval", shard), may_call=True),
-                self.writes.clock.now_ms(),
-            )
-            return evaluation.to_payload()
-
-        # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
-        streams = card.streaming and (command.wait != "unary" or not card.lists)
-        return Delegation(
-            card=card,
-            mechanism="streaming" if streams else "unary",
-            policy=self.retry_policy(command.agent),
-            judge=judge,
-            drives=self.drives,
-            trace=TRACE.get(),
-        )
-
-    async def _cancel(self, principal: Principal, command: CancelTask) -> CancelAccepted:
-        owned = await self.ownership.find(principal, command.task, command.agent)
-        record = owned.record
-        require_operation(principal, record.peer or "", Method.CANCEL_TASK)
-        if record.status in ENDED:
-            raise NotCancelable(f"the task has ended: {record.status}", status=record.status)
-        requested = TaskCancelRequested(
-            actor=principal.id, source="user", propagation="active_run", reason=command.reason
-        )
-
-        def body(decision: Decision) -> Terms:
-            now = decision.state(owned.ref)
-            if isinstance(now, TaskRecord):
-                decision.add(tasks.decide(now, RequestCancel(requested)))
-            if not decision.events:
-                return Terms()
-            at_ms = decision.now_ms + _CANCEL_GRACE_MS
-            return Terms(due=(DueChange(f"cancel:{record.task_id}", at_ms),))
-
-        await self.writes.decide(record.session_id, [owned.ref], body)
-        await self.dispatch.cancel(record.task_id)
-        now = await self.ownership.find(principal, command.task, command.agent)
-        return CancelAccepted(await self.contents.read_task(now.record, now.held.fields) or {})
 
     async def _respond(self, principal: Principal, command: RespondAction) -> ActionAnswered:
         answered, task_id = await self.actions.respond(principal, command)

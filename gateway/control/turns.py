@@ -58,6 +58,7 @@ from passerelle.gateway.delegation.spill import Spill, hold
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from passerelle.core import task_requests
     from passerelle.core.batch import Incarnation, TargetChange
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision, Held
@@ -149,7 +150,7 @@ class Turns:
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
 
     async def locate(
-        self, principal: Principal, command: SubmitTurn, idem: str | None
+        self, principal: Principal, command: SubmitTurn | task_requests.CreateTask, idem: str | None
     ) -> tuple[Place, dict[EntityRef, Held]]:
         """The place of the message, with its thread and session as they are stored.
 
@@ -179,7 +180,7 @@ class Turns:
         place: Place,
         held: dict[EntityRef, Held],
         thread: ThreadRecord,
-        command: SubmitTurn,
+        command: SubmitTurn | task_requests.CreateTask,
     ) -> tuple[Place, dict[EntityRef, Held]]:
         if command.session_id not in {None, thread.session_id}:
             raise InvalidInput("sessionId", "the context belongs to another session")
@@ -381,23 +382,32 @@ class Opening:
 
     def _start(self, decision: Decision, task_id: str, run_id: str) -> None:
         thread = decision.state(self.place.thread)
-        remotes = thread.remotes if isinstance(thread, ThreadRecord) else {}
-        card, ids = self.plan.card, self.turns.writes.ids
-        agent, trace = self.command.agent, self.plan.trace
-        started = TaskAttemptStarted(
-            ordinal=1,
-            worker=Worker("agent", agent, card.endpoint, card.sha256),
-            native_protocol=card.protocol,
-            delivery_mechanism=self.plan.mechanism,
-            message_id=str(self.command.message["messageId"]),
-            retry_policy=self.plan.policy,
-            reason="first",
-            remote_context_id=remotes.get(agent) or ids.mint("rctx", self.place.shard),
-            traceparent=trace.parent if trace else None,
-            tracestate=trace.state if trace else None,
-        )
         record_ = decision.state(EntityRef(EntityKind.TASK, task_id))
-        decision.add(tasks.decide(record_, StartRun(run_id, started)))  # type: ignore[arg-type]  # a task
+        if isinstance(thread, ThreadRecord) and isinstance(record_, TaskRecord):
+            context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
+                "rctx", self.place.shard
+            )
+            started = begin_attempt(record_, self.command, self.plan, context)
+            decision.add(tasks.decide(record_, StartRun(run_id, started)))
+
+
+def begin_attempt(
+    record_: TaskRecord, command: SubmitTurn, plan: Delegation, remote_context: str
+) -> TaskAttemptStarted:
+    """The intent to send the message of a turn, as the next attempt of its task."""
+    card, trace = plan.card, plan.trace
+    return TaskAttemptStarted(
+        ordinal=len(record_.attempts) + 1,
+        worker=Worker("agent", command.agent, card.endpoint, card.sha256),
+        native_protocol=card.protocol,
+        delivery_mechanism=plan.mechanism,
+        message_id=str(command.message["messageId"]),
+        retry_policy=plan.policy,
+        reason="first",
+        remote_context_id=remote_context,
+        traceparent=trace.parent if trace else None,
+        tracestate=trace.state if trace else None,
+    )
 
 
 def _read_task(stored: bytes) -> str:

@@ -21,6 +21,7 @@ from passerelle.core.errors import (
     PasserelleError,
     StoreUnavailable,
     TooLarge,
+    UnsupportedOperation,
 )
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
@@ -151,7 +152,7 @@ class Driver:
             settled = await self.follow(self.peer.stream(sent))
         else:
             settled = await self.settle(await self.peer.send(sent))
-        if not settled:
+        if not (settled or self.run.is_held()):
             await find_send(self)
         await self.attend()
 
@@ -218,7 +219,11 @@ class Driver:
 
     async def _await_frame(self, frames: asyncio.Queue[StreamOutcome]) -> bool:
         """Whether a frame came, and not somebody who wants the driver to look up."""
-        while frames.empty():
+        while True:
+            if self.run.is_held() and self.remote_task() is not None:
+                return False
+            if not frames.empty():
+                return True
             self._stir.clear()
             if self.run.has_ended() or (self._wake.is_set() and self.remote_task() is not None):
                 return False
@@ -227,7 +232,6 @@ class Driver:
                     await self._stir.wait()
             except TimeoutError:
                 await self._look_around()
-        return True
 
     async def _look_around(self) -> None:
         """Another instance may have taken an answer, or ended the task: nobody there can wake us."""
@@ -274,14 +278,24 @@ class Driver:
                         return
                     taken += 1
 
+            await self._await_release(results)
             try:
                 await self.patiently(take)
+            except UnsupportedOperation:
+                await self.run.refresh()
+                if not self.run.is_held():
+                    raise
             except TooLarge:
                 if at_once == 1:
                     raise
                 at_once //= 2
             else:
                 results = results[taken:]
+
+    async def _await_release(self, results: list[JsonObject]) -> None:
+        """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""
+        while self.run.is_held() and any("message" in result for result in results):
+            await self._rest(self.patience.parked_poll_max_s)
 
     async def _end_stream(self, last: StreamOutcome) -> bool:
         knows = self.run.record.shown or self.run.sight.answer is not None
@@ -320,6 +334,11 @@ class Driver:
         pause = self.patience.poll_s
         subscribes = True
         while not self.run.has_ended() and self.run.record.run is not None:
+            if self.run.is_held():
+                await self._rest(self.patience.parked_poll_max_s)
+                # Nobody asked meanwhile, so silence proves nothing.
+                self.proof_ms = self.clock.now_ms()
+                continue
             await self._compare_card()
             if await self.returns(self):
                 pause = self.patience.poll_s

@@ -16,7 +16,7 @@ from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import PasserelleError
 from passerelle.core.peer import Answered, Unknown
-from passerelle.core.status import ENDED
+from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
 
@@ -89,6 +89,8 @@ class Inputs:
         record = await self._read(row.entity)
         if record is None or record.status in ENDED:
             await drop(shard, row)
+            return
+        if record.status in HELD:
             return
         message = await self.dispatch.contents.read_turn(record, turn_id)
         run = record.run

@@ -47,7 +47,7 @@ from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
-from passerelle.core.status import ENDED, WAITING, Delivery, Phase, Status
+from passerelle.core.status import ENDED, HELD, WAITING, Delivery, Phase, Status
 from passerelle.core.task_commands import (
     CompleteTask,
     ConfirmCancel,
@@ -84,7 +84,10 @@ def observe(step: Step, result: JsonObject) -> None:
             if _is_late(step):
                 return
             _learn_context(step, reply)
-            _observe_frame(step, reply)
+            if step.record.status in HELD:
+                _note(step, reply)
+            else:
+                _observe_frame(step, reply)
         case MessageReply(message=message):
             if _is_late(step):
                 return
@@ -101,6 +104,21 @@ def _is_late(step: Step) -> bool:
         _warn(step, "late_frame", "the peer went on after the end; nothing changes")
         return True
     return False
+
+
+def _note(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """A frame for a task that is paused or blocked: the peer's word is kept, and nothing follows from it (CMD-8).
+
+    Whoever goes on asks the peer first, and so reads the whole of it then.
+    """
+    if isinstance(reply, ArtifactReply):
+        return
+    run, native = step.record.run, read_native_ids(reply)[0]
+    said = RunStatus(
+        native_status=reply.native_status,
+        remote_task_id=native if run and native and run.remote_task_id != native else None,
+    )
+    step.add(step.tell(ObserveStatus(Status.RUNNING, said, step.step_id)))
 
 
 def _warn(step: Step, code: str, reason: str) -> None:

@@ -30,7 +30,7 @@ from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
 from passerelle.core.standing import find_part
-from passerelle.core.status import ENDED, WAITING
+from passerelle.core.status import ENDED, HELD, WAITING
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.push_configs import end_targets
@@ -142,6 +142,10 @@ class Run:
         """Whether somebody else must act first."""
         return self.record.status in WAITING
 
+    def is_held(self) -> bool:
+        """Whether nothing may be sent for the task: it is paused or blocked."""
+        return self.record.status in HELD
+
     async def append(
         self,
         body: Callable[[Step], None],
@@ -215,6 +219,8 @@ class Run:
         if ends:
             due = (*due, DueChange(f"timeout:{self.sight.task.id}", None))
             due = (*due, DueChange(f"cancel:{self.sight.task.id}", None))
+            if any(edge.is_waited_for for edge in step.record.relationships):
+                due = (*due, DueChange(f"unblock:{self.sight.task.id}", step.decision.now_ms))
         touched = any(
             step.decision.state(ref) is not held.record for ref, held in self.held.items()
         )

@@ -40,7 +40,7 @@ from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc import check_key, require_scope
+from passerelle.gateway.rpc_call import check_key, require_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping

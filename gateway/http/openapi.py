@@ -13,12 +13,19 @@ from starlette.routing import Route
 
 from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.http.problem import MEDIA_TYPE
-from passerelle.gateway.http.v1 import DEVICE_HEADER, KEY_HEADER, OPERATIONS, Operation
-from passerelle.gateway.rpc import IDEMPOTENCY_KEY_LIMIT
+from passerelle.gateway.http.v1 import (
+    DEVICE_HEADER,
+    KEY_HEADER,
+    OPERATIONS,
+    VERSION_HEADER,
+    Operation,
+)
+from passerelle.gateway.rpc_call import IDEMPOTENCY_KEY_LIMIT
 from passerelle.gateway.version import VERSION
 
 PATH: Final = "/v1/openapi.json"
 _REF: Final = "#/components/schemas/{model}"
+_SUCCESSES: Final = {200: "Done.", 201: "Made.", 202: "Accepted."}
 _PROBLEM: Final[JsonObject] = {
     "type": "object",
     "description": "RFC 9457; `code` is stable, further members are fields of the error.",
@@ -72,17 +79,14 @@ def _describe(operation: Operation, schemas: JsonObject) -> JsonObject:
         "description": f"Takes the scope {' or '.join(operation.call.scopes)}.",
         "parameters": [*in_path, *_describe_rest(operation, params)],
         "responses": {
-            str(operation.status): {
-                "description": "Done." if operation.status == 200 else "Accepted.",  # noqa: PLR2004
-                "content": {"application/json": {"schema": _name_result(operation, schemas)}},
-            },
+            **_describe_success(operation, schemas),
             "default": {
                 "description": "What went wrong.",
                 "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         },
     }
-    if operation.method == "POST":
+    if operation.method != "GET":
         body = _without(params, operation.path_params)
         described["requestBody"] = {
             "required": bool(body.get("required")),
@@ -91,16 +95,32 @@ def _describe(operation: Operation, schemas: JsonObject) -> JsonObject:
     return described
 
 
+def _describe_success(operation: Operation, schemas: JsonObject) -> JsonObject:
+    """Whatever the status, the answer has one form."""
+    content: JsonObject = {"application/json": {"schema": _name_result(operation, schemas)}}
+    statuses = {operation.status, *([200] if operation.may_settle else [])}
+    return {
+        str(status): {"description": _SUCCESSES[status], "content": content}
+        for status in sorted(statuses)
+    }
+
+
 def _describe_rest(operation: Operation, params: JsonObject) -> list[Json]:
     device: JsonObject = {"name": DEVICE_HEADER, "in": "header", "schema": {"type": "string"}}
-    if operation.method == "POST":
+    if operation.method != "GET":
         key: JsonObject = {
             "name": KEY_HEADER,
             "in": "header",
             "required": operation.call.keyed,
             "schema": {"type": "string", "minLength": 1, "maxLength": IDEMPOTENCY_KEY_LIMIT},
         }
-        return [key, device]
+        version: JsonObject = {
+            "name": VERSION_HEADER,
+            "in": "header",
+            "description": 'The version that was read, in quotes, as `ETag` gave it: `"7"`.',
+            "schema": {"type": "string"},
+        }
+        return [key, *([version] if operation.is_versioned else []), device]
     names = [name for name in _properties(params) if name not in operation.path_params]
     return [*(_describe_param(params, name, "query") for name in names), device]
 

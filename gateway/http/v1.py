@@ -6,6 +6,7 @@ error looks like) is the same for every route.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -25,30 +26,40 @@ from passerelle.core.errors import (
     TooLarge,
 )
 from passerelle.core.ids import Shard
-from passerelle.core.json import JsonObject
+from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports import Ids
 from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.limits.gate import Gate
-from passerelle.gateway.rpc import CALLS, Call, Caller, call
+from passerelle.gateway.rpc import CALLS, call
+from passerelle.gateway.rpc_call import Call, Caller
 
 BODY_LIMIT_BYTES: Final = 1_048_576
 AGENTS_PATH: Final = "/v1/agents"
 KEY_HEADER: Final = "Idempotency-Key"
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128
+VERSION_HEADER: Final = "If-Match"
+VERSION_PARAM: Final = "version"
+_VERSION: Final = re.compile(r'"([1-9]\d{0,14})"')
 _DIGITS: Final = 9
 _NO_SHARD: Final = Shard(0)
+
+
+SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
+"""Outcomes of a command that had nothing left to do: nothing follows them, so they are no ``202``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One route. A ``{name}`` of the path is the parameter of that name; query and body give the others."""
 
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "PATCH"]
     path: str
     call: Call
     status: int = 200
+    may_settle: bool = False
+    """Whether the answer may be that nothing was left to do, with 200."""
 
     @property
     def path_params(self) -> tuple[str, ...]:
@@ -56,22 +67,38 @@ class Operation:
         steps = self.path.split("/")
         return tuple(step[1:-1] for step in steps if step.startswith("{"))
 
-    @property
-    def whole_numbers(self) -> frozenset[str]:
-        """The parameters that are numbers; a query has nothing but texts."""
+    def list_params(self, kind: Literal["integer", "array"]) -> frozenset[str]:
+        """The parameters of a kind; a query has nothing but texts."""
         properties = wire_schema(self.call.params).get("properties")
         members = properties.items() if isinstance(properties, dict) else ()
         return frozenset(
             name
             for name, schema in members
-            if isinstance(schema, dict) and schema.get("type") == "integer"
+            if isinstance(schema, dict) and schema.get("type") == kind
         )
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether ``If-Match`` can say which version was read."""
+        properties = wire_schema(self.call.params).get("properties")
+        return self.call.changes and isinstance(properties, dict) and VERSION_PARAM in properties
 
 
 OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/turns", CALLS["submit_turn"], 202),
+    Operation("GET", "/v1/tasks", CALLS["list_tasks"]),
+    Operation("POST", "/v1/tasks", CALLS["create_task"], 201),
     Operation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
-    Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202),
+    Operation("PATCH", "/v1/tasks/{taskId}", CALLS["update_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/start", CALLS["start_task"], 202),
+    Operation("POST", "/v1/tasks/{taskId}/progress", CALLS["append_task_progress"]),
+    Operation("POST", "/v1/tasks/{taskId}/pause", CALLS["pause_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/resume", CALLS["resume_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202, may_settle=True),
+    Operation("POST", "/v1/tasks/{taskId}/complete", CALLS["complete_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/fail", CALLS["fail_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
+    Operation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
     *(
         Operation("GET", f"/v1/tasks/{{taskId}}/{path}", CALLS[name])
         for path, name in (
@@ -87,9 +114,14 @@ OPERATIONS: Final[Sequence[Operation]] = (
             ("explain", "explain_task"),
         )
     ),
+    Operation("GET", "/v1/sessions", CALLS["list_sessions"]),
+    Operation("POST", "/v1/sessions", CALLS["open_session"], 201),
+    Operation("PATCH", "/v1/sessions/{sessionId}", CALLS["update_session"]),
+    Operation("POST", "/v1/sessions/{sessionId}/interrupt", CALLS["interrupt_turn"]),
     Operation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
     Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
     Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
+    Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
@@ -143,8 +175,8 @@ class _Endpoint:
         credentials = self.reader.read_scope(request.scope, device)
         principal = await self.auth.authenticate(credentials)
         key = request.headers.get(KEY_HEADER)
-        if key is None and self.operation.call.changes and not self.operation.call.keyed:
-            # Without a key of the caller's every request is a new one.
+        if key is None and self.operation.call.names_message:
+            # Without a key of the caller's every request is a new one, with a message of its own.
             key = self.ids.mint("idem", _NO_SHARD)
         return Caller(
             principal,
@@ -160,6 +192,9 @@ class _Endpoint:
             if self.operation.method == "GET"
             else await _read_body(request)
         )
+        version = request.headers.get(VERSION_HEADER)
+        if self.operation.is_versioned and version is not None:
+            _add_version(params, version)
         for name in self.operation.path_params:
             if name in params:
                 raise InvalidInput(name, "stands in the path already")
@@ -188,12 +223,28 @@ async def _collect(request: Request) -> bytes:
     return bytes(content)
 
 
+def _add_version(params: JsonObject, text: str) -> None:
+    if text.strip() == "*":
+        return
+    match = _VERSION.fullmatch(text.strip())
+    if match is None:
+        raise InvalidInput(VERSION_HEADER, 'is a version in quotes, such as "7", or *')
+    if params.setdefault(VERSION_PARAM, int(match[1])) != int(match[1]):
+        raise InvalidInput(VERSION_HEADER, "differs from the version in the body")
+
+
 def _read_query(request: Request, operation: Operation) -> JsonObject:
     params: JsonObject = {}
+    lists: dict[str, list[Json]] = {name: [] for name in operation.list_params("array")}
+    whole_numbers = operation.list_params("integer")
     for name, text in request.query_params.multi_items():
+        if name in lists:
+            lists[name].append(text)
+            params[name] = lists[name]
+            continue
         if name in params:
             raise InvalidInput(name, "is given twice")
-        whole = name in operation.whole_numbers and text.isascii() and text.isdecimal()
+        whole = name in whole_numbers and text.isascii() and text.isdecimal()
         params[name] = int(text[:_DIGITS]) if whole else text
     return params
 
@@ -207,7 +258,9 @@ def _name_header(error: PasserelleError) -> PasserelleError:
 
 def _render(operation: Operation, result: JsonObject) -> Response:
     headers = {"Cache-Control": "no-store"}
-    rev = result.get("rev")
+    rev = result.get("rev", result.get(VERSION_PARAM))
     if isinstance(rev, int):
         headers["ETag"] = f'"{rev}"'
-    return Response(orjson.dumps(result), operation.status, headers, "application/json")
+    settled = operation.may_settle and result.get("outcome") in SETTLED
+    status = 200 if settled else operation.status
+    return Response(orjson.dumps(result), status, headers, "application/json")

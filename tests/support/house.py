@@ -41,6 +41,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.deadlines import Deadlines
@@ -123,6 +124,7 @@ class House:
                 patience=self.patience,
                 tally=lambda _outcome, _seconds: None,
                 news=lambda _shard, _feed: None,
+                catalogue=Catalogue(self.registry),
             )
         )
 
@@ -186,6 +188,10 @@ class House:
         accepted = cast("TurnAccepted", await self.service.execute(who, command, idem))
         self._sessions[accepted.session_id] = None
         return accepted
+
+    def remember(self, session_id: str) -> None:
+        """Has a session proved after the test."""
+        self._sessions[session_id] = None
 
     async def hear(self, accepted: TurnAccepted, *, at_once: bool = False) -> JsonObject:
         """The answer of a turn."""

@@ -33,6 +33,7 @@ from passerelle.core.task_commands import (
     PrepareTask,
     QueueTask,
     RecordDelivery,
+    ReportProgress,
     RequestCancel,
     ResumeTask,
     RetryTask,
@@ -101,6 +102,7 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     UpdateTask({"title": {"old": "say hello", "new": "hello"}}),
     LinkTask(say.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
     ArchiveTask("archive/1"),
+    ReportProgress(say.TaskProgress(percent=40, step="2 of 5")),
 )
 
 STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])

@@ -96,6 +96,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "UnsupportedOperation": "unsupported_operation",
         "NotCancelable": "not_cancelable",
         "Conflict": "conflict",
+        "VersionMismatch": "version_mismatch",
         "IdempotencyConflict": "idempotency_conflict",
         "ConfigInvalid": "config_invalid",
         "DirectoryInUse": "directory_in_use",

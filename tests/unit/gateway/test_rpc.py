@@ -26,7 +26,8 @@ from passerelle.core.ids import FacadeTaskId
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.principal import Principal, Scope
-from passerelle.gateway.rpc import CALLS, Caller, call
+from passerelle.gateway.rpc import CALLS, call
+from passerelle.gateway.rpc_call import Caller
 from tests.support.scripted_service import ScriptedService
 
 OWNER = Principal(id="owner", kind="person", scopes=frozenset(Scope))
@@ -144,7 +145,7 @@ async def test_text_without_a_key_is_refused_because_a_repeat_could_not_be_told(
 async def test_each_method_is_one_command_or_query() -> None:
     service = ScriptedService(result=CancelAccepted({"id": "task_1"}))
     cancelled = await call(service, caller(), "cancel_task", {"taskId": "task_1", "reason": "late"})
-    assert cancelled == {"task": {"id": "task_1"}}
+    assert cancelled == {"outcome": "requested", "task": {"id": "task_1"}}
     service.result = ActionAnswered("won", 4, DECISION)
     answered = await call(service, caller(), "respond_action", ANSWER)
     assert (answered["outcome"], answered["rev"]) == ("won", 4)

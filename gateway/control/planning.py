@@ -1,0 +1,64 @@
+"""What must be known, and what must be free, before a message is taken: the agent's card, the policy, the quota."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.gateway.control.turns import Delegation
+from passerelle.gateway.limits.spending import FREE
+from passerelle.gateway.peers.carried import TRACE
+from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.commands import SubmitTurn
+    from passerelle.core.facts import RetryPolicy
+    from passerelle.core.ids import Shard
+    from passerelle.core.payloads.approval import PermissionEvaluated
+    from passerelle.core.peer import Peer
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.limits.spending import Charge, Spending
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """Prepares delegations."""
+
+    writes: Writes
+    retry_policy: Callable[[str], RetryPolicy]
+    drives: Callable[[Shard], Incarnation]
+    """This instance's incarnation in a shard; raises where it holds no lease."""
+    spending: Spending | None = None
+
+    async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
+        """What must be known before the first append; a peer that never had a card is refused here."""
+        card = await peer.describe()
+
+        def judge(shard: Shard) -> PermissionEvaluated:
+            evaluation = evaluate(
+                InboundCall(principal.id, command.agent),
+                PolicyFacts(self.writes.ids.mint("eval", shard), may_call=True),
+                self.writes.clock.now_ms(),
+            )
+            return evaluation.to_payload()
+
+        # Without a list of tasks the answer to a send is found again only by an id seen at its first frame.
+        streams = card.streaming and (command.wait != "unary" or not card.lists)
+        return Delegation(
+            card=card,
+            mechanism="streaming" if streams else "unary",
+            policy=self.retry_policy(command.agent),
+            judge=judge,
+            drives=self.drives,
+            trace=TRACE.get(),
+        )
+
+    async def charge(self, principal: Principal, command: SubmitTurn) -> Charge:
+        """Before anything is stored: a caller whose quota is used up opens no turn."""
+        if self.spending is None:
+            return FREE
+        return await self.spending.charge(principal, command.agent, opens=command.task is None)

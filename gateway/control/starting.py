@@ -1,0 +1,226 @@
+"""The first run of a task that was created before: its turn, the intent to send, and the driver (CMD-6).
+
+As where a message opens a task, one append holds everything that must be true before the agent is called: the turn, the
+judgement of the policy, the attempt, the run in this instance's set, and the total limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core import task as tasks
+from passerelle.core import task_commands as tell
+from passerelle.core import thread as threads
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.errors import Draining, InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.facts import Scope
+from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.thread import ThreadRecord
+from passerelle.core.trace import SPAN_BITS, read_trace
+from passerelle.gateway.control.once import make_once
+from passerelle.gateway.control.places import Place
+from passerelle.gateway.control.task_changes import read_task, render_change
+from passerelle.gateway.control.turns import Opened, begin_attempt, submit
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.run import OWNER
+from passerelle.gateway.delegation.spill import Spill
+from passerelle.gateway.peers.carried import TRACE
+from passerelle.gateway.rpc_call import require_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.peer import Peer
+    from passerelle.core.principal import Principal
+    from passerelle.core.task_requests import StartTask, TaskChanged
+    from passerelle.core.thread import SubmitMessage
+    from passerelle.gateway.control.once import Once
+    from passerelle.gateway.control.ownership import Owned, Ownership
+    from passerelle.gateway.control.planning import Planning
+    from passerelle.gateway.control.references import References, Referred
+    from passerelle.gateway.control.turns import Delegation, Turns
+    from passerelle.gateway.delegation.dispatch import Dispatch
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run on its way into the store."""
+
+    task: EntityRef
+    thread: EntityRef
+    version: int | None
+    turn: SubmitTurn
+    scope: Scope
+    plan: Delegation
+    submitting: SubmitMessage
+    run_id: str
+    remote_context: str
+    facts: tuple[LimitPayload, ...]
+    once: Once
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Starts tasks."""
+
+    turns: Turns
+    ownership: Ownership
+    planning: Planning
+    references: References
+    dispatch: Dispatch
+    find_peer: Callable[[str], Peer]
+    message_bounds: MessageBounds
+
+    async def start(
+        self, principal: Principal, command: StartTask, idem: str | None
+    ) -> TaskChanged:
+        """Stores the intent and sends, once per idempotency key.
+
+        Raises:
+            NotFound: no such task, or no such agent for the caller.
+            UnsupportedOperation: the task has a run, or has ended.
+            VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
+            PeerUnavailable: the agent never had a card that could be read.
+        """
+        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        # Where in which trace a repeat is makes no other request of it.
+        named = replace(command, traceparent=None, tracestate=None)
+        once = make_once(principal, named, idem)
+        if await once.find(self.turns.writes.log, owned.ref.shard) is not None:
+            return render_change(owned.held, repeated=True)
+        agent = command.agent or owned.record.assignee or owned.record.kind
+        if not principal.may_call(agent):
+            raise NotFound("agent", agent)
+        require_operation(principal, agent, Method.SEND_MESSAGE)
+        turn = self._compose(owned.record, command, agent)
+        trace = read_trace(command.traceparent, command.tracestate)
+        TRACE.set(trace.descend(self.turns.writes.ids.draw(SPAN_BITS)) if trace else None)
+        peer = self.find_peer(agent)
+        if self.dispatch.runs.is_draining:
+            raise Draining("this instance is shutting down", retry_after_s=1)
+        referred = await self.references.find(principal, agent, turn.message)
+        plan = await self.planning.plan(principal, turn, peer)
+        charge = await self.planning.charge(principal, turn)
+        try:
+            start = await self._prepare(owned, command.version, turn, plan, charge.facts, once)
+            written = await self._append(start)
+        except BaseException:
+            charge.refund()
+            raise
+        if written.repeated is not None and written.repeated != start.run_id.encode():
+            charge.refund()
+            return render_change(written.held[owned.ref], repeated=True)
+        self._begin(start, written, peer, referred)
+        return render_change(written.held[owned.ref])
+
+    def _compose(self, record: TaskRecord, command: StartTask, agent: str) -> SubmitTurn:
+        message = command.message or {
+            "role": ROLE_USER,
+            "messageId": self.turns.writes.ids.mint(
+                "msg", EntityRef(EntityKind.TASK, record.task_id).shard
+            ),
+            "parts": [{"text": record.objective}],
+        }
+        for name in ("taskId", "contextId"):
+            if name in message:
+                raise InvalidInput(
+                    f"message.{name}", "is the gateway's to say for a task that starts"
+                )
+        self.message_bounds.judge(message)
+        return SubmitTurn(agent, message, command.source, "none")
+
+    async def _prepare(
+        self,
+        owned: Owned,
+        version: int | None,
+        turn: SubmitTurn,
+        plan: Delegation,
+        facts: tuple[LimitPayload, ...],
+        once: Once,
+    ) -> Start:
+        record, ids, shard = owned.record, self.turns.writes.ids, owned.ref.shard
+        scope = Scope(record.session_id, record.thread_id, ids.mint("turn", shard), record.task_id)
+        spill = Spill()
+        submitting = submit(turn, scope, spill)
+        for blob in spill.blobs:
+            await self.turns.blobs.put(shard, blob)
+        return Start(
+            task=owned.ref,
+            thread=EntityRef(EntityKind.THREAD, record.thread_id or ""),
+            version=version,
+            turn=turn,
+            scope=scope,
+            plan=plan,
+            submitting=submitting,
+            run_id=ids.mint("run", shard),
+            remote_context=ids.mint("rctx", shard),
+            facts=facts,
+            once=once,
+        )
+
+    async def _append(self, start: Start) -> Written:
+        driver = start.plan.drives(start.task.shard)
+
+        def body(decision: Decision) -> Terms:
+            _decide(decision, start)
+            decision.set_field(start.task, OWNER, str(driver).encode())
+            limit_ms = start.plan.policy.total_timeout_ms
+            return Terms(
+                runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
+                due=(DueChange(f"timeout:{start.task.id}", decision.now_ms + limit_ms),),
+                idem=start.once.remember(start.run_id),
+            )
+
+        try:
+            written = await self.turns.writes.decide(
+                start.scope.session_id, [start.task, start.thread], body
+            )
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(start.task)
+            raise
+        if not isinstance(written, Written):
+            raise StoreUnavailable("the lease of this instance is lost", "no")
+        return written
+
+    def _begin(self, start: Start, written: Written, peer: Peer, referred: Referred) -> None:
+        record = written.held[start.task].record
+        context = record.scope.context_id if isinstance(record, TaskRecord) else ""
+        session = EntityRef(EntityKind.SESSION, start.scope.session_id)
+        opened = Opened(
+            Place(context, start.thread, session),
+            start.task,
+            start.scope.turn_id or "",
+            written.held,
+            start.plan.drives(start.task.shard),
+        )
+        params: JsonObject = {"message": start.turn.message}
+        self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+
+
+def _decide(decision: Decision, start: Start) -> None:
+    decision.belong(start.plan.trace)
+    record = read_task(decision, start.task, start.version)
+    if record.status is Status.DRAFT:
+        decision.add(tasks.decide(record, tell.AcceptTask()))
+    thread = decision.state(start.thread)
+    if not isinstance(thread, ThreadRecord):
+        raise NotFound("context", record.scope.context_id)
+    decision.add(threads.decide(thread, start.submitting))
+    decision.add([Fact(start.scope, start.plan.judge(start.task.shard))])
+    decision.add(Fact(start.scope, payload) for payload in start.facts)
+    ready = decision.state(start.task)
+    if isinstance(ready, TaskRecord):
+        remote = thread.remotes.get(start.turn.agent) or start.remote_context
+        started = begin_attempt(ready, start.turn, start.plan, remote)
+        decision.add(tasks.decide(ready, tell.StartRun(start.run_id, started)))

@@ -1,0 +1,72 @@
+"""What a row of the table of calls says, who makes a call, and what both need: a right, and a key of the right form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from passerelle.core.commands import Command, Query, TurnSource
+from passerelle.core.errors import Forbidden, InvalidInput
+from passerelle.core.principal import Principal, Scope
+
+IDEMPOTENCY_KEY_LIMIT: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, over which edge, and under which idempotency key."""
+
+    principal: Principal
+    source: TurnSource
+    idem: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One row. ``result`` None is a read model, whose members are those of the record that is asked for."""
+
+    name: str
+    summary: str
+    scopes: tuple[Scope, ...]
+    """One of these is enough."""
+    params: type[Any]
+    read: Callable[[Any, Caller], Command | Query]
+    result: type[Any] | None = None
+    keyed: bool = field(default=False)
+    """Whether an idempotency key must be given."""
+    model: type[Any] | None = None
+    """What a read model looks like, where its form is its own."""
+    names_message: bool = field(default=False)
+    """Whether a message without an id takes it from the key."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is a command; a query has no result of its own."""
+        return self.result is not None
+
+
+def require_scope(principal: Principal, scopes: tuple[Scope, ...]) -> None:
+    """Raises Forbidden unless the principal has one of the scopes."""
+    if not any(scope in principal.scopes for scope in scopes):
+        raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])
+
+
+def require_operation(principal: Principal, agent: str, operation: str) -> None:
+    """Raises Forbidden unless the grants of the principal allow an A2A operation at an agent that it sees."""
+    if principal.operations and not principal.may_use(agent, operation):
+        raise Forbidden(f"{operation} of {agent!r} may not be called", operation=operation)
+
+
+def check_key(key: str | None, *, required: bool) -> None:
+    """Raises InvalidInput for an idempotency key that is missing, empty or too long."""
+    if key is None:
+        if required:
+            raise InvalidInput("idempotencyKey", "is required")
+        return
+    if not 0 < len(key) <= IDEMPOTENCY_KEY_LIMIT or not key.isprintable():
+        raise InvalidInput(
+            "idempotencyKey", f"is 1 to {IDEMPOTENCY_KEY_LIMIT} printable characters"
+        )

@@ -1,0 +1,21 @@
+"""The control plane over a gateway's inside, with two scripted peers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from tests.support.desk import Desk
+from tests.support.engine import Server, engine_server, started_legs
+from tests.support.house import open_house
+
+__all__ = ["desk", "engine_server", "started_legs"]
+
+
+@pytest.fixture
+async def desk(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
+    """A desk over a house with the peers ``echo`` and ``other``; what it stored is proved after the test."""
+    async with open_house(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
+        yield Desk(opened)

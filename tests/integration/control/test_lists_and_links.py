@@ -1,0 +1,161 @@
+"""Edges between tasks, lists of them, and sessions, by command, over stored state."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, VersionMismatch
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import DueRow
+from passerelle.core.session import SessionRecord
+from passerelle.core.status import Status
+from tests.support.desk import Desk
+from tests.support.house import BOB
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("CMD-13", "GR-10", "ST-9", "TEV-8")
+async def test_a_blocked_task_goes_on_when_the_edge_is_removed(desk: Desk) -> None:
+    blocker, blocked = await desk.create("first"), await desk.create("second")
+    await desk.do("link_tasks", "l", taskId=blocker, kind="blocks", target=blocked, reason="order")
+    await desk.do("link_tasks", "l", taskId=blocker, kind="blocks", target=blocked, reason="order")
+    record = await desk.record(blocked)
+    (edge,) = record.relationships
+    assert (record.status, edge.target, edge.status) == (Status.BLOCKED, blocker, "open")
+    assert (await desk.types(blocked)).count("task.blocked") == 1
+    with pytest.raises(InvalidInput):
+        await desk.do("link_tasks", taskId=blocker, kind="blocked_by", target=blocked)
+    await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=blocked, reason="not so")
+    after = await desk.record(blocked)
+    (gone,) = after.relationships
+    assert (after.status, gone.status, gone.reason) == (Status.ACCEPTED, "removed", "not so")
+    assert gone.created_at <= gone.updated_at
+    with pytest.raises(NotFound):
+        await desk.do("unlink_tasks", taskId=blocker, kind="child", target=blocked)
+
+
+@pytest.mark.requirement("ST-9", "TEV-19")
+async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> None:
+    blocker, blocked = await desk.create("first"), await desk.create("second")
+    await desk.do("link_tasks", taskId=blocked, kind="blocked_by", target=blocker)
+    assert (await desk.record(blocked)).status is Status.BLOCKED
+    await desk.do("start_task", "s", taskId=blocker)
+    await desk.until(blocker, Status.COMPLETED)
+    member = f"unblock:{blocker}"
+    row = DueRow(member, (await desk.house.due(blocker))[member])
+
+    async def keep(_shard: object, _row: object) -> bool:
+        return False
+
+    await desk.house.service.task_control.linking.unblock(row, keep)
+    (edge,) = (await desk.record(blocked)).relationships
+    assert ((await desk.record(blocked)).status, edge.status) == (Status.ACCEPTED, "satisfied")
+    assert member not in await desk.house.due(blocker)
+
+
+@pytest.mark.requirement("CMD-12", "TR-10")
+async def test_a_list_is_filtered_and_read_in_pages(desk: Desk) -> None:
+    names = [f"boat {number}" for number in range(5)]
+    made = [await desk.create(name) for name in names]
+    await desk.do("cancel_task", taskId=made[0])
+    seen: list[str] = []
+    token = ""
+    while True:
+        given: JsonObject = {"pageSize": 2, **({"pageToken": token} if token else {})}
+        page = await desk.do("list_tasks", **given)
+        tasks = cast("list[JsonObject]", page["tasks"])
+        assert len(tasks) <= 2
+        seen += [str(one["taskId"]) for one in tasks]
+        token = str(page["nextPageToken"])
+        if not token:
+            break
+    assert sorted(seen) == sorted(made)
+
+    async def find(**filters: str | list[str]) -> list[str]:
+        found = await desk.do("list_tasks", **cast("JsonObject", filters))
+        return [str(one["taskId"]) for one in cast("list[JsonObject]", found["tasks"])]
+
+    assert await find(status=["cancelled"]) == [made[0]]
+    assert await find(text="BOAT 3") == [made[3]]
+    assert await find(agent="other") == []
+    session = (await desk.record(made[2])).session_id
+    assert await find(sessionId=session) == [made[2]]
+    with pytest.raises(InvalidInput):
+        await find(since="yesterday")
+    with pytest.raises(NotFound):
+        await desk.do("list_tasks", None, BOB, sessionId=session)
+
+
+@pytest.mark.requirement("EVC-1", "CMD-30")
+async def test_a_session_is_opened_named_and_listed(desk: Desk) -> None:
+    first = await desk.do("open_session", "o", title="harbour", labels={"team": "sea"})
+    again = await desk.do("open_session", "o", title="harbour", labels={"team": "sea"})
+    session = cast("JsonObject", first["session"])
+    session_id = str(session["sessionId"])
+    assert (cast("JsonObject", again["session"])["sessionId"], again["repeated"]) == (
+        session_id,
+        True,
+    )
+    await desk.do("update_session", sessionId=session_id, version=first["version"], title="port")
+    with pytest.raises(VersionMismatch):
+        await desk.do("update_session", sessionId=session_id, version=first["version"], title="x")
+    task_id = await desk.create(sessionId=session_id)
+    assert (await desk.record(task_id)).session_id == session_id
+    entries = await desk.house.entries(session_id)
+    types = [entry.type for entry in entries if entry.type.startswith("session.")]
+    assert types == ["session.created", "session.updated"]
+    page = await desk.do("list_sessions")
+    (listed,) = cast("list[JsonObject]", page["sessions"])
+    assert (listed["sessionId"], listed["title"], listed["labels"]) == (
+        session_id,
+        "port",
+        {"team": "sea"},
+    )
+    assert (await desk.do("list_sessions", None, BOB))["sessions"] == []
+    ref = EntityRef(EntityKind.SESSION, session_id)
+    assert isinstance((await desk.house.service.writes.load([ref]))[ref].record, SessionRecord)
+
+
+@pytest.mark.requirement("CMD-2")
+async def test_an_interrupt_reaches_the_agent_and_is_nothing_in_an_idle_session(desk: Desk) -> None:
+    task_id = await desk.start("silent")
+
+    async def is_known() -> bool:
+        run = (await desk.record(task_id)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(is_known, 5, "the agent has the task")
+    session_id = (await desk.record(task_id)).session_id
+    stopped = await desk.do("interrupt_turn", sessionId=session_id, reason="stop")
+    assert (stopped["outcome"], stopped["tasks"]) == ("accepted", [task_id])
+    await desk.until(task_id, Status.CANCELLED)
+    assert desk.house.peer.count("CancelTask") == 1
+    before = len(await desk.house.entries(session_id))
+    assert (await desk.do("interrupt_turn", sessionId=session_id))["outcome"] == "no_op"
+    assert len(await desk.house.entries(session_id)) == before
+
+
+@pytest.mark.requirement("CMD-3")
+async def test_a_thread_is_attached_to_its_run_again(desk: Desk) -> None:
+    desk.house.peer.hold()
+    task_id = await desk.start("chunks 2")
+    desk.house.peer.release(1)
+
+    async def is_known() -> bool:
+        run = (await desk.record(task_id)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(is_known, 5, "the agent has the task")
+    await desk.house.restart()
+    thread_id = str((await desk.record(task_id)).thread_id)
+    resumed = await desk.do("resume_thread", threadId=thread_id)
+    (one,) = cast("list[JsonObject]", resumed["tasks"])
+    assert (one["taskId"], one["outcome"]) == (task_id, "attached")
+    desk.house.peer.release_all()
+    await desk.until(task_id, Status.COMPLETED)
+    assert len(desk.house.peer.messages) == 1

@@ -1,0 +1,336 @@
+"""Commands to tasks, from their creation to their end, against stored state and real agents."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.errors import (
+    IdempotencyConflict,
+    InvalidInput,
+    NotFound,
+    UnsupportedOperation,
+    VersionMismatch,
+)
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.status import Status
+from tests.support.desk import Desk, task_id_of
+from tests.support.house import BOB
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.requirement("CMD-4", "TEV-1", "TEV-2", "TR-4", "TR-11", "TR-12", "TR-13")
+async def test_a_created_task_has_what_it_was_given_and_no_run(desk: Desk) -> None:
+    task_id = await desk.create(
+        "count the boats\nin the harbour",
+        priority=7,
+        constraints={"maxCost": 3},
+        profile={"latency": "low"},
+        acceptance=[{"artifact": {"mediaType": "text/plain"}}],
+        metadata={"ticket": "T-1"},
+    )
+    record = await desk.record(task_id)
+    assert (record.status, record.title, record.priority) == (
+        Status.ACCEPTED,
+        "count the boats",
+        7,
+    )
+    assert (record.constraints, record.profile) == ({"maxCost": 3}, {"latency": "low"})
+    assert record.acceptance == ({"artifact": {"mediaType": "text/plain"}},)
+    assert (record.turn_id, record.attempts, record.metadata) == (None, (), {"ticket": "T-1"})
+    assert await desk.types(task_id) == ["thread.started", "task.created", "task.accepted"][-2:]
+    assert desk.house.peer.messages == []
+
+
+@pytest.mark.requirement("CMD-4", "CMD-30")
+async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk) -> None:
+    given: JsonObject = {"agent": "echo", "objective": "once"}
+    first = await desk.do("create_task", "k-1", **given)
+    again = await desk.do("create_task", "k-1", **given)
+    assert task_id_of(first) == task_id_of(again)
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    with pytest.raises(IdempotencyConflict):
+        await desk.do("create_task", "k-1", agent="echo", objective="twice")
+
+
+@pytest.mark.requirement("ST-1", "TEV-2")
+async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
+    task_id = await desk.create(draft=True)
+    assert (await desk.record(task_id)).status is Status.DRAFT
+    assert "task.accepted" not in await desk.types(task_id)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("pause_task", taskId=task_id)
+    await desk.do("start_task", "s", taskId=task_id)
+    await desk.until(task_id, Status.COMPLETED)
+    assert (await desk.types(task_id)).count("task.accepted") == 1
+
+
+@pytest.mark.requirement("CMD-6", "EVC-3")
+async def test_a_started_task_sends_its_objective_once(desk: Desk) -> None:
+    task_id = await desk.create("say this")
+    first = await desk.do("start_task", "s", taskId=task_id)
+    again = await desk.do("start_task", "s", taskId=task_id)
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    record = await desk.until(task_id, Status.COMPLETED)
+    assert desk.house.peer.texts == ["say this"]
+    (attempt,) = record.attempts
+    assert (attempt.worker.peer, attempt.ordinal) == ("echo", 1)
+    types = await desk.types(task_id)
+    assert types.index("turn.submitted") < types.index("task.attempt.started")
+    assert types.index("task.attempt.started") < types.index("task.completed")
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("start_task", "s-2", taskId=task_id)
+
+
+@pytest.mark.requirement("CMD-6", "TR-9", "TEV-5")
+async def test_a_task_goes_to_whom_it_is_assigned(desk: Desk) -> None:
+    task_id = await desk.create()
+    await desk.do("update_task", taskId=task_id, assignee="other")
+    (updated,) = [
+        event.fact.payload
+        for event in await desk.events(task_id)
+        if isinstance(event.fact.payload, TaskUpdated)
+    ]
+    assert updated.changed == {"assignee": {"old": "echo", "new": "other"}}
+    await desk.do("start_task", "s", taskId=task_id, text="in other words")
+    record = await desk.until(task_id, Status.COMPLETED)
+    assert record.assignee == "other"
+    assert desk.house.peers["other"].texts == ["in other words"]
+    assert desk.house.peer.messages == []
+
+
+@pytest.mark.requirement("CMD-5", "TR-8")
+async def test_what_describes_a_task_changes_against_the_version_that_was_read(desk: Desk) -> None:
+    task_id = await desk.create()
+    read = await desk.do("get_task", taskId=task_id)
+    changes: JsonObject = {
+        "title": "boats",
+        "objective": "count them",
+        "priority": 3,
+        "constraints": {"maxCost": 1},
+        "profile": {"latency": "high"},
+        "acceptance": [{"artifact": {"name": "list"}}],
+        "metadata": {"ticket": 2},
+    }
+    answer = await desk.do("update_task", taskId=task_id, version=read["version"], **changes)
+    stored = await desk.do("get_task", taskId=task_id)
+    assert {name: stored[name] for name in changes} == changes
+    assert stored["version"] == answer["version"]
+    with pytest.raises(VersionMismatch):
+        await desk.do("update_task", taskId=task_id, version=read["version"], title="late")
+    same = await desk.do("update_task", taskId=task_id, title="boats")
+    assert same["version"] == answer["version"]
+
+
+@pytest.mark.requirement("CMD-5", "LT-12")
+async def test_a_task_that_has_ended_takes_no_other_words(desk: Desk) -> None:
+    task_id = await desk.start()
+    await desk.until(task_id, Status.COMPLETED)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("update_task", taskId=task_id, title="too late")
+
+
+@pytest.mark.requirement("CMD-5")
+async def test_content_that_does_not_fit_a_record_is_refused_by_name(desk: Desk) -> None:
+    task_id = await desk.create()
+    with pytest.raises(InvalidInput) as refused:
+        await desk.do("update_task", taskId=task_id, metadata={"x": "y" * 9_000})
+    assert refused.value.field == "metadata"
+
+
+@pytest.mark.requirement("CMD-7", "TR-14")
+async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
+    task_id = await desk.create()
+    await desk.do("append_task_progress", taskId=task_id, percent=10, counters={"rows": 1})
+    await desk.do("append_task_progress", taskId=task_id, step="2 of 4", counters={"files": 2})
+    await desk.do("append_task_progress", taskId=task_id, percent=50, outputs=["s3://b/part-1"])
+    await desk.do("append_task_progress", taskId=task_id, consumer="ui", delivery="queued")
+    progress = (await desk.record(task_id)).progress
+    assert (progress.percent, progress.step) == (50, "2 of 4")
+    assert progress.counters == {"rows": 1, "files": 2}
+    assert progress.outputs == ("s3://b/part-1",)
+    assert (await desk.record(task_id)).delivery == {"ui": "queued"}
+    assert (await desk.types(task_id)).count("task.progress") == 4
+    with pytest.raises(InvalidInput):
+        await desk.do("append_task_progress", taskId=task_id)
+    with pytest.raises(InvalidInput):
+        await desk.do("append_task_progress", taskId=task_id, consumer="ui")
+
+
+@pytest.mark.requirement("CMD-8", "TEV-9", "ST-10")
+async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_goes_on(
+    desk: Desk,
+) -> None:
+    peer = desk.house.peer
+    peer.hold()
+    task_id = await desk.start("chunks 2")
+    await wait_until(lambda: peer.messages, 5, "the agent has the message")
+    peer.release(1)
+    await desk.until(task_id, Status.RUNNING)
+
+    async def is_known() -> bool:
+        run = (await desk.record(task_id)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(is_known, 5, "the agent's task is known")
+    before = await desk.record(task_id)
+    paused = await desk.do("pause_task", taskId=task_id, reason="lunch")
+    assert cast("JsonObject", paused["task"])["status"] == "paused"
+    calls = len(peer.requests)
+    peer.release_all()
+    (remote,) = peer.tasks.values()
+    await wait_until(lambda: "COMPLETED" in str(remote.record["status"]), 5, "the agent finishes")
+    driver = desk.house.service.dispatch.find(task_id)
+    assert driver is not None
+    driver.wake()
+    await driver.run.refresh()
+    held = await desk.record(task_id)
+    assert (held.status, held.artifacts, len(peer.requests)) == (Status.PAUSED, (), calls)
+    await desk.do("resume_task", taskId=task_id)
+    after = await desk.until(task_id, Status.COMPLETED)
+    assert [attempt.run_id for attempt in after.attempts] == [
+        attempt.run_id for attempt in before.attempts
+    ]
+    types = await desk.types(task_id)
+    assert (types.count("task.paused"), types.count("task.resumed")) == (1, 1)
+    assert types.index("task.resumed") < types.index("task.completed")
+
+
+@pytest.mark.requirement("CMD-8")
+async def test_the_answer_to_a_send_waits_while_the_task_is_paused(desk: Desk) -> None:
+    peer = desk.house.peer
+
+    async def answer_late(turn: Turn) -> None:
+        await desk.do("pause_task", taskId=task_id)
+        await turn.answer("a bare message")
+
+    peer.next(answer_late)
+    task_id = await desk.create("message")
+    await desk.do("start_task", "s", taskId=task_id)
+    await desk.until(task_id, Status.PAUSED)
+    await desk.do("resume_task", taskId=task_id)
+    record = await desk.until(task_id, Status.COMPLETED)
+    assert record.family == "message"
+    assert len(record.attempts) == 1
+
+
+@pytest.mark.requirement("CMD-8")
+async def test_a_task_goes_back_to_where_it_stood(desk: Desk) -> None:
+    accepted = await desk.create()
+    await desk.do("pause_task", taskId=accepted)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("start_task", "s", taskId=accepted)
+    await desk.do("resume_task", taskId=accepted)
+    assert (await desk.record(accepted)).status is Status.ACCEPTED
+    asked = await desk.start("ask which?")
+    await desk.until(asked, Status.WAITING_INPUT)
+    await desk.do("pause_task", taskId=asked)
+    await desk.do("resume_task", taskId=asked)
+    assert (await desk.record(asked)).status is Status.WAITING_INPUT
+    (action,) = (await desk.record(asked)).open_actions
+    view = await desk.do("get_action", actionId=action)
+    await desk.do("pause_task", taskId=asked)
+    await desk.do(
+        "respond_action",
+        "d",
+        actionId=action,
+        rev=view["rev"],
+        digest=view["digest"],
+        decisionId="dec_1",
+        content={"text": "this one"},
+    )
+    assert (await desk.record(asked)).status is Status.PAUSED
+    assert len(desk.house.peer.messages) == 1
+    await desk.do("resume_task", taskId=asked)
+    await desk.until(asked, Status.COMPLETED)
+
+
+@pytest.mark.requirement("CMD-9", "MK-10", "MK-12")
+async def test_what_there_was_to_cancel_is_an_answer(desk: Desk) -> None:
+    task_id = await desk.create()
+    first = await desk.do("cancel_task", taskId=task_id, reason="never mind")
+    assert first["outcome"] == "requested"
+    assert (await desk.record(task_id)).status is Status.CANCELLED
+    assert await desk.types(task_id) == [
+        "task.created",
+        "task.accepted",
+        "task.cancel_requested",
+        "task.cancelled",
+    ]
+    assert desk.house.peer.requests == []
+    second = await desk.do("cancel_task", taskId=task_id)
+    done = await desk.start()
+    await desk.until(done, Status.COMPLETED)
+    third = await desk.do("cancel_task", taskId=done)
+    fourth = await desk.do("cancel_task", taskId="task_000000000000000000000000000")
+    assert [one["outcome"] for one in (second, third, fourth)] == [
+        "already_cancelled",
+        "already_done",
+        "not_found",
+    ]
+    with pytest.raises(InvalidInput):
+        await desk.do("cancel_task", taskId="")
+
+
+@pytest.mark.requirement("CMD-9", "TR-2")
+async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
+    parent = await desk.start("silent")
+    children = [await desk.create("silent", parentTaskId=parent) for _ in range(2)]
+    grandchild = await desk.create("silent", parentTaskId=children[0])
+    for child in (*children, grandchild):
+        assert (await desk.record(child)).root_task_id == parent
+        await desk.do("start_task", f"s {child}", taskId=child)
+    family = (parent, *children, grandchild)
+
+    async def are_known() -> bool:
+        runs = [(await desk.record(one)).run for one in family]
+        return all(run is not None and run.remote_task_id for run in runs)
+
+    await wait_until(are_known, 5, "the agent works on all of them")
+    await desk.do("cancel_task", taskId=parent, propagation="subtree")
+    for one in family:
+        await desk.until(one, Status.CANCELLED)
+    assert desk.house.peer.count("CancelTask") == len(family)
+
+
+@pytest.mark.requirement("CMD-11")
+async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
+    task_id = await desk.start("silent")
+    await desk.until(task_id, Status.RUNNING)
+    with pytest.raises(UnsupportedOperation) as refused:
+        await desk.do("complete_task", taskId=task_id)
+    assert refused.value.details["missing"] == "the peer has not ended the run"
+
+
+@pytest.mark.requirement("CMD-11", "TEV-14")
+async def test_a_task_that_its_owner_fails_says_so_to_everybody(desk: Desk) -> None:
+    task_id = await desk.start("silent")
+
+    async def is_shown() -> bool:
+        return (await desk.record(task_id)).shown
+
+    await wait_until(is_shown, 5, "callers see the task")
+    failed = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
+    again = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
+    assert (failed["repeated"], again["repeated"]) == (False, True)
+    record = await desk.record(task_id)
+    assert record.last_error is not None
+    assert (record.status, record.last_error.code) == (Status.FAILED, "obsolete")
+    await wait_until(lambda: desk.house.peer.count("CancelTask"), 5, "the agent is told to stop")
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("fail_task", "g", taskId=task_id)
+
+
+@pytest.mark.requirement("TR-10", "CMD-12")
+async def test_tasks_of_others_do_not_exist(desk: Desk) -> None:
+    task_id = await desk.create()
+    for method in ("get_task", "pause_task", "start_task", "complete_task"):
+        with pytest.raises(NotFound):
+            await desk.do(method, "k", BOB, taskId=task_id)
+    assert (await desk.do("cancel_task", None, BOB, taskId=task_id))["outcome"] == "not_found"
+    assert (await desk.do("list_tasks", None, BOB))["tasks"] == []

@@ -1,0 +1,81 @@
+"""The control plane over a house: its calls by the names that ``/v1`` and channels have for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.events import Event, decode_event
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.principal import Principal
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.rpc import call
+from passerelle.gateway.rpc_call import Caller
+from tests.support.house import ADA, House
+from tests.support.waiting import wait_until
+
+_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where Ada steers her tasks."""
+
+    house: House
+
+    async def do(
+        self, method: str, idem: str | None = None, who: Principal = ADA, /, **params: Json
+    ) -> JsonObject:
+        """One call, and its answer as it stands on the wire; sessions that it names are proved afterwards."""
+        answer = await call(self.house.service, Caller(who, "http", idem), method, params)
+        for member in (answer, answer.get("task"), answer.get("session")):
+            if isinstance(member, dict) and isinstance(member.get("sessionId"), str):
+                self.house.remember(str(member["sessionId"]))
+        return answer
+
+    async def create(self, objective: str = "report the sales", **params: Json) -> str:
+        """A task for the agent ``echo``, accepted and not started."""
+        given: dict[str, Json] = {"agent": "echo", "objective": objective, **params}
+        return task_id_of(await self.do("create_task", **given))
+
+    async def start(self, objective: str = "report the sales", **params: Json) -> str:
+        """A task that its agent has been sent."""
+        task_id = await self.create(objective, **params)
+        await self.do("start_task", f"start {task_id}", taskId=task_id)
+        return task_id
+
+    async def record(self, task_id: str) -> TaskRecord:
+        """The stored record."""
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.house.service.writes.load([ref]))[ref].record
+        assert isinstance(record, TaskRecord)
+        return record
+
+    async def until(self, task_id: str, status: Status) -> TaskRecord:
+        """The record once it has a status."""
+
+        async def look() -> TaskRecord | None:
+            record = await self.record(task_id)
+            return record if record.status is status else None
+
+        found = await wait_until(look, _WITHIN_S, f"the task is {status}")
+        assert found is not None
+        return found
+
+    async def events(self, task_id: str) -> list[Event]:
+        """The stored events of a task, in order."""
+        record = await self.record(task_id)
+        entries = await self.house.entries(record.session_id)
+        events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+        return [event for event in events if event.fact.scope.task_id == task_id]
+
+    async def types(self, task_id: str) -> list[str]:
+        """Their classes."""
+        return [event.type for event in await self.events(task_id)]
+
+
+def task_id_of(answer: JsonObject) -> str:
+    """The task that a command has changed."""
+    return str(cast("JsonObject", answer["task"])["taskId"])
