@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.extensions import REFERENCE
+from passerelle.a2a_mapping.extensions import CORRELATION, REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
 
 if TYPE_CHECKING:
@@ -64,6 +64,13 @@ def ask_for_news(sent: JsonObject, config: JsonObject) -> JsonObject:
         "taskPushNotificationConfig": config,
     }
     return {**sent, "configuration": configuration}
+
+
+def correlate(sent: JsonObject, key: str) -> JsonObject:
+    """The same params, with a key of ours in the metadata of the message."""
+    message = object_at(sent, "message")
+    metadata: JsonObject = {**object_at(message, "metadata"), CORRELATION: key}
+    return {**sent, "message": {**message, "metadata": metadata}}
 
 
 def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:

@@ -134,12 +134,12 @@ def _set(state: TaskRecord, event: Event, status: Status, **changes: Any) -> Tas
 
 
 def _attempt(state: TaskRecord, event: Event, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the attempt
-    """Changes the attempt that the event is about; an answer settles the send that was open."""
-    run_id = event.fact.scope.run_id
+    """Changes the attempt that the event is about. Only a frame of the peer is a sign that it lives."""
+    run_id, seen = event.fact.scope.run_id, event.fact.scope.step_id is not None
+    if seen:
+        changes["last_seen_at"] = event.timestamp
     attempts = tuple(
-        change(attempt, last_seen_at=event.timestamp, **changes)
-        if attempt.run_id == run_id
-        else attempt
+        change(attempt, **changes) if attempt.run_id == run_id else attempt
         for attempt in state.attempts
     )
     return change(state, attempts=attempts)
@@ -214,6 +214,8 @@ def _run_status(state: TaskRecord, event: Event, status: Status) -> TaskRecord:
 def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskRecord:
     state = _step(state, event, payload.native_status)
     state = _progress(_run_status(state, event, payload.status), phase=Phase.WAITING)
+    if payload.retry_at is not None:
+        state = _attempt(state, event, send_after=payload.retry_at, pending_message_id=None)
     return _set(state, event, payload.status, status_reason=payload.reason)
 
 
@@ -394,7 +396,7 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
 
 
 def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> TaskRecord:
-    return _attempt(state, event, pending_message_id=payload.message_id)
+    return _attempt(state, event, pending_message_id=payload.message_id, send_after=None)
 
 
 def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:

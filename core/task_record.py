@@ -36,6 +36,8 @@ class Attempt:
     last_seen_at: str
     pending_message_id: str | None = None
     """A message that was meant to be sent and that no answer has come for: its outcome is not known."""
+    send_after: str | None = None
+    """The peer has not taken the message, and gets it again at this time."""
     ended_at: str | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None

@@ -18,6 +18,7 @@ class AgentTerms:
         self._policies: dict[str, RetryPolicy] = {}
         self._tags: dict[str, frozenset[str]] = {}
         self._always: frozenset[str] = frozenset()
+        self._correlated: frozenset[str] = frozenset()
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -27,6 +28,11 @@ class AgentTerms:
         self._policies = {**self._policies, **policies}
         self._tags = {name: frozenset(agent.tags) for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
+        self._correlated = frozenset(name for name, agent in served if agent.correlation)
+
+    def correlates(self, agent: str) -> bool:
+        """Whether messages to an agent carry a key by which its tasks are found again."""
+        return agent in self._correlated
 
     def find_policy(self, agent: str) -> RetryPolicy:
         """The terms of an attempt at an agent."""

@@ -29,7 +29,8 @@ from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.linking import UNBLOCK
 from passerelle.gateway.delegation.deadlines import Deadlines
-from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.sending import ROW as SEND_ROW
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
@@ -271,6 +272,7 @@ def _compose(
             may_send=may_send,
             find_tags=terms.find_tags,
             always_task=terms.shows_always,
+            correlates=terms.correlates,
             patience=Patience(),
             tally=outages.tally,
             news=tell,
@@ -326,6 +328,7 @@ def _compose(
                 UNBLOCK: lambda _shard, row, _now_ms: service.task_control.linking.unblock(
                     row, drop
                 ),
+                SEND_ROW: deadlines.on_send,
                 TARGET_ROW: deliveries.on_due,
             },
             count=lambda what, outcome: _count(outages.metrics, what, outcome),

@@ -38,8 +38,9 @@ from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.dispatch import Dispatch
-from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.habits import Habits
 from passerelle.gateway.delegation.inputs import Inputs
+from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.runs import Runs
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.webhooks import Webhooks
@@ -78,6 +79,8 @@ class Surroundings:
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
     always_task: Callable[[str], bool] = lambda _agent: False
     """Whether an agent's bare messages are shown as tasks."""
+    correlates: Callable[[str], bool] = lambda _agent: False
+    """Whether messages to an agent carry a key of ours."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
 
@@ -103,6 +106,8 @@ def make_service(around: Surroundings) -> Service:
         drives=around.drives,
         may_send=around.may_send,
         find_tags=around.find_tags,
+        habits=Habits(store.habits),
+        correlates=around.correlates,
         patience=around.patience,
         spending=around.spending,
         always_task=around.always_task,

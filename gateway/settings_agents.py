@@ -256,6 +256,11 @@ class AgentSettings(Section):
         description="`auto` passes on what the agent answers, a Message or a Task; "
         "`always_task` makes a completed task of a bare Message.",
     )
+    correlation: bool = Field(
+        default=False,
+        description="Adds a key of ours to the metadata of each first message; the agent's task is found again by it "
+        "when nobody knows whether the message arrived.",
+    )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
 
     @field_validator("tenants")

@@ -144,6 +144,11 @@ def limits(shard: Shard, name: str) -> str:
     return _key(shard, "lim", name)
 
 
+def habits(shard: Shard, peer: str, card: str) -> str:
+    """SET what an agent with this card was seen to do; expires."""
+    return _key(shard, "hab", f"{peer}:{card}")
+
+
 def instances() -> str:
     """ZSET instance -> last seen in ms; one for the whole runtime."""
     return _key(Shard(0), "inst")

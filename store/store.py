@@ -19,6 +19,7 @@ from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
 from passerelle.store.due import RedisDueRows
+from passerelle.store.habits import RedisHabits
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_unfit
 from passerelle.store.inspection import RedisInspection
@@ -70,6 +71,7 @@ class Store:
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)
+        self.habits = RedisHabits(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs

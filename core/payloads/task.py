@@ -93,11 +93,18 @@ class TaskProgress:
     """What there is to look at by now: names or addresses of output."""
     delivery: Delivery | None = None
     consumer: str | None = None
+    silent_since: str | None = None
+    """Since when, RFC 3339, the peer has said nothing of a task that is under way (PO-1)."""
+    followed_by: str | None = None
+    """How it is followed meanwhile: a delivery mechanism (A2A-6)."""
 
 
 @record
 class TaskWaiting:
-    """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together."""
+    """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together.
+
+    ``retry_at``, RFC 3339, says of a message that the peer would not take when it is sent again.
+    """
 
     type: ClassVar = EventType.TASK_WAITING
     waiting_for: Literal["input", "permission", "resource", "dependency", "worker"]
@@ -105,6 +112,7 @@ class TaskWaiting:
     reason: str | None = None
     action_ids: tuple[str, ...] = ()
     native_status: str | None = None
+    retry_at: str | None = None
 
 
 @record

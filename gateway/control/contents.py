@@ -61,12 +61,19 @@ class Contents:
 
     async def read_turn(self, record: TaskRecord, turn_id: str) -> JsonObject | None:
         """The message of a turn of the task, as its caller wrote it."""
+        async for turn, message in self.list_turns(record):
+            if turn == turn_id:
+                return message
+        return None
+
+    async def list_turns(self, record: TaskRecord) -> AsyncIterator[tuple[str, JsonObject]]:
+        """The turns of the task and their messages, in order."""
         async for entry in self._walk(record):
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
-                if event.fact.scope.turn_id == turn_id:
-                    return await self.read_message(event, place_of(record))
-        return None
+                if event.fact.scope.task_id == record.task_id:
+                    message = await self.read_message(event, place_of(record))
+                    yield event.fact.scope.turn_id or "", message
 
     async def read_answer(self, record: TaskRecord) -> JsonObject | None:
         """The bare Message with which a peer answered instead of a task."""

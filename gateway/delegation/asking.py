@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from passerelle.a2a_mapping.dialects import plain_text
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
 from passerelle.a2a_mapping.dialects.registry import detect
-from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
 from passerelle.core import approval
 from passerelle.core import task as tasks
@@ -39,7 +39,12 @@ FIRST_REVISION: Final = 1
 def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
     prompts = detect(step.sight.peer, native)
-    fresh = [prompt for prompt in prompts if prompt.occurrence not in step.record.occurrences]
+    known_by = step.record.occurrences
+    fresh = [
+        prompt
+        for prompt in prompts
+        if prompt.occurrence not in known_by or _is_repeated(step, prompt, native)
+    ]
     facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
     known = step.record.open_actions
     if not fresh and known:
@@ -96,6 +101,15 @@ def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
             return "resource"
         case _:
             return "input"
+
+
+def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
+    """Whether a question that has our answer is asked anew: nothing of it, no id and no time, says which one it is."""
+    said_when = text_at(object_at(native, "status"), "timestamp")
+    if prompt.native_id is not None or prompt.message_id is not None or said_when:
+        return False
+    action = step.decision.state(find_action(step.record.occurrences[prompt.occurrence]))
+    return isinstance(action, ActionRecord) and action.return_state == "returned"
 
 
 def _answer_is_under_way(step: Step, prompts: list[PeerPrompt]) -> bool:

@@ -17,6 +17,7 @@ from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.delegation.endings import explain_limit, time_out
+from passerelle.gateway.delegation.sending import is_kept_back
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,6 +66,15 @@ class Deadlines:
         """``input:<task>:<turn>``: a further message that is not known to have arrived."""
         await self.inputs.look(shard, row, self.drop)
 
+    async def on_send(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``send:<task>``: the first message of a run, which the peer would not take before."""
+        record = await self._find_task(row.entity)
+        if record is None or record.status in ENDED or not is_kept_back(record):
+            await self.drop(shard, row)
+            return
+        # The driver knows the time as well; where it lives elsewhere, it is that one who sends.
+        self.dispatch.wake(row.entity)
+
     async def on_expire(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``expire:<action>``: a question whose time is over; a timeout never allows."""
         action = await self._find_action(row.entity)
@@ -85,11 +95,15 @@ class Deadlines:
         self.dispatch.wake(action.scope.task_id or "", row.entity)
 
     async def _is_over(self, task_id: str) -> bool:
+        record = await self._find_task(task_id)
+        return record is None or record.status in ENDED
+
+    async def _find_task(self, task_id: str) -> TaskRecord | None:
         if read_shard(task_id) is None:
-            return True
+            return None
         ref = EntityRef(EntityKind.TASK, task_id)
         record = (await self.writes.load([ref]))[ref].record
-        return not isinstance(record, TaskRecord) or record.status in ENDED
+        return record if isinstance(record, TaskRecord) else None
 
     async def _find_action(self, action_id: str) -> ActionRecord | None:
         if read_shard(action_id) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,7 +14,8 @@ from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.asking import ask
-from passerelle.gateway.delegation.driver import Driver, Patience
+from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, read_driver
 from passerelle.gateway.delegation.step import Sight, find_action
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.runs import Runs
     from passerelle.gateway.limits.spending import Spending
 
@@ -63,9 +66,12 @@ class Dispatch:
     drives: Callable[[Shard], Incarnation]
     may_send: Callable[[Shard], bool]
     find_tags: Callable[[str], frozenset[str]]
+    habits: Habits
     patience: Patience = field(default_factory=Patience)
     spending: Spending | None = None
     always_task: Callable[[str], bool] = lambda _agent: False
+    correlates: Callable[[str], bool] = lambda _agent: False
+    """Whether messages to an agent carry a key of ours."""
     callbacks: Callbacks | None = None
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
@@ -104,8 +110,11 @@ class Dispatch:
     def _make(
         self, peer: Peer, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation
     ) -> Driver:
+        run = self._make_run(sight, held, driver)
         return Driver(
-            run=self._make_run(sight, held, driver),
+            run=run,
+            habits=self.habits,
+            key=make_key(run.record) if self.correlates(peer.name) else None,
             peer=peer,
             clock=self.clock,
             log=self.log,
@@ -314,3 +323,9 @@ class Dispatch:
             task.cancel()
         await asyncio.gather(*side, return_exceptions=True)
         await self.runs.drain()
+        await self.habits.drain()
+
+
+def make_key(record: TaskRecord) -> str:
+    """What a message of the live run is marked with at an agent that is configured so; nothing can be read from it."""
+    return hashlib.sha256(record.attempts[-1].run_id.encode()).hexdigest()[:32]

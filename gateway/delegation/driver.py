@@ -10,13 +10,13 @@ The driver is detached from every caller: who asked may go, and who comes back r
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, assert_never
 
-from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, ask_for_news
+from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, ask_for_news, correlate
 from passerelle.core import task as tasks
-from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import (
     PasserelleError,
     StoreUnavailable,
@@ -26,55 +26,44 @@ from passerelle.core.errors import (
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
+from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.refusal import explain
 from passerelle.gateway.delegation.run import Run, RunMovedError
-from passerelle.gateway.delegation.search import find_send
+from passerelle.gateway.delegation.search import MINTED, find_send
+from passerelle.gateway.delegation.sending import (
+    deliver,
+    deliver_kept,
+    find_message,
+    is_kept_back,
+    judge_refusal,
+)
 from passerelle.gateway.delegation.step import Step
+from passerelle.gateway.delegation.streaming import follow, judge_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.json import JsonObject
-    from passerelle.core.peer import Peer, PeerOutcome, StreamOutcome
+    from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock
     from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.control.references import Referred
+    from passerelle.gateway.control.writes import Terms
+    from passerelle.gateway.delegation.habits import Habits
 
-_FRAMES_AT_ONCE: Final = 16
-"""Frames of one append, so that it stays below the 64 events of a batch."""
-_BUFFERED_FRAMES: Final = 256
-"""Frames read ahead of the store; then reading stops, and the peer feels it."""
 _TASK_NOT_FOUND: Final = -32001
 _LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
 """Of what a peer may answer at once; its client holds to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long, in seconds, a driver waits for what."""
-
-    poll_s: float = 1.0
-    poll_max_s: float = 30.0
-    parked_poll_s: float = 2.0
-    parked_poll_max_s: float = 60.0
-    store_s: float = 0.5
-    lease_s: float = 0.1
-    liveness_s: float = 120.0
-    look_s: float = 10.0
-    """How long a silent stream is followed without a look at what others have written."""
-    revive_s: float = 5.0
-    """Until a run whose driver broke is taken up again, doubled each time."""
-    doubt_s: float = 35.0
-    """A send may still be on its way for this long: the peer's request timeout plus 5 s."""
 
 
 @dataclass(slots=True)
@@ -91,6 +80,10 @@ class Driver:
     """Carries answers of people back; whether something was done."""
     offer: Callable[[TaskRecord], Awaitable[JsonObject | None]]
     """The push configuration with which the peer calls back, where it can."""
+    habits: Habits
+    """What is known of peers."""
+    key: str | None = None
+    """A key that the first message carries, by which the peer's task is found again."""
     patience: Patience = field(default_factory=Patience)
     failure: PasserelleError | None = None
     proof_ms: int = 0
@@ -99,20 +92,36 @@ class Driver:
     """How often a driver of this run has broken."""
     owed: set[str] = field(default_factory=set[str])
     """Answers that somebody said are owed on this run."""
+    sent_ms: int = 0
+    """When a send was begun here last."""
+    is_streaming: bool = False
+    """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
+    stir: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when somebody wakes the driver, and by each frame that is read."""
     put_off: dict[str, int] = field(default_factory=dict[str, int])
     """Answer -> when to look again, in ms; its due row comes due then."""
     refused: set[str] = field(default_factory=set[str])
     """Answers that the peer has refused in a way that no repeat can change."""
+    ladder: Ladder = field(init=False)
+    _sent: JsonObject | None = None
+    _not_before_ms: int = 0
+    """When the peer wants to be asked again, at the earliest."""
     _new_card: str = ""
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _stir: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with ``_wake``, and by each frame that is read."""
+
+    def __post_init__(self) -> None:
+        self.ladder = Ladder(self.patience)
+
+    @property
+    def is_woken(self) -> bool:
+        """Whether somebody wants the driver to look."""
+        return self._wake.is_set()
 
     def wake(self) -> None:
         """Something happened that the driver should look at: an answer, a wish to cancel."""
         self._wake.set()
-        self._stir.set()
+        self.stir.set()
 
     async def drive(self, params: JsonObject | None = None, referred: Referred = NOTHING) -> None:
         """Sends the first message of the run, if there is one, and stays with the task to its end.
@@ -124,7 +133,7 @@ class Driver:
             try:
                 await work
             except StoreUnavailable as error:
-                await self._hold(error)
+                await self.hold(error)
                 work = self.attend()
             except TooLarge as error:
                 await give_up(self, error)
@@ -144,17 +153,37 @@ class Driver:
             parts=referred.parts,
         )
         sent = address_send(params, to)
+        if self.key is not None:
+            sent = correlate(sent, self.key)
         news = await self.offer(self.run.record)
         if news is not None:
             sent = ask_for_news(sent, news)
-        await self.await_lease()
-        if run.delivery_mechanism == "streaming":
-            settled = await self.follow(self.peer.stream(sent))
-        else:
-            settled = await self.settle(await self.peer.send(sent))
-        if not (settled or self.run.is_held()):
+            self.ladder.calls_back = True
+        self._sent = sent
+        if not (await deliver(self, sent) or self.run.is_held()):
             await find_send(self)
         await self.attend()
+
+    def recall(self) -> JsonObject | None:
+        """What was sent first, or is to be: as it was addressed here, else made anew from what is stored."""
+        run = self.run.record.run
+        if self._sent is not None or run is None:
+            return self._sent
+        message = find_message(self.run.sight.accepted, run.message_id)
+        if message is None:
+            return None
+        to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
+        sent = address_send({"message": message}, to)
+        return sent if self.key is None else correlate(sent, self.key)
+
+    def learn(self) -> None:
+        """What the first answer of the peer says about its habits."""
+        attempt = self.run.record.attempts[-1]
+        if attempt.remote_task_id is not None:
+            kept = (attempt.remote_context_id or "").startswith(MINTED)
+            self.habits.note(attempt.worker, "keeps_context" if kept else "replaces_context")
+        elif attempt.status is Status.COMPLETED:
+            self.habits.note(attempt.worker, "answers_with_messages")
 
     async def await_lease(self) -> None:
         """Until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
@@ -193,76 +222,6 @@ class Driver:
 
         await self.patiently(end)
 
-    async def follow(self, outcomes: AsyncGenerator[StreamOutcome, None]) -> bool:
-        """Takes the frames of a stream, several in one append; False when nobody knows whether the send arrived.
-
-        Whoever wakes the driver ends the stream: a peer may keep it open while it waits for an answer of ours, and
-        two streams of one task would say everything twice.
-        """
-        frames: asyncio.Queue[StreamOutcome] = asyncio.Queue(_BUFFERED_FRAMES)
-        reader = asyncio.create_task(self._read(outcomes, frames))
-        try:
-            while await self._await_frame(frames) and not self.run.has_ended():
-                batch = _collect(frames)
-                results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
-                if results:
-                    await self.take(results)
-                last = batch[-1]
-                if not isinstance(last, Answered):
-                    return await self._end_stream(last)
-                if self.run.has_ended():
-                    return True
-        finally:
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-        return True
-
-    async def _await_frame(self, frames: asyncio.Queue[StreamOutcome]) -> bool:
-        """Whether a frame came, and not somebody who wants the driver to look up."""
-        while True:
-            if self.run.is_held() and self.remote_task() is not None:
-                return False
-            if not frames.empty():
-                return True
-            self._stir.clear()
-            if self.run.has_ended() or (self._wake.is_set() and self.remote_task() is not None):
-                return False
-            try:
-                async with asyncio.timeout(self.patience.look_s):
-                    await self._stir.wait()
-            except TimeoutError:
-                await self._look_around()
-
-    async def _look_around(self) -> None:
-        """Another instance may have taken an answer, or ended the task: nobody there can wake us."""
-        try:
-            await self.run.refresh()
-        except StoreUnavailable:
-            return
-        if any(
-            isinstance(held.record, ActionRecord) and held.record.return_state == "owed"
-            for held in self.run.held.values()
-        ):
-            self.wake()
-
-    async def _read(
-        self, outcomes: AsyncGenerator[StreamOutcome, None], frames: asyncio.Queue[StreamOutcome]
-    ) -> None:
-        last: StreamOutcome = Answered({})
-        try:
-            async with aclosing(outcomes) as open_stream:
-                async for outcome in open_stream:
-                    last = outcome
-                    await frames.put(outcome)
-                    self._stir.set()
-        except Exception:
-            # Whoever follows waits for a last outcome, and has to get one.
-            self.log.exception("stream.broken", task=self.run.record.task_id)
-            last = Answered({})
-        if isinstance(last, Answered):
-            await frames.put(Closed())
-            self._stir.set()
-
     async def take(self, results: list[JsonObject]) -> None:
         """Stores what the peer answered, in as many appends as it takes."""
         at_once = len(results)
@@ -295,34 +254,22 @@ class Driver:
     async def _await_release(self, results: list[JsonObject]) -> None:
         """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""
         while self.run.is_held() and any("message" in result for result in results):
-            await self._rest(self.patience.parked_poll_max_s)
+            await self.rest(self.patience.parked_poll_max_s)
 
-    async def _end_stream(self, last: StreamOutcome) -> bool:
-        knows = self.run.record.shown or self.run.sight.answer is not None
-        match last:
-            case Refused() | Unreached() if not knows:
-                await self.refuse(last)
-                return True
-            case Malformed(reason=reason):
-                await self.warn("malformed_frame", reason)
-                return knows
-            case Closed() | Unknown() | Answered() | Refused() | Unreached():
-                return knows
-            case _:
-                assert_never(last)
-
-    async def patiently(self, body: Callable[[Step], None]) -> None:
+    async def patiently(
+        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
+    ) -> None:
         """Appends what was observed as soon as the store can take it; nothing is read from the peer until then."""
         while True:
             try:
-                await self.run.append(body)
+                await self.run.append(body, terms)
             except StoreUnavailable as error:
-                await self._hold(error)
+                await self.hold(error)
             else:
                 self._is_held = False
                 return
 
-    async def _hold(self, error: StoreUnavailable) -> None:
+    async def hold(self, error: StoreUnavailable) -> None:
         """A pause while the store is away; said once, since an outage holds every run."""
         if not self._is_held:
             self.log.warning("run.held", task=self.run.record.task_id, reason=error.reason)
@@ -331,39 +278,45 @@ class Driver:
 
     async def attend(self) -> None:
         """Stays with the task until it has ended: subscribe where that works, else ask."""
-        pause = self.patience.poll_s
-        subscribes = True
         while not self.run.has_ended() and self.run.record.run is not None:
             if self.run.is_held():
-                await self._rest(self.patience.parked_poll_max_s)
+                await self.rest(self.patience.parked_poll_max_s)
                 # Nobody asked meanwhile, so silence proves nothing.
                 self.proof_ms = self.clock.now_ms()
                 continue
             await self._compare_card()
             if await self.returns(self):
-                pause = self.patience.poll_s
+                self.ladder.reset()
             if self.run.has_ended():
                 return
             remote = self.remote_task()
             if remote is None:
-                await find_send(self)
-                await self._rest(pause)
+                await self._find_task()
                 continue
-            if subscribes and not self.run.is_parked():
-                subscribes = await self._subscribe(remote)
-            before = self.run.record.last
-            await self.ask(remote)
+            if self.ladder.subscribes(parked=self.run.is_parked()):
+                await self._subscribe(remote)
+            before = self._read_news()
+            reached = await self.ask(remote)
             if self.run.has_ended():
                 return
-            limit = (
-                self.patience.parked_poll_max_s
-                if self.run.is_parked()
-                else self.patience.poll_max_s
-            )
-            pause = (
-                self.patience.poll_s if self.run.record.last != before else min(pause * 2, limit)
-            )
-            await self._rest(pause)
+            self.ladder.note_look(reached=reached)
+            parked, changed = self.run.is_parked(), self._read_news() != before
+            if parked or not self.ladder.subscribes(parked=False):
+                await self._switch(self.ladder.below)
+            await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=parked))
+
+    async def _find_task(self) -> None:
+        """The message that is not known to be at the peer: sent at its time, or looked for."""
+        if not is_kept_back(self.run.record) or not await deliver_kept(self):
+            await find_send(self)
+
+    def _read_news(self) -> object:
+        """Changes when the peer has said something, or somebody else has moved the task."""
+        record = self.run.record
+        return (record.run.steps if record.run else None, record.status)
+
+    def _draw(self) -> float:
+        return self.run.writes.ids.draw(16) / 0x10000
 
     async def _compare_card(self) -> None:
         """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
@@ -377,40 +330,54 @@ class Driver:
         run = self.run.record.run
         return run.remote_task_id if run else None
 
-    async def _subscribe(self, remote: str) -> bool:
-        """Whether subscribing is worth another try."""
-        if self.run.record.run and self.run.record.run.delivery_mechanism != "subscription":
-            await self._switch("subscription")
-        before = self.run.record.last
-        await self.follow(self.peer.subscribe(remote))
-        return self._wake.is_set() or self.run.record.last != before
+    async def _subscribe(self, remote: str) -> None:
+        card = self.peer.peek()
+        self.ladder.can_subscribe = card is None or card.streaming
+        if not self.ladder.can_subscribe:
+            return
+        await self._switch("subscription")
+        before = self._read_news()
+        last = await follow(self, self.peer.subscribe(remote))
+        await judge_end(self, last)
+        news = self._read_news() != before
+        self.ladder.note_subscription(brought_news=self.is_woken or news)
 
-    async def _switch(self, mechanism: str) -> None:
-        said = RunStatus(
-            delivery_mechanism="subscription" if mechanism == "subscription" else "polling"
-        )
+    async def _switch(self, mechanism: Mechanism) -> None:
+        """Says how the run is followed from now on (A2A-6)."""
+        run = self.run.record.run
+        if run is None or run.delivery_mechanism == mechanism:
+            return
+        said = RunStatus(delivery_mechanism=mechanism)
         await self.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
 
-    async def _rest(self, pause_s: float) -> None:
-        """Until the time is over, or somebody wakes us."""
+    async def rest(self, pause_s: float) -> None:
+        """Until the time is over, or somebody wakes us; the peer's own wish to be left alone is kept."""
+        wished_s = (self._not_before_ms - self.clock.now_ms()) / 1000
         with suppress(TimeoutError):  # others may have written, on an instance that cannot wake us
-            await asyncio.wait_for(self._wake.wait(), pause_s)
+            await asyncio.wait_for(self._wake.wait(), max(pause_s, wished_s))
         self._wake.clear()
         await self.run.refresh()
 
-    async def ask(self, remote: str) -> None:
-        """GetTask: what is new becomes facts; a task that the peer does not know any more is lost."""
+    async def ask(self, remote: str) -> bool:
+        """GetTask: what is new becomes facts; a task that the peer does not know any more is lost.
+
+        Whether the peer has answered.
+        """
         outcome = await self.peer.get(remote)
         match outcome:
             case Answered(result=task):
                 self.proof_ms = self.clock.now_ms()
                 await self.take([{"task": task}])
-                await self._resurrect()
+                await self.resurrect()
             case Refused(code=code) if code == _TASK_NOT_FOUND:
                 if self.run.record.status is Status.CANCELLING:
                     await confirm_cancel(self)
                 else:
                     await lose(self, "the peer does not know the task any more")
+            case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE):
+                # It is there, and has said when to come back.
+                self.proof_ms = self.clock.now_ms()
+                self._not_before_ms = self.proof_ms + (outcome.retry_after_s or 0) * 1000
             case Malformed(too_long=True):
                 # More than may be read, however often it is asked for.
                 await give_up(self, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
@@ -418,8 +385,10 @@ class Driver:
                 await judge_liveness(self, type(outcome).__name__.lower())
             case _:
                 assert_never(outcome)
+        return isinstance(outcome, Answered | Refused)
 
-    async def _resurrect(self) -> None:
+    async def resurrect(self) -> None:
+        """A task that was lost and of which the peer tells again is under way."""
         if self.run.record.status is Status.LOST:
             said = RunStatus(native_status=self.run.record.attempts[-1].native_status)
             step_id = self.run.sight.mint("step")
@@ -427,22 +396,33 @@ class Driver:
             await self.patiently(lambda step: step.add(step.tell(command)))
 
     async def cancel(self) -> bool:
-        """Tells the peer to stop, and whether it has heard; the wish is stored, and a due row until then."""
+        """Tells the peer to stop, and whether it has heard; the wish is stored, and a due row until then.
+
+        The answer is the task that a stream tells of already, so while one is read the driver looks for itself.
+        """
         remote = self.remote_task()
         if remote is None or self.run.has_ended():
+            self.wake()
             return self.run.has_ended()
         outcome = await self.peer.cancel(remote)
-        match outcome:
-            case Answered(result=task):
-                await self.take([{"task": task}])
-            case Refused():
-                await self.ask(remote)
-            case Unreached() | Unknown() | Malformed():
-                self.log.warning("cancel.unknown", task=self.run.record.task_id)
-            case _:
-                assert_never(outcome)
+        if isinstance(outcome, Unreached | Unknown | Malformed):
+            self.log.warning("cancel.unknown", task=self.run.record.task_id)
+        elif self.is_streaming:
+            self.wake()
+            await self._await_end()
+        elif isinstance(outcome, Answered):
+            await self.take([{"task": outcome.result}])
+        else:
+            await self.ask(remote)
         self.wake()
         return isinstance(outcome, Answered | Refused)
+
+    async def _await_end(self) -> None:
+        """For a while: whoever cancels wants to read that it has worked."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.patience.cancel_s):
+                while not (self.run.has_ended() or self.run.moved):
+                    await self.run.changed.wait()
 
     async def send_input(self, message: JsonObject, params: JsonObject) -> PeerOutcome | None:
         """Sends a further message on the live run; what came of it, None where there is no run any more.
@@ -457,6 +437,10 @@ class Driver:
         sent = address_send({**params, "message": message}, to)
         await self.await_lease()
         outcome = await self.peer.send(sent)
+        if isinstance(outcome, Unreached) or (
+            isinstance(outcome, Refused) and judge_refusal(outcome, 0) is not None
+        ):
+            return outcome  # the peer has not taken it: whoever sends tries again
         if not (isinstance(outcome, Answered) and "task" in outcome.result):
             await self.settle(outcome)
         self.wake()
@@ -465,11 +449,3 @@ class Driver:
     async def warn(self, code: str, reason: str) -> None:
         warning = WarningRaised(code, reason)
         await self.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), warning)]))
-
-
-def _collect(frames: asyncio.Queue[StreamOutcome]) -> list[StreamOutcome]:
-    """The frames that are there, at least one: what arrives within one round trip shares an append."""
-    batch = [frames.get_nowait()]
-    while len(batch) < _FRAMES_AT_ONCE and isinstance(batch[-1], Answered) and not frames.empty():
-        batch.append(frames.get_nowait())
-    return batch

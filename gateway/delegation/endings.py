@@ -55,8 +55,10 @@ async def lose(driver: Driver, reason: str) -> None:
         )
 
 
-async def confirm_cancel(driver: Driver) -> None:
-    """A task that was to stop and that the peer does not have any more has stopped."""
+async def confirm_cancel(
+    driver: Driver, reason: str = "the agent does not have the task any more"
+) -> None:
+    """A task that was to stop and that the peer does not have has stopped."""
     actor = driver.run.record.cancel_requested_by or driver.peer.name
     failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=driver.peer.name)
 
@@ -64,7 +66,7 @@ async def confirm_cancel(driver: Driver) -> None:
         step.add(step.tell(FailRun(Status.CANCELLED, failure)))
         step.close_actions("task_cancelled")
         facts = step.tell(ConfirmCancel(TaskCancelled(actor, "user")))
-        step.end_with(facts, CANCELED, "the agent does not have the task any more")
+        step.end_with(facts, CANCELED, reason)
 
     await driver.patiently(end)
 

@@ -1,24 +1,31 @@
 """Further messages for a task that works: sent once they are stored, and owed until the peer has them (I9).
 
 The append that stores the message sets a due row ``input:<task>:<turn>``. Whoever sends it drops the row once the
-outcome is known. A row that comes due was left by a crash, or by a cut connection: the peer's history is asked, and
-the message goes out only if the peer shows a history without it. An agent that keeps none proves nothing, so nothing
-is sent again, and the log says so.
+peer has it or refuses it. A peer that is away or busy has not taken it: it is tried again at its time, and the row
+moves on with it. A row that comes due was left by a crash, or by a cut connection: the peer's history is asked, and
+the message goes out only if the peer shows a history without it. An id is not unique (G1), so the history has to show
+the message as often as it was sent. An agent that keeps none proves nothing, so nothing is sent again, and the record
+of the task says so.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.history import same_message
+from passerelle.a2a_mapping.matching import count_message
+from passerelle.a2a_mapping.members import objects_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import PasserelleError
-from passerelle.core.peer import Answered, Unknown
+from passerelle.core.ids import place
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.sending import back_off, judge_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,11 +41,23 @@ DOUBT_MS: Final = 35_000
 """A send may still be on its way for this long: the peer's request timeout plus 5 s."""
 _SHOWN_HISTORY: Final = 100
 _KEPT_MS: Final = 60_000
+_LOOK_S: Final = 0.1
 
 
 def name_row(task_id: str, turn_id: str) -> str:
     """The due row of an input that is not known to have arrived."""
     return f"input:{task_id}:{turn_id}"
+
+
+def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
+    """For how many ms a message waits that the peer certainly has not taken; None: it is not tried again."""
+    match outcome:
+        case Unreached(why="connection"):
+            return back_off(tries)
+        case Refused() | Unreached():
+            return judge_refusal(outcome, tries)
+        case _:
+            return None
 
 
 @dataclass(slots=True)
@@ -57,12 +76,38 @@ class Inputs:
     ) -> None:
         self._sending.add(turn_id)
         try:
-            if not isinstance(await self._deliver(task_id, message, params), Unknown | None):
+            outcome = await self._insist(task_id, turn_id, message, params)
+            if not isinstance(outcome, Unknown | None):
                 await self._settle(task_id, turn_id)
         except PasserelleError as error:
             self.dispatch.log.warning("input.failed", task=task_id, code=error.stable_code)
         finally:
             self._sending.discard(turn_id)
+
+    async def _insist(
+        self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
+    ) -> PeerOutcome | None:
+        """Sends it until the peer has taken it or refuses it for good; the last outcome."""
+        tries = 0
+        while True:
+            outcome = await self._deliver(task_id, message, params)
+            wait_ms = judge_input(outcome, tries)
+            if wait_ms is None:
+                return outcome
+            tries += 1
+            until_ms = self.dispatch.clock.now_ms() + wait_ms
+            await self._settle(task_id, turn_id, until_ms + DOUBT_MS)
+            while self.dispatch.clock.now_ms() < until_ms:
+                driver = self.dispatch.find(task_id)
+                if driver is not None and driver.run.has_ended():
+                    return None
+                await asyncio.sleep(_LOOK_S)
+            if await self._waits(task_id):
+                return None  # its row comes due again until the task goes on
+
+    async def _waits(self, task_id: str) -> bool:
+        record = await self._read(task_id)
+        return record is not None and record.status in HELD
 
     async def _deliver(
         self, task_id: str, message: JsonObject, params: JsonObject
@@ -73,10 +118,14 @@ class Inputs:
         # The run is another instance's, or is being taken up: it sees the answer at the peer.
         record = await self._read(task_id)
         run = record.run if record is not None else None
-        if run is None or run.remote_task_id is None:
+        if record is None or run is None or run.remote_task_id is None:
             return None
         to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
         sent = address_send({**params, "message": message}, to)
+        while not self.dispatch.may_send(place(record.session_id)):
+            if self.dispatch.runs.is_draining:
+                return None
+            await asyncio.sleep(self.dispatch.patience.lease_s)
         return await self.dispatch.find_peer(run.worker.peer).send(sent)
 
     async def look(
@@ -101,27 +150,45 @@ class Inputs:
         if not isinstance(outcome, Answered):
             return
         history = objects_at(outcome.result, "history")
-        mine = text_at(message, "messageId")
-        if history and all(text_at(item, "messageId") != mine for item in history):
+        if not history or len(history) >= _SHOWN_HISTORY:
+            await self._doubt(record, turn_id)
+        elif count_message(history, message) < await self._count_sent(record, turn_id, message):
             self.send(row.entity, turn_id, message, {})
             return
-        if not history:
-            self.dispatch.log.warning("input.doubtful", task=row.entity, turn=turn_id)
         await drop(shard, row)
+
+    async def _count_sent(self, record: TaskRecord, turn_id: str, message: JsonObject) -> int:
+        """How often this message was sent on the task, up to its turn."""
+        count = 0
+        async for turn, accepted in self.dispatch.contents.list_turns(record):
+            count += same_message(accepted, message)
+            if turn == turn_id:
+                break
+        return count
+
+    async def _doubt(self, record: TaskRecord, turn_id: str) -> None:
+        """Says that nobody can tell whether a message has arrived."""
+        self.dispatch.log.warning("input.doubtful", task=record.task_id, turn=turn_id)
+        driver = self.dispatch.find(record.task_id)
+        if driver is not None:
+            reason = "the agent shows no history, so nobody can tell whether it has the message"
+            await driver.warn("input_doubtful", reason)
 
     async def _read(self, task_id: str) -> TaskRecord | None:
         ref = EntityRef(EntityKind.TASK, task_id)
         record = (await self.dispatch.writes.load([ref]))[ref].record
         return record if isinstance(record, TaskRecord) else None
 
-    async def _settle(self, task_id: str, turn_id: str) -> None:
+    async def _settle(self, task_id: str, turn_id: str, at_ms: int | None = None) -> None:
+        """Drops the row of an input, or moves it on to a time."""
         record = await self._read(task_id)
         if record is None:
             return
         member = name_row(task_id, turn_id)
 
         def body(_decision: Decision) -> Terms:
-            row = IdempotencyRow(key=turn_id, digest=turn_id, result=b"", ttl_ms=_KEPT_MS)
-            return Terms(due=(DueChange(member, None),), idem=row)
+            key = f"{turn_id}:{at_ms or 0}"
+            row = IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS)
+            return Terms(due=(DueChange(member, at_ms),), idem=row)
 
         await self.dispatch.writes.decide(record.session_id, [], body)

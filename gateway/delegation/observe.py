@@ -34,6 +34,7 @@ from passerelle.a2a_mapping.replies import (
 from passerelle.a2a_mapping.states import (
     CANCELED,
     COMPLETED,
+    INTERRUPTED_STATES,
     SUBMITTED,
     TERMINAL_STATES,
     UNKNOWN_STATE,
@@ -167,6 +168,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 _move(step, task_frame(ours), reply.native_status, task)
                 return
             check_number(len(objects_at(ours, "artifacts")))
+            frames = step.frames
             for frame in list_differences(sight.content, ours):
                 if step.more or step.is_full():
                     step.more = True
@@ -177,6 +179,13 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                     != task["status"]
                 )
                 _take(step, frame, task, task, reply.native_status if covered else "")
+            if step.frames == frames and _asks_again(step, ours):
+                update: JsonObject = {
+                    "taskId": step.facade,
+                    "contextId": sight.context_id,
+                    "status": ours["status"],
+                }
+                _move(step, {"statusUpdate": update}, reply.native_status, task)
         case StatusReply(event=event):
             native = {
                 "id": text_at(event, "taskId"),
@@ -190,6 +199,12 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
             _take(step, {"artifactUpdate": update}, {}, event)
         case _:
             assert_never(reply)
+
+
+def _asks_again(step: Step, ours: JsonObject) -> bool:
+    """Whether a peer that has our answer waits all the same: nothing in its words need differ from before."""
+    waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
+    return waits and step.record.status is Status.RUNNING and not step.record.open_actions
 
 
 def _cover(step: Step, holder: JsonObject) -> JsonObject:

@@ -1,62 +1,126 @@
-"""A send of unknown outcome is looked for at the peer; nothing is sent again from here.
+"""A send of unknown outcome is looked for at the peer before anything is sent again (a2a.md 8, re-attach).
 
-The remote context is ours alone, so a task in it that no run of the thread has is the one, unless another send of
-unknown outcome may have made it; our message in a history proves it, and its absence proves nothing, since an agent
-may keep none. Nothing found within the time that a request may take means that nobody can tell: the run is lost, and
-so is its turn.
+Every task of the remote context is listed. One that no run has and that shows our message is ours; so is the only one
+that is left in a context made for us, unless another send may have made it. No task at all proves that the message
+never arrived only at a peer whose habits are known; then it is sent again, with the same id. Where nobody can tell the
+run is lost, and so is its turn; what follows is for the retry policy.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.a2a_mapping.matching import Sent, find_task
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.facts import ErrorCategory, Failure
-from passerelle.core.peer import Answered, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, Refused
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
+from passerelle.gateway.delegation.sending import deliver_again, find_message
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import Attempt
     from passerelle.gateway.delegation.driver import Driver
 
+MINTED: Final = "rctx"
+"""The prefix of the context ids that we make for peers."""
 _LISTED_TASKS: Final = 1000
 _SHOWN_HISTORY: Final = 5
+_CANNOT: Final = frozenset({-32601, -32004})
+_GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+
+Verdict: TypeAlias = Literal["bound", "absent", "unclear", "away", "hopeless"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The tasks of a remote context. ``whole``: there are no more than these."""
+
+    tasks: list[JsonObject]
+    whole: bool
 
 
 async def find_send(driver: Driver) -> None:
-    """Binds the run to the remote task that its send made, or ends it as lost."""
+    """Binds the run to the remote task that its send made, sends again what never arrived, or ends the run as lost."""
     run = driver.run.record.run
     if run is None or run.remote_task_id is not None:
         return
-    started_ms, begun_ms = parse_ms(run.started_at), driver.clock.now_ms()
-    pause = driver.patience.poll_s
+    begun_ms, pause_s = driver.clock.now_ms(), driver.patience.poll_s
     while driver.run.record.run is not None and driver.remote_task() is None:
-        listed = await _list_context(driver, run.remote_context_id)
-        if listed and await _bind(driver, listed):
+        if driver.run.is_held():
+            return
+        verdict = await _look(driver)
+        if verdict == "bound":
+            if driver.run.record.status is Status.CANCELLING:
+                await driver.cancel()
             return
         now_ms = driver.clock.now_ms()
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
-        is_away = listed is None and now_ms - begun_ms <= driver.patience.liveness_s * 1000
-        if now_ms - started_ms > driver.patience.doubt_s * 1000 and not is_away:
+        waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
+        is_over = now_ms - _find_intent_ms(driver) > driver.patience.doubt_s * 1000 and not waits
+        if verdict == "absent" and is_over and await deliver_again(driver):
+            return
+        if verdict == "hopeless" or is_over:
             reason = "nobody can tell whether the agent received the message"
             lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
             await fail(driver, lost)
             return
-        await asyncio.sleep(pause)
-        pause = min(pause * 2, driver.patience.poll_max_s)
+        await driver.rest(pause_s)
+        pause_s = min(pause_s * 2, driver.patience.poll_max_s)
 
 
-async def _list_context(driver: Driver, context_id: str | None) -> list[JsonObject] | None:
-    """Every task of the remote context; none when the peer does not list, None when it did not answer."""
+def _find_intent_ms(driver: Driver) -> int:
+    """When the send may have begun, at the latest: the time that the peer had for it starts there.
+
+    A message that was held back is sent after the task has resumed, so its time is that of the status.
+    """
+    record = driver.run.record
+    return max(parse_ms(record.attempts[-1].started_at), parse_ms(record.status_at), driver.sent_ms)
+
+
+async def _look(driver: Driver) -> Verdict:
+    """What the peer's list of tasks says about the send."""
+    run = driver.run.record.run
+    if run is None or run.remote_context_id is None:
+        return "hopeless"
+    listing = await _list_context(driver, run.remote_context_id)
+    if not isinstance(listing, Listing):
+        return listing
+    message = find_message(driver.run.sight.accepted, run.message_id)
+    records = await _list_records(driver)
+    bound = {
+        attempt.remote_task_id
+        for record in records
+        for attempt in record.attempts
+        if attempt.remote_task_id is not None
+    }
+    unbound = [task for task in listing.tasks if text_at(task, "id") not in bound]
+    is_minted = run.remote_context_id.startswith(MINTED)
+    is_alone = is_minted and not _list_rivals(records, run)
+    sent = Sent(message or {"messageId": run.message_id}, is_alone, driver.key)
+    found = find_task(unbound, sent)
+    if found is not None:
+        if found.rivals:
+            reason = f"{found.rivals + 1} tasks of the remote context show the message"
+            await driver.warn("ambiguous_send", reason)
+        await driver.take([{"task": found.task}])
+        return "bound"
+    if unbound or not listing.whole or not is_alone:
+        return "unclear"
+    return "absent" if await driver.habits.proves_absence(run.worker) else "unclear"
+
+
+async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:
+    """Every page of the list; no filter by time, since the peer's clock is not ours."""
     found: list[JsonObject] = []
     token = ""
     while True:
@@ -67,47 +131,36 @@ async def _list_context(driver: Driver, context_id: str | None) -> list[JsonObje
             "pageToken": token,
         }
         outcome = await driver.peer.list(asked)
-        if isinstance(outcome, Unreached | Unknown):
-            return None
-        if not isinstance(outcome, Answered):
-            return []
-        found += objects_at(outcome.result, "tasks")
-        token = text_at(outcome.result, "nextPageToken")
+        match outcome:
+            case Answered(result=result):
+                found += objects_at(result, "tasks")
+                token = text_at(result, "nextPageToken")
+            case Refused(code=code, http_status=status) if code in _CANNOT or status in _GONE:
+                return "hopeless"
+            case Malformed():
+                return Listing([], whole=False)
+            case _:
+                return "away"
         if not token or len(found) > _LISTED_TASKS:
-            return found
+            return Listing(found, whole=not token)
 
 
-async def _bind(driver: Driver, listed: list[JsonObject]) -> bool:
-    """Whether one of the listed tasks is ours."""
-    records = await _list_records(driver)
-    bound = {
-        attempt.remote_task_id
-        for record in records
-        for attempt in record.attempts
-        if attempt.remote_task_id is not None
-    }
-    unbound = [task for task in listed if text_at(task, "id") not in bound]
-    run = driver.run.record.attempts[-1]
-    rivals = [
+def _list_rivals(records: list[TaskRecord], run: Attempt) -> list[Attempt]:
+    """Other sends of unknown outcome into the same context."""
+    return [
         attempt
         for record in records
-        if record.task_id != driver.run.record.task_id
         for attempt in record.attempts
-        if attempt.remote_context_id == run.remote_context_id and _is_unresolved(attempt)
+        if attempt.run_id != run.run_id
+        and attempt.remote_context_id == run.remote_context_id
+        and _is_unresolved(attempt)
     ]
-    match = _choose(unbound, run.message_id, alone=not rivals)
-    if match is None:
-        return False
-    if len(unbound) > 1:
-        await driver.warn("ambiguous_send", f"{len(unbound)} tasks stand in the remote context")
-    await driver.take([{"task": match}])
-    return True
 
 
 def _is_unresolved(attempt: Attempt) -> bool:
     """Whether its send may have made a task that nobody has bound: also one that was given up as lost."""
     over = attempt.ended_at is not None and attempt.status is not Status.LOST
-    return attempt.remote_task_id is None and not over
+    return attempt.remote_task_id is None and not over and attempt.send_after is None
 
 
 async def _list_records(driver: Driver) -> list[TaskRecord]:
@@ -126,14 +179,3 @@ async def _list_records(driver: Driver) -> list[TaskRecord]:
         after = entries[-1].sequence
     held = await writes.load(refs)
     return [one.record for one in held.values() if isinstance(one.record, TaskRecord)]
-
-
-def _choose(found: list[JsonObject], message_id: str, *, alone: bool) -> JsonObject | None:
-    """The task whose history has our message, else the newest one; none where another send may have made it.
-
-    ``alone``: no other send of unknown outcome went into the context.
-    """
-    for task in found:
-        if any(text_at(item, "messageId") == message_id for item in objects_at(task, "history")):
-            return task
-    return found[0] if found and alone else None

@@ -45,7 +45,7 @@ from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.deadlines import Deadlines
-from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.config import PeerConfig
@@ -71,6 +71,7 @@ QUICK: Final = Patience(
     lease_s=0.01,
     liveness_s=0.25,
     doubt_s=0.4,
+    cancel_s=0.2,
 )
 _WITHIN_S: Final = 10.0
 _DRIVER: Final = Incarnation("inst_house", 1)
@@ -290,6 +291,7 @@ class House:
             "return": deadlines.on_return,
             "cancel": deadlines.on_cancel,
             "input": deadlines.on_input,
+            "send": deadlines.on_send,
         }
         await handlers[kind](place(row.entity), row, self.clock.now_ms())
 

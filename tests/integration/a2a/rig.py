@@ -24,7 +24,7 @@ from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
-from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.config import PeerConfig

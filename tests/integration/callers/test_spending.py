@@ -162,7 +162,9 @@ async def test_usage_that_the_agent_reports_is_what_the_call_cost(rig: Rig) -> N
 async def test_agent_that_says_429_is_a_fact_and_costs_nothing(rig: Rig) -> None:
     client = {"name": "once", "quotas": [{"cost": "0.15"}]}
     one = await rig.start(clients=[client], agent=PRICED)
-    rig.peer.answer_next(HttpAnswer(status=429, headers={"retry-after": "7"}))
+    rig.peer.answer_next(
+        HttpAnswer(status=429, headers={"retry-after": "7200"})
+    )  # longer than a run may take
     assert (await one.send("once-key")).status_code == 503
     (session,) = [name for name in rig.list_sessions() if name != name_home(Principal("once"))]
     hits = [

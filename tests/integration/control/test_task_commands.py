@@ -18,6 +18,7 @@ from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.status import Status
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import BOB
+from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -160,6 +161,26 @@ async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
         await desk.do("append_task_progress", taskId=task_id)
     with pytest.raises(InvalidInput):
         await desk.do("append_task_progress", taskId=task_id, consumer="ui")
+
+
+@pytest.mark.requirement("CMD-8", "ST-10")
+async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_is_paused(
+    desk: Desk,
+) -> None:
+    peer = desk.house.peer
+    peer.answer_next(HttpAnswer(503, headers={"Retry-After": "60"}))
+    task_id = await desk.start()
+    await desk.until(task_id, Status.WAITING_RESOURCE)
+    await desk.do("pause_task", taskId=task_id)
+    driver = desk.house.service.dispatch.find(task_id)
+    assert driver is not None
+    for after_ms in (61_000, 0):
+        await desk.house.come_due("send", task_id, after_ms=after_ms)
+        await wait_until(lambda: not driver.is_woken, 5, "the driver looks")
+    assert (len(peer.messages), (await desk.record(task_id)).status) == (1, Status.PAUSED)
+    await desk.do("resume_task", taskId=task_id)
+    await desk.until(task_id, Status.COMPLETED)
+    assert len(peer.messages) == 2
 
 
 @pytest.mark.requirement("CMD-8", "TEV-9", "ST-10")

@@ -17,6 +17,7 @@ from passerelle.core.ports import Clock
 from passerelle.core.status import Status
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.streaming import follow
 from tests.support.house import ADA, House
 from tests.support.waiting import wait_until
 
@@ -72,7 +73,7 @@ async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: Hous
             raise RuntimeError("a fault of ours")
         yield  # type: ignore[misc]  # an async generator
 
-    await asyncio.wait_for(driver.follow(break_off()), 5)
+    await asyncio.wait_for(follow(driver, break_off()), 5)
     assert house.service.dispatch.find(accepted.task_id) is driver
 
 

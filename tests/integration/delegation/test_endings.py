@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.batch import Batch
 from passerelle.core.commands import GetAction, GetRecord
 from passerelle.core.errors import NotCancelable, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
@@ -182,6 +183,37 @@ async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts
     task = await house.read(accepted)
     assert state_of(task) == "CANCELED"
     assert "the result" in str(task["artifacts"])
+
+
+async def test_cancel_beside_an_open_stream_doubles_no_chunk(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    (remote,) = house.peer.tasks.values()
+    house.peer.on_cancel = "ignored"
+    watching = asyncio.create_task(house.watch(accepted))
+    remote.artifact([{"text": "one "}], last=False)
+
+    async def is_open() -> bool:
+        return "one " in str(await house.read(accepted))
+
+    await wait_until(is_open, 5, "the artifact is open")
+    late: list[JsonObject] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remote, "tell", late.append)
+        remote.artifact([{"text": "two "}], append=True, last=False)
+
+    async def arrive(batch: Batch) -> None:
+        """The frame comes while the same words are stored from an answer of the peer."""
+        if late and any(b"two " in event.body for event in batch.events):
+            remote.tell(late.pop())
+            await asyncio.sleep(0.05)  # time for the fault, not for what holds
+
+    house.log.before_append = arrive
+    await house.cancel(accepted)
+    await wait_until(lambda: not late, 5, "the frame has come")
+    remote.status("CANCELED")
+    await house.until(accepted, Status.CANCELLED)
+    assert joined(await watching) == "one two "
 
 
 @pytest.mark.requirement("I9", "CMD-9")

@@ -287,3 +287,24 @@ async def test_second_question_of_a_task_is_a_question_of_its_own(house: House) 
     await house.respond(second, "dec_2", option_id="reply", content={"text": "dark"})
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts[1:] == ["blue Which shade?", "dark"]
+
+
+async def test_question_that_is_asked_again_without_id_and_time_is_a_new_one(house: House) -> None:
+    async def ask_bare(turn: Turn) -> None:
+        task = await turn.open()
+        task.record["status"] = {
+            "state": "TASK_STATE_INPUT_REQUIRED",
+            "message": {"role": "ROLE_AGENT", "parts": [{"text": "Go on?"}]},
+        }
+        task.show()
+
+    house.peer.next(ask_bare, ask_bare)
+    accepted, _ = await house.talk("go")
+    first = await house.question(accepted)
+    answering = await house.send("yes", task=accepted.facade)
+    await house.hear(answering)
+    second = await house.question(accepted)
+    assert second["actionId"] != first["actionId"]
+    await house.send("yes", task=accepted.facade)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["go", "yes", "yes"]

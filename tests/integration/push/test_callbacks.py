@@ -15,7 +15,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.gateway.callbacks import PER_SECOND
-from passerelle.gateway.delegation.driver import Patience
+from passerelle.gateway.delegation.patience import Patience
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 from tests.support.waiting import wait_until

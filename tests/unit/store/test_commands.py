@@ -13,11 +13,12 @@ STORE = Path(__file__).resolve().parents[3] / "store"
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HDEL", "HINCRBY"}
+_SETS = {"SADD", "SMEMBERS"}
 _SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
 _HINTS = {"SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE"}
 _SERVER = {"EVALSHA", "SCRIPT", "TIME", "INFO", "PING", "WAIT", "CLIENT", "CLUSTER", "HELLO"}
-ALLOWED = frozenset(_STRINGS | _HASHES | _SORTED_SETS | _STREAMS | _HINTS | _SERVER)
+ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _SORTED_SETS | _STREAMS | _HINTS | _SERVER)
 MAINTENANCE = {"inspection": frozenset({"SCAN"})}
 """What only the modules that no request needs may send besides."""
 ALLOW_OOM = frozenset(

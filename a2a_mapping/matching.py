@@ -1,0 +1,63 @@
+"""Which of the tasks that a peer lists was made by a send of ours whose outcome nobody knows (a2a.md 8, re-attach).
+
+A message id is not unique (G1): a match needs the context, which the list was asked for, and a task that no other run
+has. A history that shows the message is proof. One that does not, or none, proves nothing: an agent that builds its
+tasks itself may keep none. In a context that was made for us alone the one task that is left is ours all the same,
+unless another send may have made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from passerelle.a2a_mapping.extensions import CORRELATION
+from passerelle.a2a_mapping.history import same_message
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.json import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A send of unknown outcome.
+
+    ``is_alone``: the context is one that we minted, and no other send of unknown outcome went into it. ``key`` is the
+    one that the message was sent with, where it was.
+    """
+
+    message: JsonObject
+    is_alone: bool
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The task of a send, and how many others could have been it."""
+
+    task: JsonObject
+    rivals: int = 0
+
+
+def find_task(unbound: Sequence[JsonObject], sent: Sent) -> Found | None:
+    """The task that ``sent`` made, among those that no run has, the newest first; None where nothing tells."""
+    keyed = [task for task in unbound if sent.key and sent.key in _list_keys(task)]
+    shown = [task for task in unbound if count_message(objects_at(task, "history"), sent.message)]
+    matches = keyed or shown
+    if matches:
+        return Found(matches[0], len(matches) - 1)
+    if sent.is_alone and len(unbound) == 1:
+        return Found(unbound[0])
+    return None
+
+
+def count_message(history: Sequence[JsonObject], message: JsonObject) -> int:
+    """How often a history has a message of a caller, by id and content."""
+    return sum(
+        text_at(item, "role") in {"ROLE_USER", "user", ""} and same_message(item, message)
+        for item in history
+    )
+
+
+def _list_keys(task: JsonObject) -> set[str]:
+    holders = [task, *objects_at(task, "history")]
+    return {text_at(object_at(holder, "metadata"), CORRELATION) for holder in holders}

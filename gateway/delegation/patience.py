@@ -1,0 +1,28 @@
+"""How long a driver waits for what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Times in seconds."""
+
+    poll_s: float = 1.0
+    poll_max_s: float = 30.0
+    parked_poll_s: float = 2.0
+    parked_poll_max_s: float = 60.0
+    store_s: float = 0.5
+    lease_s: float = 0.1
+    liveness_s: float = 120.0
+    look_s: float = 10.0
+    """How long a silent stream is followed without a look at what others have written."""
+    revive_s: float = 5.0
+    """Until a run whose driver broke is taken up again, doubled each time."""
+    doubt_s: float = 35.0
+    """A send may still be on its way for this long: the peer's request timeout plus 5 s."""
+    crowd_s: float = 1.0
+    """How long a send that meets a limit of ours is tried again before anybody is told that it waits."""
+    cancel_s: float = 2.0
+    """How long a cancel waits for the driver to see what became of it."""

@@ -1,0 +1,244 @@
+"""The first message of a run on its way to the peer: sent once, or held back, or looked for.
+
+A peer that is busy (429, 503 with Retry-After), one whose way is closed by the breaker, and one that has as much as it
+may get from us have not taken the message. The task waits then, visibly, and the send is a due row at the time when it
+may be tried again (I9): it is not failed for that. A wait that would outlast the limit of the run helps nobody, so its
+caller gets the error with the time to come back.
+
+Each try is an intent that is stored before it (``model.requested``), so that a driver that takes over knows what may
+have arrived.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from passerelle.a2a_mapping.members import text_at
+from passerelle.core import task as tasks
+from passerelle.core.batch import DueChange
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.payloads.run import ModelRequested
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.peer import Refused, Unreached
+from passerelle.core.status import HELD, WAITING, Status
+from passerelle.core.task_commands import EndWait, SendInput, WaitFor
+from passerelle.core.times import format_ms, parse_ms
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.endings import confirm_cancel
+from passerelle.gateway.delegation.refusal import Refusal, explain
+from passerelle.gateway.delegation.streaming import follow, judge_end
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.peer import Malformed, PeerOutcome
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.step import Step
+
+ROW: Final = "send"
+"""The kind of the due row of a message that is held back."""
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_FIRST_WAIT_MS: Final = 1_000
+_LONGEST_WAIT_MS: Final = 30_000
+_LONGEST_CROWD_MS: Final = 5_000
+_CROWD_LOOK_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The peer took nothing, and may take it in a while."""
+
+    refusal: Refusal
+    wait_ms: int
+    is_ours: bool = False
+    """A limit of ours is in the way: it may be gone in a moment."""
+
+
+Standing: TypeAlias = "Literal['settled', 'unknown'] | Held"
+
+
+def is_kept_back(record: TaskRecord) -> bool:
+    """Whether the message of the live run is not at the peer, and waits for its time."""
+    return record.run is not None and record.run.send_after is not None
+
+
+def judge_refusal(outcome: Refused | Unreached | Malformed, tries: int) -> int | None:
+    """For how many ms an outcome says to wait, None where it says nothing of that kind."""
+    match outcome:
+        case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS, retry_after_s=None):
+            return back_off(tries)
+        case Refused(http_status=status, retry_after_s=int(wait_s)) if status in _BUSY:
+            return max(wait_s * 1000, _FIRST_WAIT_MS)
+        case Unreached(why="limit", retry_after_s=wait_s):
+            return max((wait_s or 0) * 1000, min(back_off(tries), _LONGEST_CROWD_MS))
+        case Unreached(why="breaker", retry_after_s=wait_s):
+            return max((wait_s or 0) * 1000, _FIRST_WAIT_MS)
+        case _:
+            return None
+
+
+def back_off(tries: int) -> int:
+    """The wait in ms after so many tries in vain, where nobody names one."""
+    return min(_FIRST_WAIT_MS << min(tries, 8), _LONGEST_WAIT_MS)
+
+
+async def deliver(driver: Driver, sent: JsonObject) -> bool:
+    """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
+    tries, crowded_ms = 0, driver.clock.now_ms()
+    while True:
+        standing = await _send(driver, sent, tries)
+        if not isinstance(standing, Held):
+            driver.learn()
+            return standing == "settled"
+        if standing.is_ours and _is_moment(driver, crowded_ms):
+            await driver.rest(_CROWD_LOOK_S)
+            if driver.run.has_ended() or driver.run.record.status is Status.CANCELLING:
+                await _confirm(driver)
+                return True
+            continue
+        await _hold(driver, standing)
+        if not await _go_on(driver):
+            return True
+        tries, crowded_ms = tries + 1, driver.clock.now_ms()
+
+
+async def deliver_kept(driver: Driver) -> bool:
+    """The same for a message that another driver held back."""
+    sent = driver.recall()
+    if sent is None:
+        return False
+    return not await _go_on(driver) or await deliver(driver, sent)
+
+
+async def deliver_again(driver: Driver) -> bool:
+    """The same for a message of which is known that it never arrived: the same id, and another intent (a2a.md 8)."""
+    sent = driver.recall()
+    if sent is None:
+        return False
+    await driver.patiently(_intend)
+    return await deliver(driver, sent)
+
+
+def _is_moment(driver: Driver, since_ms: int) -> bool:
+    return driver.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
+
+
+async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
+    await driver.await_lease()
+    driver.sent_ms = driver.clock.now_ms()
+    run = driver.run.record.run
+    outcome: PeerOutcome
+    if run is not None and run.delivery_mechanism == "streaming":
+        last = await follow(driver, driver.peer.stream(sent))
+        knows = await judge_end(driver, last)
+        if knows or not isinstance(last, Refused | Unreached):
+            return "settled" if knows else "unknown"
+        outcome = last
+    else:
+        outcome = await driver.peer.send(sent)
+    if isinstance(outcome, Refused | Unreached) and not driver.run.record.shown:
+        wait_ms = judge_refusal(outcome, tries)
+        if wait_ms is not None and _fits(driver, wait_ms):
+            refusal = explain(outcome, driver.run.sight, driver.run.record)
+            is_ours = isinstance(outcome, Unreached) and outcome.why == "limit"
+            return Held(refusal, wait_ms, is_ours)
+    return "settled" if await driver.settle(outcome) else "unknown"
+
+
+def _fits(driver: Driver, wait_ms: int) -> bool:
+    """Whether the run may still last that long."""
+    run = driver.run.record.run
+    if run is None:
+        return False
+    ends_ms = parse_ms(run.started_at) + run.retry_policy.total_timeout_ms
+    return driver.clock.now_ms() + wait_ms < ends_ms
+
+
+async def _hold(driver: Driver, held: Held) -> None:
+    """The task waits, and the send is owed at its time."""
+    at_ms = driver.clock.now_ms() + held.wait_ms
+    refusal = held.refusal
+
+    def wait(step: Step) -> None:
+        if step.record.run is None or step.record.status not in tasks.TABLE[WaitFor]:
+            return
+        if refusal.hit is not None:
+            step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
+        waiting = TaskWaiting(
+            waiting_for="resource",
+            status=Status.WAITING_RESOURCE,
+            reason=refusal.failure.message,
+            retry_at=format_ms(at_ms),
+        )
+        step.add(step.tell(WaitFor(waiting)))
+
+    row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
+    await driver.patiently(wait, lambda _step: Terms(due=(row,)))
+    driver.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
+
+
+async def _go_on(driver: Driver) -> bool:
+    """Waits for the time, and stores the next try; False when the task has ended instead."""
+    while not _is_time(driver):
+        if driver.run.has_ended() or driver.run.record.status is Status.CANCELLING:
+            break
+        try:
+            await driver.rest(_find_pause_s(driver))
+        except StoreUnavailable as error:
+            await driver.hold(error)
+    if await _confirm(driver):
+        return False
+    row = DueChange(f"{ROW}:{driver.run.record.task_id}", None)
+    await driver.patiently(_intend, lambda _step: Terms(due=(row,)))
+    return is_sendable(driver.run.record)
+
+
+def is_sendable(record: TaskRecord) -> bool:
+    """Whether the intent of the live run stands, and nothing has come of it yet."""
+    run = record.run
+    return run is not None and run.remote_task_id is None and run.pending_message_id is not None
+
+
+async def _confirm(driver: Driver) -> bool:
+    """Whether there is nothing to send any more; what was never sent is cancelled at once."""
+    if driver.run.record.status is Status.CANCELLING and driver.run.record.run is not None:
+        await confirm_cancel(driver, "it was stopped before the agent had it")
+    return driver.run.has_ended() or driver.run.record.run is None
+
+
+def _is_time(driver: Driver) -> bool:
+    run, status = driver.run.record.run, driver.run.record.status
+    if status in HELD:
+        return False
+    if run is None or run.send_after is None:
+        return True
+    return driver.clock.now_ms() >= parse_ms(run.send_after)
+
+
+def _find_pause_s(driver: Driver) -> float:
+    run = driver.run.record.run
+    until_ms = parse_ms(run.send_after) if run and run.send_after else 0
+    left_s = (until_ms - driver.clock.now_ms()) / 1000
+    return min(max(left_s, _CROWD_LOOK_S), driver.patience.look_s)
+
+
+def _intend(step: Step) -> None:
+    record = step.record
+    run = record.run
+    if run is None or record.status not in tasks.TABLE[SendInput]:
+        return
+    if record.status in WAITING:
+        step.add(step.tell(EndWait("the agent is tried again")))
+    method = "SendStreamingMessage" if run.delivery_mechanism == "streaming" else "SendMessage"
+    requested = ModelRequested(step.sight.peer, method, run.message_id)
+    step.add(step.tell(SendInput(requested)))
+
+
+def find_message(accepted: list[JsonObject], message_id: str) -> JsonObject | None:
+    """The message that a run was made for, among those of its task."""
+    return next(
+        (one for one in reversed(accepted) if text_at(one, "messageId") == message_id), None
+    )

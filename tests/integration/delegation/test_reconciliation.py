@@ -1,0 +1,202 @@
+"""A send whose outcome nobody knows: what the peer shows decides, and nothing is sent twice on a guess (a2a.md 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.a2a_mapping.extensions import CORRELATION
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import PeerUnavailable
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from passerelle.gateway.delegation.habits import Habits
+from tests.support.house import House
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AP-3")]
+
+
+async def vanish(turn: Turn) -> None:
+    """The message arrived nowhere: the connection broke, and no task was made."""
+    await turn.drop()
+
+
+async def until_known(house: House, accepted: TurnAccepted, habit: str) -> None:
+    """Until the store knows a habit of the peer."""
+    worker = (await house.record(accepted)).attempts[-1].worker
+
+    async def look() -> bool:
+        return habit in await house.store.habits.read(worker.peer, worker.card_hash or "")
+
+    await wait_until(look, 5, f"the peer is known: {habit}")
+
+
+async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our_contexts(
+    house: House,
+) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    house.clock.ahead_ms += 1_000
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello", "go", "go"]
+    first, second = house.peer.messages[1:]
+    assert first == second
+    assert (await house.types(accepted)).count("model.requested") == 1
+    assert len((await house.record(accepted)).attempts) == 1
+
+
+async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    worker = (await house.record(known)).attempts[-1].worker
+    assert await Habits(house.store.habits).proves_absence(worker)
+    assert not await Habits(house.store.habits).proves_absence(replace(worker, card_hash="other"))
+
+
+async def test_peer_that_answers_with_messages_proves_nothing_by_an_empty_list(
+    house: House,
+) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    said, _ = await house.talk("message hello")
+    await until_known(house, said, "answers_with_messages")
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    with pytest.raises(PeerUnavailable, match="nobody can tell"):
+        await house.hear(accepted)
+    assert house.peer.texts.count("go") == 1
+    assert (await house.record(accepted)).attempts[-1].status is Status.LOST
+
+
+async def test_peer_that_cannot_list_leaves_the_run_lost_at_once(house: House) -> None:
+    house.patience = replace(house.patience, doubt_s=60.0)
+    await house.restart()
+    house.peer.lists = False
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    with pytest.raises(PeerUnavailable, match="nobody can tell"):
+        await house.hear(accepted)
+    assert len(house.peer.messages) == 1
+
+
+async def test_task_without_a_history_is_ours_where_it_stands_alone_in_our_context(
+    house: House,
+) -> None:
+    house.peer.keeps_history = False
+    accepted = await house.send("drop-first")
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+
+
+async def two_of_a_kind(turn: Turn) -> None:
+    """The peer makes two tasks in the context, and nothing tells them apart."""
+    turn.make_task(turn)
+    turn.make_task(turn)
+    await turn.drop()
+
+
+async def test_two_tasks_that_nothing_tells_apart_leave_the_run_lost(house: House) -> None:
+    house.peer.keeps_history = False
+    house.peer.next(two_of_a_kind)
+    accepted = await house.send("go")
+    with pytest.raises(PeerUnavailable, match="nobody can tell"):
+        await house.hear(accepted)
+    assert len(house.peer.messages) == 1
+    assert (await house.record(accepted)).attempts[-1].remote_task_id is None
+
+
+async def test_newest_of_two_that_show_the_message_is_taken_with_a_warning(house: House) -> None:
+    house.peer.next(two_of_a_kind)
+    accepted = await house.send("go")
+
+    async def is_bound() -> bool:
+        return (await house.record(accepted)).shown
+
+    await wait_until(is_bound, 5, "one of the two is bound")
+    bound = (await house.record(accepted)).attempts[-1].remote_task_id
+    assert bound in house.peer.tasks
+    assert "runtime.warning" in await house.types(accepted)
+    house.peer.tasks[str(bound)].status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)
+
+
+async def test_every_page_of_the_list_is_read(house: House) -> None:
+    async def many(turn: Turn) -> None:
+        mine = turn.make_task(turn)
+        mine.status("COMPLETED", "this one")
+        for _ in range(55):
+            other = turn.make_task(turn)
+            other.record["history"] = []
+        await turn.drop()
+
+    house.peer.next(many)
+    accepted = await house.send("go")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.count("ListTasks") >= 2
+
+
+async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: House) -> None:
+    house.service.dispatch.correlates = lambda _agent: True
+    house.peer.keeps_history = False
+    marked: JsonObject = {}
+
+    async def mark(turn: Turn) -> None:
+        metadata = cast("JsonObject", turn.message["metadata"])
+        others = [turn.make_task(turn) for _ in range(2)]
+        mine = turn.make_task(turn)
+        mine.record["metadata"] = metadata
+        marked.update(metadata)
+        mine.status("COMPLETED", "mine")
+        others[0].status("WORKING")  # newer than ours
+        await turn.drop()
+
+    house.peer.next(mark)
+    accepted = await house.send("go")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert len(str(marked[CORRELATION])) == 32
+    assert record.attempts[-1].run_id not in str(marked)
+
+
+async def work_on(turn: Turn) -> None:
+    await turn.status("WORKING")
+
+
+async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    message = house.message("and this")
+    house.peer.next(work_on, work_on)
+    await house.send("", task=accepted.facade, message=message)
+    await wait_until(lambda: house.peer.texts.count("and this") == 1, 5, "the first has arrived")
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    driver.may_send = lambda: False
+    turn = await house.send("", task=accepted.facade, message=message)
+    await house.restart()
+    await house.adopt(accepted)
+    await house.come_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
+    await wait_until(lambda: house.peer.texts.count("and this") == 2, 5, "the second as well")
+
+
+async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "30"}))
+    turn = await house.send("and this", task=accepted.facade)
+    member = f"input:{accepted.task_id}:{turn.turn_id}"
+
+    async def is_put_off() -> bool:
+        row = (await house.due(accepted.task_id)).get(member)
+        return row is not None and int(row) > house.clock.now_ms() + 50_000
+
+    await wait_until(is_put_off, 5, "the input is owed later")
+    house.clock.ahead_ms += 30_000
+    await wait_until(lambda: house.peer.texts.count("and this") == 2, 5, "it is sent again")
+    await house.until(accepted, Status.COMPLETED)
