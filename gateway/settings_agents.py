@@ -246,7 +246,9 @@ class AgentSettings(Section):
     )
     timeout: AgentTimeout = Field(default=AgentTimeout())
     limits: LimitSettings = Field(
-        default=LimitSettings(), description="How much is sent to it; questions do not count."
+        default=LimitSettings(),
+        description="How much is sent to it. Questions about tasks do not count, but wait for one another: "
+        "an instance asks as many at once as `concurrency` says, 64 without it.",
     )
     price: PriceSettings | None = Field(
         default=None, description="What its calls cost; None: nothing is reckoned."

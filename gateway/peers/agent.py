@@ -17,6 +17,7 @@ from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import Call
 from passerelle.gateway.peers.line import Line
 from passerelle.gateway.peers.outcome_names import name_outcome
+from passerelle.gateway.peers.questions import AT_ONCE, Questions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -56,6 +57,7 @@ class AgentPeer:
         self._cards = cards
         self._transports = transports
         self._limit = limit
+        self._questions = Questions(config.bounds.concurrency or AT_ONCE)
         self._clock = clock
         self._count = count
         self._lines: dict[Interface, Line] = {}
@@ -110,13 +112,21 @@ class AgentPeer:
         params: JsonObject = {"id": task}
         if history_length is not None:
             params["historyLength"] = history_length
-        return await self._ask("GetTask", params)
+        async with self._questions.ask():
+            return await self._ask("GetTask", params)
 
     async def list(self, params: JsonObject) -> PeerOutcome:
-        return await self._ask("ListTasks", params)
+        async with self._questions.ask():
+            return await self._ask("ListTasks", params)
 
-    def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
-        return self._follow("SubscribeToTask", {"id": task})
+    async def subscribe(self, task: str) -> AsyncGenerator[StreamOutcome, None]:
+        async with (
+            self._questions.open() as place,
+            aclosing(self._follow("SubscribeToTask", {"id": task})) as outcomes,
+        ):
+            async for outcome in outcomes:
+                place.leave()
+                yield outcome
 
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})

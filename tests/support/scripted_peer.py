@@ -133,8 +133,7 @@ class ScriptedPeer:
     async def start(self) -> None:
         """Listens; after a ``stop`` on the same port, with the same tasks."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
-        app.router.add_get("/.well-known/agent-card.json", self._serve_card)
-        app.router.add_post("/", self._serve_call)
+        app.router.add_routes(self.list_routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(
@@ -144,6 +143,13 @@ class ScriptedPeer:
         self._port = cast("tuple[str, int]", self._runner.addresses[0])[1]
         if not self.card:
             self.card = make_card(self.name, self.url + "/")
+
+    def list_routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [
+            web.get("/.well-known/agent-card.json", self._serve_card),
+            web.post("/", self._serve_call),
+        ]
 
     async def stop(self) -> None:
         """Stops listening, cuts all connections and ends all scripts; tasks stay as they are."""
@@ -351,10 +357,13 @@ class ScriptedPeer:
             self._gate.enter,
             self._make,
         )
-        running = asyncio.create_task(self._run(turn, self._choose(turn)))
+        self._start(turn, self._choose(turn))
+        return turn
+
+    def _start(self, turn: Turn, script: Script) -> None:
+        running = asyncio.create_task(self._run(turn, script))
         self._turns[running] = turn
         running.add_done_callback(self._turns.pop)
-        return turn
 
     def _choose(self, turn: Turn) -> Script:
         if self._next:

@@ -107,6 +107,10 @@ class Ticks:
     def __init__(self) -> None:
         self._ticks = 0
 
+    def skip(self, ticks: int) -> None:
+        """Goes on later, as the next life of a peer does."""
+        self._ticks += ticks
+
     def stamp(self) -> str:
         self._ticks += 1
         moment = _EPOCH + timedelta(milliseconds=self._ticks)
@@ -130,6 +134,8 @@ class RemoteTask:
     forgotten: bool = False
     """The peer answers as if there had never been such a task."""
     finished: asyncio.Event = field(default_factory=asyncio.Event)
+    saved: Callable[[RemoteTask], None] = lambda _task: None
+    """Keeps the record, before anybody is told what has changed."""
 
     @property
     def id(self) -> str:
@@ -146,6 +152,7 @@ class RemoteTask:
 
     def tell(self, frame: JsonObject) -> None:
         """Writes any frame without changing the record."""
+        self.saved(self)
         for _ in range(self.repeat):
             self.transcript.write(Frame(frame))
 

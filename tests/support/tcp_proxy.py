@@ -2,17 +2,48 @@
 
 It stands on loopback before a TCP address or a unix socket and can let a call through and swallow the
 reply, hold everything back, or cut every connection: the ways in which the outcome of a write is unknown.
+A tap sees what passes, and may act on it before anybody has it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
 CHUNK = 65_536
+
+
+class Cut(Exception):
+    """A tap ends its connection; what it was given goes nowhere."""
+
+
+class Tap(Protocol):
+    """Sees both directions of one connection, and says what goes on in place of each chunk.
+
+    Raises:
+        Cut: the connection ends.
+    """
+
+    async def up(self, data: bytes) -> bytes:
+        """What the client has sent."""
+        ...
+
+    async def down(self, data: bytes) -> bytes:
+        """What the server has answered."""
+        ...
+
+
+class Through:
+    """A tap that only looks away."""
+
+    async def up(self, data: bytes) -> bytes:
+        return data
+
+    async def down(self, data: bytes) -> bytes:
+        return data
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +55,7 @@ class FaultProxy:
     """
 
     upstream: str
+    make_tap: Callable[[], Tap] = Through
     port: int = 0
     swallow: int = 0
     swallowed: int = 0
@@ -51,8 +83,9 @@ class FaultProxy:
             writer.close()
             return
         self.writers |= {writer, far_writer}
-        up = asyncio.create_task(self._pipe(reader, far_writer, replies=False))
-        down = asyncio.create_task(self._pipe(far_reader, writer, replies=True))
+        tap = self.make_tap()
+        up = asyncio.create_task(self._pipe(reader, far_writer, tap.up, replies=False))
+        down = asyncio.create_task(self._pipe(far_reader, writer, tap.down, replies=True))
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -70,7 +103,12 @@ class FaultProxy:
         return await asyncio.open_connection(host, int(port))
 
     async def _pipe(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        see: Callable[[bytes], Coroutine[None, None, bytes]],
+        *,
+        replies: bool,
     ) -> None:
         while chunk := await reader.read(CHUNK):
             self.held += 1
@@ -80,14 +118,20 @@ class FaultProxy:
                 self.swallow -= 1
                 self.swallowed += 1
                 return
-            writer.write(chunk)
-            await writer.drain()
+            if passed := await see(chunk):
+                writer.write(passed)
+                await writer.drain()
 
 
 @asynccontextmanager
-async def fault_proxy(upstream: str) -> AsyncGenerator[FaultProxy]:
-    """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket."""
-    proxy = FaultProxy(upstream)
+async def fault_proxy(
+    upstream: str, make_tap: Callable[[], Tap] = Through
+) -> AsyncGenerator[FaultProxy]:
+    """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket.
+
+    ``make_tap`` makes the tap of each connection.
+    """
+    proxy = FaultProxy(upstream, make_tap)
     proxy.open.set()
     listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]

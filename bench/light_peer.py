@@ -1,0 +1,163 @@
+"""An agent that costs next to nothing: tens of thousands of open tasks in one process, and a count of who calls.
+
+``python -m bench.light_peer`` listens on loopback and prints one JSON line with its URL. Its tasks go on until
+``POST /finish``. Every call takes ``--takes`` seconds, so that calls which come at the same moment are seen together;
+``GET /stats`` says how many that were at most since ``POST /reset``. An event stream is a call until its first event.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, cast
+
+import httptools
+import orjson
+
+from bench.light_tasks import WORKING, LightTasks, make_card, refuse
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.json import JsonObject
+from passerelle.gateway.clock import SystemClock
+from passerelle.gateway.demo.peers.serving import HOST
+from passerelle.gateway.server import bind, run
+
+_ENDED: Final = -32004
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+class _Parser(Protocol):
+    """What is used of httptools' parser, which has no types."""
+
+    def feed_data(self, data: bytes) -> None: ...
+    def get_method(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What every connection of the peer shares."""
+
+    tasks: LightTasks
+    takes_s: float
+    card: bytes
+
+
+class Link(asyncio.Protocol):
+    """One connection; its calls come one after the other."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._transport: asyncio.Transport | None = None
+        self._parser = cast("_Parser", httptools.HttpRequestParser(self))
+        self._path = b""
+        self._body = b""
+        self._waiting: asyncio.TimerHandle | None = None
+        self._unfollow: Callable[[], None] = lambda: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the name is the protocol's
+        self._transport = None
+        self._unfollow()
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._leave()
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_url(self, url: bytes) -> None:
+        self._path += url
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        path, self._path = self._path.partition(b"?")[0], b""
+        body, self._body = self._body, b""
+        tasks = self._agent.tasks
+        if self._parser.get_method() == b"GET":
+            self._answer(orjson.dumps(tasks.report()) if path == b"/stats" else self._agent.card)
+        elif path == b"/reset":
+            tasks.counts.reset()
+            self._answer(b"{}")
+        elif path == b"/finish":
+            tasks.finish()
+            self._answer(b"{}")
+        else:
+            self._take(cast("JsonObject", orjson.loads(body)))
+
+    def _take(self, call: JsonObject) -> None:
+        params = object_at(call, "params")
+        self._agent.tasks.counts.enter(text_at(call, "method"), text_at(params, "id"))
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(self._agent.takes_s, self._carry_out, call, params)
+
+    def _carry_out(self, call: JsonObject, params: JsonObject) -> None:
+        self._leave()
+        tasks, method = self._agent.tasks, text_at(call, "method")
+        if method not in {"SendStreamingMessage", "SubscribeToTask"}:
+            self._answer(_compose(call, tasks.answer(method, params)))
+            return
+        task = tasks.begin(params) if method == "SendStreamingMessage" else tasks.find(params)
+        if task is None or task.state != WORKING:
+            self._answer(_compose(call, refuse(_ENDED, "the task has ended")))
+            return
+        self._write(_STREAM_HEAD)
+        self._tell(call, {"task": task.show()})
+        self._unfollow = task.follow(partial(self._tell_last, call))
+
+    def _leave(self) -> None:
+        self._waiting = None
+        self._agent.tasks.counts.leave()
+
+    def _tell(self, call: JsonObject, result: JsonObject) -> None:
+        event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
+        self._write(b"%x\r\n%b\r\n" % (len(event), event))
+
+    def _tell_last(self, call: JsonObject, result: JsonObject) -> None:
+        self._tell(call, result)
+        self._write(b"0\r\n\r\n")
+
+    def _answer(self, body: bytes) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        self._write(head % len(body) + body)
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+
+def _compose(call: JsonObject, answer: JsonObject) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": call.get("id"), **answer})
+
+
+async def _serve(takes_s: float, *, streams: bool) -> None:
+    listener = bind(HOST, 0)
+    card = orjson.dumps(make_card(listener.url, streams=streams))
+    agent = Agent(LightTasks(SystemClock().now_ms), takes_s, card)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Link(agent), sock=listener.socket)
+    print(orjson.dumps({"agent": "light", "url": listener.url}).decode(), flush=True)
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    """Serves until it is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m bench.light_peer", description=__doc__)
+    parser.add_argument("--takes", type=float, default=0.02, help="seconds that each call takes")
+    parser.add_argument("--streams", action="store_true", help="says that it streams, and does")
+    flags = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        run(_serve(flags.takes, streams=flags.streams))
+
+
+if __name__ == "__main__":
+    main()

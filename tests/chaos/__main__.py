@@ -1,0 +1,64 @@
+"""Kills, cuts and restarts under delegated tasks: ``python -m tests.chaos [--seed N] [--short]``.
+
+Two gateways over one store call three agents; all of them are processes, and proxies between them see every byte. Each
+round plans 60 errands of callers and meets them with a fault at each named point: processes are killed, connections are
+cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
+Then a gateway with many open runs is killed and started again.
+
+The seed is printed first. The same seed plans the same errands and faults in the same order.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from tests.chaos.restart import reopen
+from tests.chaos.rounds import run_rounds
+
+ROUNDS: Final = 17
+"""More than 1,000 errands."""
+OPEN_RUNS: Final = 10_000
+SHORT_OPEN_RUNS: Final = 300
+_SHOWN_FAULTS: Final = 20
+
+
+async def run(seed: int, *, short: bool) -> list[str]:
+    """Both parts; the lines of what did not hold."""
+    faults: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
+        folder = Path(name)
+        rounds, reopened = folder / "rounds", folder / "restart"
+        rounds.mkdir()
+        reopened.mkdir()
+        faults += await run_rounds(rounds, Random(seed), 1 if short else ROUNDS)
+        faults += await reopen(reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
+    return faults
+
+
+def main() -> int:
+    """Prints the seed first, and one line at the end."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--short", action="store_true")
+    flags = parser.parse_args()
+    seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed
+    print(f"chaos: seed {seed}", flush=True)
+    began_s = time.monotonic()
+    faults = asyncio.run(run(seed, short=flags.short))
+    for fault in faults[:_SHOWN_FAULTS]:
+        print(fault)
+    verdict = f"{len(faults)} faults" if faults else "held"
+    took_s = time.monotonic() - began_s
+    print(f"chaos: seed {seed}, {took_s:.0f} s: {verdict}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,240 @@
+"""What must hold once everything has ended, whatever happened on the way: the agents know the truth.
+
+No message is lost and none is taken twice, every task stands where its agent says, what was killed was driven again in
+time, and nothing is left behind. The one exception that cannot be avoided is told, not hidden: a gateway that was
+frozen around a send.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.status import ENDED, Status
+from passerelle.gateway.duties.leases import LEASE_MS
+from tests.chaos.plan import SDK, Action
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import TaskRecord
+    from tests.chaos.callers import Told
+    from tests.chaos.records import Records
+    from tests.chaos.site import Site
+
+AGAIN_S: Final = LEASE_MS / 1000 + 1
+"""A killed gateway's runs are driven again within its lease and a second."""
+_SETTLE_S: Final = 15.0
+_STATES: Final = {
+    Status.COMPLETED: "TASK_STATE_COMPLETED",
+    Status.FAILED: "TASK_STATE_FAILED",
+    Status.CANCELLED: "TASK_STATE_CANCELED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is not as it must be, with the errand that shows it."""
+
+    label: str
+    what: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Everything that was found. ``delays`` are in seconds, one for each run that was taken over."""
+
+    faults: list[Fault] = field(default_factory=list[Fault])
+    delays: list[float] = field(default_factory=list[float])
+    frozen: list[str] = field(default_factory=list[str])
+    """What became of each send that a gateway was frozen around."""
+    refused: int = 0
+    """Messages that were answered with an error: their callers sent another one."""
+    streams: int = 0
+    sessions: int = 0
+
+    def blame(self, label: str, what: str) -> None:
+        """Keeps a fault."""
+        self.faults.append(Fault(label, what))
+
+
+@dataclass(slots=True)
+class Truth:
+    """What the agents say: how often each message came, and their tasks by id."""
+
+    messages: Counter[str] = field(default_factory=Counter[str])
+    tasks: dict[str, JsonObject] = field(default_factory=dict[str, "JsonObject"])
+
+
+async def read_truth(site: Site) -> Truth:
+    """Asks every agent, past the proxies."""
+    truth = Truth()
+    for agent in site.agents.values():
+        told = await agent.read_truth()
+        counted = object_at(told, "received" if agent.name == SDK else "messages")
+        truth.messages.update(cast("dict[str, int]", counted))
+        tasks = await agent.list_tasks() if agent.name == SDK else objects_at(told, "tasks")
+        truth.tasks |= {text_at(task, "id"): task for task in tasks}
+    return truth
+
+
+@dataclass(slots=True)
+class Proof:
+    """Holds what is stored and what callers were promised against what the agents say."""
+
+    site: Site
+    records: Records
+    tolds: list[Told]
+    verdict: Verdict = field(default_factory=Verdict)
+    truth: Truth = field(default_factory=Truth)
+
+    async def prove(self) -> Verdict:
+        """Everything, one after the other."""
+        self._prove_callers()
+        await self._await_rest()
+        self.truth = await read_truth(self.site)
+        self._prove_messages()
+        self._prove_tasks()
+        self._prove_take_overs()
+        for leak in self.site.store.find_leaks():
+            self.verdict.blame("", leak)
+        for fault in self.site.faults:
+            self.verdict.blame("", fault)
+        return self.verdict
+
+    # ------------------------------------------------------------ nothing is lost, nothing is doubled
+
+    def _prove_callers(self) -> None:
+        for told in self.tolds:
+            for fault in told.faults:
+                self.verdict.blame(told.errand.label, fault)
+            trap = self.site.traps.armed.get(told.errand.label)
+            if trap is not None and not trap.sprung.is_set():
+                self.verdict.blame(told.errand.label, f"nobody came by: {trap.fault}")
+
+    async def _await_rest(self) -> None:
+        """Tasks that no caller waits for any more end as well: those of messages that were given up."""
+
+        async def have_ended() -> bool:
+            await self.records.read()
+            return all(record.status in ENDED for record in self.records.tasks.values())
+
+        try:
+            await wait_until(have_ended, _SETTLE_S * 4, "every task has ended")
+            await wait_until(
+                lambda: not self.site.store.find_leaks(), _SETTLE_S, "nothing is owed any more"
+            )
+        except AssertionError:
+            for record in self.records.tasks.values():
+                if record.status not in ENDED:
+                    what = f"{record.task_id} is still {record.status}"
+                    self.verdict.blame(record.scope.context_id, what)
+
+    def _prove_messages(self) -> None:
+        owners = Counter(
+            attempt.message_id
+            for record in self.records.tasks.values()
+            for attempt in record.attempts[:1]
+        )
+        for told in self.tolds:
+            label = told.errand.label
+            for message in told.messages:
+                self._prove_count(told, message)
+                is_first = not message.endswith("reply")
+                if is_first and message not in told.refusals and owners[message] != 1:
+                    self.verdict.blame(label, f"{message} has {owners[message]} tasks")
+                if is_first and owners[message] > 1:
+                    self.verdict.blame(label, f"{message} was accepted {owners[message]} times")
+
+    def _prove_count(self, told: Told, message: str) -> None:
+        count = self.truth.messages[message]
+        fault = told.errand.fault
+        if fault is not None and fault.action is Action.FREEZE and message == told.messages[0]:
+            became = f"refused ({told.refusals[message]})" if message in told.refusals else "done"
+            self.verdict.frozen.append(
+                f"{message} was {became}, and reached the agent {count} times"
+            )
+            if count > 2:
+                self.verdict.blame(told.errand.label, f"{message} reached its agent {count} times")
+        elif message in told.refusals:
+            self.verdict.refused += 1
+            if count > 1:
+                self.verdict.blame(told.errand.label, f"{message} reached its agent {count} times")
+        elif count != 1:
+            self.verdict.blame(told.errand.label, f"{message} reached its agent {count} times")
+
+    # ------------------------------------------------------------ every status is the agent's
+
+    def _prove_tasks(self) -> None:
+        bound = {
+            attempt.remote_task_id: record
+            for record in self.records.tasks.values()
+            for attempt in record.attempts
+            if attempt.remote_task_id is not None
+        }
+        frozen = {
+            told.messages[0]
+            for told in self.tolds
+            if told.errand.fault is not None and told.errand.fault.action is Action.FREEZE
+        }
+        for remote, task in self.truth.tasks.items():
+            label = _read_label(task)
+            record = bound.get(remote)
+            if record is None and not frozen & set(_list_messages(task)):
+                self.verdict.blame(label, f"{remote} at its agent is nobody's task")
+            elif record is not None and _STATES.get(record.status) != _read_state(task):
+                what = f"{record.task_id} is {record.status}, {remote} {_read_state(task)}"
+                self.verdict.blame(label, what)
+
+    # ------------------------------------------------------------ what was killed is driven again
+
+    def _prove_take_overs(self) -> None:
+        for place, death in enumerate(self.site.deaths):
+            for task_id in death.tasks:
+                record = self.records.tasks.get(task_id)
+                if record is None:
+                    self.verdict.blame("", f"{task_id} was driven, and is not there")
+                else:
+                    self._prove_taken_over(place, record)
+
+    def _prove_taken_over(self, place: int, record: TaskRecord) -> None:
+        """The first call about a run after its gateway died, reckoned from the last death before it."""
+        death, label = self.site.deaths[place], record.scope.context_id
+        ids = {
+            name
+            for attempt in record.attempts
+            for name in (attempt.remote_task_id, attempt.remote_context_id)
+        }
+        again_s = next(
+            (
+                call.at_s
+                for call in self.site.traps.calls
+                if call.at_s > death.at_s
+                and (call.label == label or not ids.isdisjoint(call.about))
+            ),
+            None,
+        )
+        if again_s is None:
+            self.verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
+            return
+        last_s = max(one.at_s for one in self.site.deaths[place:] if one.at_s <= again_s)
+        delay_s = again_s - last_s
+        self.verdict.delays.append(delay_s)
+        if delay_s > AGAIN_S:
+            self.verdict.blame(label, f"{record.task_id} was driven again after {delay_s:.1f} s")
+
+
+def _read_state(task: JsonObject) -> str:
+    return text_at(object_at(task, "status"), "state")
+
+
+def _read_label(task: JsonObject) -> str:
+    messages = objects_at(task, "history")
+    parts = objects_at(messages[0], "parts") if messages else []
+    return text_at(parts[0], "text").partition(" ")[0] if parts else ""
+
+
+def _list_messages(task: JsonObject) -> list[str]:
+    return [text_at(message, "messageId") for message in objects_at(task, "history")]

@@ -1,0 +1,65 @@
+"""What the gateways have stored, read past them: every task, and the facts of a session."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from passerelle.core.batch import EntityKind
+from passerelle.core.events import decode_event
+from passerelle.core.machine import read_snapshot
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.task_record import TaskRecord
+from passerelle.store.store import Store, StoreSettings
+from tests.support.proof import read_stream
+
+_AT_ONCE = 200
+_SHOWN = 160
+
+
+@dataclass(slots=True)
+class Records:
+    """All tasks at one moment, by id and by the label of their errand."""
+
+    store: Store
+    tasks: dict[str, TaskRecord] = field(default_factory=dict[str, TaskRecord])
+    by_label: dict[str, list[TaskRecord]] = field(
+        default_factory=lambda: defaultdict[str, list[TaskRecord]](list)
+    )
+
+    async def read(self) -> None:
+        """Reads them anew."""
+        self.tasks.clear()
+        self.by_label.clear()
+        refs = await self.store.inspection.list_entities()
+        wanted = [ref for ref in refs if ref.kind is EntityKind.TASK]
+        for first in range(0, len(wanted), _AT_ONCE):
+            for loaded in await self.store.log.load(wanted[first : first + _AT_ONCE]):
+                record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+                if isinstance(record, TaskRecord):
+                    self.tasks[record.task_id] = record
+                    self.by_label[record.scope.context_id].append(record)
+
+    async def read_top(self, session: str) -> int:
+        """The sequence of the last event of a session."""
+        head = await self.store.log.read_head(StreamRef(StreamKind.SESSION, session))
+        return 0 if head is None else head.sequence
+
+    async def tell_facts(self, session: str) -> list[str]:
+        """A line for each fact of a session."""
+        lines: list[str] = []
+        for entry in await read_stream(self.store.log, session):
+            event = decode_event(entry.data, entry.frame, entry.facade)
+            payload = entry.data.partition(b'"payload":')[2][:_SHOWN].decode(errors="replace")
+            lines.append(f"{entry.sequence:4} {event.timestamp} {event.type} {payload}")
+        return lines
+
+
+@asynccontextmanager
+async def open_records(url: str, folder: Path) -> AsyncGenerator[Records]:
+    """A store of our own over the same server."""
+    async with await Store.open(StoreSettings(url, folder / "blobs")) as store:
+        yield Records(store)

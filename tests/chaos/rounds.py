@@ -1,0 +1,138 @@
+"""Rounds of errands and faults against one site, and the judgement of all of them together."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import httpx
+
+from tests.chaos.callers import Caller, Told
+from tests.chaos.plan import Errand, plan_round
+from tests.chaos.proofs import AGAIN_S, Proof, Verdict
+from tests.chaos.records import Records, open_records
+from tests.chaos.shown import Shown
+from tests.chaos.site import KEY, Site, run_site
+
+if TYPE_CHECKING:
+    from random import Random
+
+_SPRUNG_S: Final = 120.0
+_MOST_FACTS: Final = 60
+_TOLD_LABELS: Final = 5
+
+
+async def run_rounds(folder: Path, draw: Random, rounds: int) -> list[str]:
+    """Prints a line for each round and one for what was found; the lines of what did not hold."""
+    async with (
+        run_site(folder) as site,
+        open_records(site.store.url, folder) as records,
+        _open_http() as http,
+    ):
+        caller = Caller(site, http)
+        tolds: list[Told] = []
+        for number in range(rounds):
+            tolds += await _run_round(site, caller, plan_round(number, draw))
+        await site.settle()
+        proof = Proof(site, records, tolds)
+        verdict = await proof.prove()
+        await Shown(site, caller, records, proof.truth, verdict).prove(tolds)
+        await _verify(site, verdict)
+        _say(_summarize(site, tolds, verdict))
+        return await _tell_faults(records, verdict)
+
+
+def _open_http() -> httpx.AsyncClient:
+    headers = {
+        "Authorization": f"Bearer {KEY}",
+        "A2A-Version": "1.0",
+        "Content-Type": "application/json",
+    }
+    limits = httpx.Limits(max_connections=None)
+    return httpx.AsyncClient(headers=headers, trust_env=False, limits=limits)
+
+
+async def _run_round(site: Site, caller: Caller, plan: list[Errand]) -> list[Told]:
+    line = asyncio.create_task(_run_line(site, caller, [one for one in plan if one.in_line]))
+    others = [_run_later(site, caller, one) for one in plan if not one.in_line]
+    tolds = [*await asyncio.gather(*others), *await line]
+    sprung = sum(trap.sprung.is_set() for trap in site.traps.armed.values())
+    _say(f"chaos: {plan[0].label[:3]}: {len(tolds)} errands, {sprung} faults so far")
+    return tolds
+
+
+async def _run_later(site: Site, caller: Caller, errand: Errand) -> Told:
+    await asyncio.sleep(errand.begins_s)
+    site.traps.arm(errand)
+    return await caller.run(errand)
+
+
+async def _run_line(site: Site, caller: Caller, line: list[Errand]) -> list[Told]:
+    """One fault that takes a gateway after the other: the next one begins when both are up."""
+    running: list[asyncio.Task[Told]] = []
+    for errand in line:
+        for gateway in range(len(site.gateways)):
+            await site.await_up(gateway)
+        trap = site.traps.arm(errand)
+        running.append(asyncio.create_task(caller.run(errand)))
+        if trap is not None:
+            await asyncio.wait([asyncio.create_task(trap.sprung.wait())], timeout=_SPRUNG_S)
+    return list(await asyncio.gather(*running))
+
+
+async def _verify(site: Site, verdict: Verdict) -> None:
+    """``passerelle verify``, as an operator runs it."""
+    home = site.gateways[0].folder
+    command = (sys.executable, "-m", "passerelle", "verify", "--config", "passerelle.yaml")
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=home,
+        env=site.environ,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await process.communicate()
+    lines = said.decode(errors="replace").splitlines()
+    _say(f"chaos: {lines[-1] if lines else 'verify said nothing'}")
+    if process.returncode:
+        for text in lines[-_MOST_FACTS:]:
+            verdict.blame("", text)
+
+
+def _summarize(site: Site, tolds: list[Told], verdict: Verdict) -> str:
+    states = Counter(
+        told.task["status"]["state"].removeprefix("TASK_STATE_").lower() if told.task else "message"
+        for told in tolds
+    )
+    ended = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    delays = verdict.delays or [0.0]
+    dead = f"{len(site.deaths)} gateways and {site.agent_deaths} agents died"
+    read = f"{verdict.streams} streams and {verdict.sessions} sessions were read back"
+    again = f"{max(delays):.1f} s at most, {statistics.median(delays):.1f} s in the middle"
+    lines = [
+        f"chaos: {len(tolds)} errands ({ended}); {verdict.refused} messages were refused and sent anew",
+        f"chaos: {dead}; {read}",
+        f"chaos: {len(verdict.delays)} runs driven again after {again}; {AGAIN_S:.0f} s are promised",
+        *(f"chaos: frozen around a send: {line}" for line in verdict.frozen),
+    ]
+    return "\n".join(lines)
+
+
+async def _tell_faults(records: Records, verdict: Verdict) -> list[str]:
+    """Each fault, and behind the last one the facts of the errands that show them."""
+    lines = [f"{fault.label}: {fault.what}" for fault in verdict.faults]
+    labels = list(dict.fromkeys(fault.label for fault in verdict.faults if fault.label))
+    for label in labels[:_TOLD_LABELS]:
+        for record in records.by_label.get(label, [])[:1]:
+            _say(f"\nfacts of {label}, {record.session_id}:")
+            for line in (await records.tell_facts(record.session_id))[:_MOST_FACTS]:
+                _say(line)
+    return lines
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

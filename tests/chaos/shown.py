@@ -1,0 +1,109 @@
+"""What callers see in the end, from either gateway: tasks as their agents have them, and streams without a hole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.gateway.demo.checks import StoryBroken, wait_for
+from passerelle.gateway.demo.devices import open_device
+from tests.chaos.callers import Cut, Refused, read_results
+from tests.chaos.plan import GATEWAYS, Way
+from tests.chaos.site import KEY
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.gateway.demo.devices import Device
+    from tests.chaos.callers import Caller, Told
+    from tests.chaos.proofs import Truth, Verdict
+    from tests.chaos.records import Records
+    from tests.chaos.site import Site
+
+_FOLLOWED: Final = 64
+"""Streams of one channel at a time; a channel has no more than twice as many."""
+
+
+@dataclass(slots=True)
+class Shown:
+    """Asks both gateways for everything."""
+
+    site: Site
+    caller: Caller
+    records: Records
+    truth: Truth
+    verdict: Verdict
+
+    async def prove(self, tolds: list[Told]) -> None:
+        """Each errand's task and stream, and each session."""
+        for told in tolds:
+            try:
+                await self._prove_errand(told)
+            except (Refused, Cut) as error:
+                self.verdict.blame(told.errand.label, f"cannot be read any more: {error!r}")
+        await self._prove_sessions()
+
+    async def _prove_errand(self, told: Told) -> None:
+        if told.errand.way is Way.SAY:
+            parts = objects_at(told.answer or {}, "parts")
+            if [text_at(part, "text") for part in parts] != [f"{told.errand.text} it is"]:
+                self.verdict.blame(told.errand.label, f"its answer is {told.answer}")
+        elif told.task_id is not None:
+            remote = self._find_remote(told.task_id)
+            for gateway in range(len(GATEWAYS)):
+                task = await self.caller.get_task(told, gateway)
+                if remote is None or read_whole(task) != read_whole(remote):
+                    what = f"{GATEWAYS[gateway]} shows {task}, its agent has {remote}"
+                    self.verdict.blame(told.errand.label, what)
+            if told.frames:
+                await self._prove_stream(told)
+
+    def _find_remote(self, task_id: str) -> JsonObject | None:
+        record = self.records.tasks.get(task_id.partition("~")[0])
+        name = record.attempts[-1].remote_task_id if record and record.attempts else None
+        return self.truth.tasks.get(name or "")
+
+    async def _prove_stream(self, told: Told) -> None:
+        """What was followed live, over every break, is what either gateway replays."""
+        self.verdict.streams += 1
+        live = read_results(told)[1:]
+        for gateway in range(len(GATEWAYS)):
+            replayed = await self.caller.replay(told, gateway)
+            if replayed != live:
+                what = f"{len(live)} frames live, {len(replayed)} again from {GATEWAYS[gateway]}"
+                self.verdict.blame(told.errand.label, what)
+
+    # ------------------------------------------------------------ sessions
+
+    async def _prove_sessions(self) -> None:
+        """Over channels, from the first event: every sequence once, up to the last one that is stored."""
+        labels = {
+            record.session_id: record.scope.context_id for record in self.records.tasks.values()
+        }
+        self.verdict.sessions = len(labels)
+        names = sorted(labels)
+        for place, first in enumerate(range(0, len(names), _FOLLOWED)):
+            gateway = self.site.gateways[place % len(GATEWAYS)]
+            async with open_device(gateway.url, KEY, f"chaos-{place}") as device:
+                for name in names[first : first + _FOLLOWED]:
+                    device.follow(f"session:{name}")
+                for name in names[first : first + _FOLLOWED]:
+                    await self._prove_session(device, name, labels[name])
+
+    async def _prove_session(self, device: Device, session: str, label: str) -> None:
+        stream, top = f"session:{session}", await self.records.read_top(session)
+        try:
+            await wait_for(f"{session} is read", lambda: device.find_end(stream) >= top)
+        except StoryBroken as error:
+            self.verdict.blame(label, str(error))
+        if device.sequences(stream) != list(range(1, top + 1)):
+            self.verdict.blame(label, f"its session has {device.sequences(stream)}, up to {top}")
+
+
+def read_whole(task: JsonObject) -> tuple[str, str]:
+    """State and text of a task: what has to be the same on both sides."""
+    artifacts = objects_at(task, "artifacts")
+    parts = [part for artifact in artifacts for part in objects_at(artifact, "parts")]
+    return text_at(object_at(task, "status"), "state"), "".join(
+        text_at(part, "text") for part in parts
+    )

@@ -1,0 +1,260 @@
+"""Two gateways over one store, three agents, and a proxy on every way between them. All of it real processes.
+
+Who is killed is started again at once, on the same port; a gateway is another instance then, and an agent goes on with
+its journal. What the dead one drove is read from the store before anybody can have taken it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, cast
+
+import httpx
+import yaml
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.json import JsonObject
+from passerelle.gateway.demo.processes import Child, GatewayProcess, start
+from passerelle.store.engine_binary import find_engine
+from tests.chaos.plan import GATEWAYS, LASTING, SDK
+from tests.chaos.store_view import StoreView
+from tests.chaos.traps import Hands, Trap, Traps
+from tests.chaos.wire import AgentTap, StoreTap
+from tests.support.engine import free_port, redis_on_path, run_server
+from tests.support.tcp_proxy import fault_proxy
+from tests.support.waiting import wait_until
+
+ROOT: Final = Path(__file__).parents[2]
+KEY: Final = "psr_chaos"
+_TOKEN: Final = "CHAOS_GATEWAY"
+_TIMEOUT: Final = {"query": "3s"}
+_BACK_S: Final = 30.0
+_FROZEN_S: Final = 120.0
+_HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A gateway that was killed or frozen: when, and the tasks that it drove, by id."""
+
+    gateway: int
+    why: str
+    at_s: float
+    tasks: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class AgentProcess:
+    """An agent in as many lives as it takes, behind one proxy at ``url``."""
+
+    name: str
+    folder: Path
+    port: int
+    url: str = ""
+    child: Child | None = None
+
+    async def start(self) -> None:
+        """Starts a life."""
+        told = (self.name, str(self.folder / f"{self.name}.journal"))
+        module = ("tests.chaos.sdk_agent",) if self.name == SDK else ("tests.chaos.agent", *told)
+        self.child = start(self.name, (*module, str(self.port), self.url), self.folder, _HERE)
+        await self.child.read_line("{")
+
+    async def read_truth(self) -> JsonObject:
+        """What it has received and made; of the SDK's agent, what it has received."""
+        path = "stats" if self.name == SDK else "truth"
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
+            answer = await http.get(f"http://127.0.0.1:{self.port}/{path}")
+        return cast("JsonObject", answer.json())
+
+    async def list_tasks(self) -> list[JsonObject]:
+        """Every task, as an A2A caller is told."""
+        found: list[JsonObject] = []
+        token = ""
+        async with httpx.AsyncClient(trust_env=False, timeout=20) as http:
+            while True:
+                params = {"includeArtifacts": True, "historyLength": 10, "pageToken": token}
+                body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": params}
+                headers = {"A2A-Version": "1.0"}
+                url = f"http://127.0.0.1:{self.port}/"
+                answer = await http.post(url, json=body, headers=headers)
+                page = object_at(cast("JsonObject", answer.json()), "result")
+                found += objects_at(page, "tasks")
+                token = text_at(page, "nextPageToken")
+                if not token:
+                    return found
+
+
+@dataclass(slots=True)
+class Site:
+    """Everything that runs. ``deaths`` are of gateways, in their order; ``ended`` the labels whose caller is done."""
+
+    folder: Path
+    store: StoreView
+    gateways: list[GatewayProcess] = field(default_factory=list[GatewayProcess])
+    agents: dict[str, AgentProcess] = field(default_factory=dict[str, AgentProcess])
+    traps: Traps = field(init=False)
+    deaths: list[Death] = field(default_factory=list[Death])
+    agent_deaths: int = 0
+    faults: list[str] = field(default_factory=list[str])
+    ended: set[str] = field(default_factory=set[str])
+    _instances: dict[str, int] = field(default_factory=dict[str, int])
+    _up: list[asyncio.Event] = field(default_factory=lambda: [asyncio.Event() for _ in GATEWAYS])
+    _restarts: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    _starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.traps = Traps(Hands(self.kill_gateway, self.kill_agent, self.freeze))
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Where a command of the product finds the secrets of the configuration."""
+        return {**os.environ, _TOKEN: GATEWAYS[0]}
+
+    async def await_up(self, gateway: int) -> None:
+        """Until a gateway is ready."""
+        async with asyncio.timeout(_BACK_S):
+            await self._up[gateway].wait()
+
+    def is_up(self, gateway: int) -> bool:
+        """Whether a gateway is ready, as far as we know."""
+        return self._up[gateway].is_set()
+
+    async def start_gateway(self, gateway: int) -> None:
+        """Starts a life, and learns its instance id: one at a time, so that a new id is its own."""
+        async with self._starting:
+            await self.gateways[gateway].start()
+            for name in self.store.list_instances():
+                self._instances.setdefault(name, gateway)
+        self._up[gateway].set()
+
+    def kill_gateway(self, gateway: int) -> None:
+        """Kill -9, and another life."""
+        os.kill(self._find_pid(gateway), signal.SIGKILL)
+        self._bury(gateway, "killed")
+        self._detach(self._revive(gateway))
+
+    def kill_agent(self, name: str) -> None:
+        """The same for an agent."""
+        agent = self.agents[name]
+        assert agent.child is not None
+        agent.child.kill()
+        self.agent_deaths += 1
+        self._detach(agent.start())
+
+    async def freeze(self, gateway: int, trap: Trap) -> None:
+        """SIGSTOP while a send is on its way, until the other gateway has decided without it; then both go on."""
+        pid, label = self._find_pid(gateway), trap.errand.label
+        os.kill(pid, signal.SIGSTOP)
+        self._bury(gateway, "frozen")
+        try:
+            await wait_until(
+                lambda: label in self.ended or self.traps.count_sends(label) > 1,
+                _FROZEN_S,
+                f"{label}: the other gateway decides",
+            )
+        except AssertionError as error:
+            self.faults.append(str(error))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+            self._up[gateway].set()
+
+    async def settle(self) -> None:
+        """Until everybody is back."""
+        while self._restarts:
+            await asyncio.wait(self._restarts)
+
+    def _find_pid(self, gateway: int) -> int:
+        child = self.gateways[gateway].child
+        assert child is not None
+        return child.process.pid
+
+    def _bury(self, gateway: int, why: str) -> None:
+        self._up[gateway].clear()
+        at_s = time.monotonic()
+        lives = [name for name, owner in self._instances.items() if owner == gateway]
+        driven = tuple(self.store.list_driven(lives[-1:]))
+        self.deaths.append(Death(gateway, why, at_s, driven))
+
+    async def _revive(self, gateway: int) -> None:
+        child = self.gateways[gateway].child
+        assert child is not None
+        await asyncio.to_thread(child.process.wait, 5)
+        await self.start_gateway(gateway)
+
+    def _detach(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._restarts.add(task)
+        task.add_done_callback(self._note_restart)
+
+    def _note_restart(self, task: asyncio.Task[None]) -> None:
+        self._restarts.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self.faults.append(f"a process did not come back: {fault}")
+
+
+@asynccontextmanager
+async def run_site(folder: Path) -> AsyncGenerator[Site]:
+    """Starts everything, and ends it."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
+        view = StoreView(server.url)
+        stack.callback(view.close)
+        site = Site(folder, view)
+        for name in (*LASTING, SDK):
+            await _start_agent(site, name, stack)
+        for place, name in enumerate(GATEWAYS):
+            tap = partial(StoreTap, site.traps, place)
+            proxy = await stack.enter_async_context(
+                fault_proxy(server.url.removeprefix("unix://"), tap)
+            )
+            home = folder / name
+            home.mkdir()
+            (home / "passerelle.yaml").write_text(write_config(site, proxy.url), encoding="utf-8")
+            environ = {_TOKEN: name, "PASSERELLE_LOG_FORMAT": "json"}
+            gateway = GatewayProcess(home, home / "passerelle.yaml", environ=environ)
+            site.gateways.append(gateway)
+            stack.push_async_callback(gateway.stop)
+            await site.start_gateway(place)
+        yield site
+        await site.settle()
+
+
+async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
+    agent = AgentProcess(name, site.folder, free_port())
+    tap = partial(AgentTap, site.traps, name)
+    proxy = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{agent.port}", tap))
+    agent.url = f"http://127.0.0.1:{proxy.port}"
+    site.agents[name] = agent
+    stack.callback(_end, agent)
+    await agent.start()
+
+
+def _end(agent: AgentProcess) -> None:
+    if agent.child is not None:
+        agent.child.kill()
+
+
+def write_config(site: Site, store_url: str) -> str:
+    """The same for both gateways; by its token at the agents one is told from the other."""
+    agents = [
+        {"name": agent.name, "url": agent.url, "auth": {"bearer_env": _TOKEN}, "timeout": _TIMEOUT}
+        for agent in site.agents.values()
+    ]
+    client = {
+        "name": "ada",
+        "key_hash": hashlib.sha256(KEY.encode()).hexdigest(),
+        "may_call": ["*"],
+        "kind": "person",
+        "scopes": ["a2a:call", "tasks:read", "tasks:write", "channels:connect"],
+    }
+    return yaml.safe_dump({"redis_url": store_url, "agents": agents, "clients": [client]})

@@ -1,0 +1,67 @@
+"""A look at the store past every proxy and past the product: who drives what, what is owed, what would stay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+import redis
+
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.store import keys
+
+_LEASE_ROW: Final = "own:"
+_RUN: Final = b"r:"
+_TIMED: Final = re.compile(r"\{..\}:(?:idem|cb|lim|c|duty|probe):?.*")
+
+
+@dataclass(slots=True)
+class StoreView:
+    """One connection of our own."""
+
+    url: str
+    _client: redis.Redis = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._client = redis.Redis.from_url(self.url)  # pyright: ignore[reportUnknownMemberType]
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._client.close()
+
+    def list_instances(self) -> list[str]:
+        """Every instance that said lately that it lives."""
+        (names,) = self._ask([("ZRANGE", keys.instances(), 0, -1)])
+        return [name.decode() for name in cast("list[bytes]", names)]
+
+    def list_driven(self, instances: Iterable[str]) -> list[str]:
+        """The tasks that stand in the sets of these instances."""
+        wanted = [keys.own(shard, name) for name in instances for shard in ALL_SHARDS]
+        found: list[str] = []
+        for fields in self._ask([("HGETALL", key) for key in wanted]):
+            pairs = cast("dict[bytes, bytes]", fields)
+            found += [task.decode() for key, task in pairs.items() if key.startswith(_RUN)]
+        return found
+
+    def find_leaks(self) -> list[str]:
+        """What is left once everything has ended: rows that are due, runs in sets, keys that nobody will remove."""
+        rows = self._ask([("ZRANGE", keys.due(shard), 0, -1) for shard in ALL_SHARDS])
+        members = [row.decode() for found in rows for row in cast("list[bytes]", found)]
+        leaks = [f"due row {row}" for row in members if not row.startswith(_LEASE_ROW)]
+        (names,) = self._ask([("KEYS", "*")])
+        known = [name.decode() for name in cast("list[bytes]", names)]
+        lasting = self._ask([("PTTL", name) for name in known])
+        for name, left in zip(known, lasting, strict=True):
+            if left == -1 and (not keys.PERMANENT.fullmatch(name) or _TIMED.fullmatch(name)):
+                leaks.append(f"key without an end {name}")
+        sets = [name.rpartition(":")[2] for name in known if ":own:" in name]
+        leaks += [f"run of {task} in a set" for task in self.list_driven(set(sets))]
+        return leaks
+
+    def _ask(self, commands: list[tuple[str | int, ...]]) -> list[object]:
+        with self._client.pipeline(transaction=False) as pipeline:  # pyright: ignore[reportUnknownMemberType]
+            for command in commands:
+                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]  # its types are partial
+            return cast("list[object]", pipeline.execute())

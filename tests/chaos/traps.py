@@ -1,0 +1,214 @@
+"""Traps: what is done when the bytes of a task pass a proxy at its named point.
+
+A trap is armed for one errand and springs once. Whoever passes is told what becomes of the bytes: held for a while, or
+lost with the connection. Nothing in the product knows of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tests.chaos.plan import AT_STORE, Action, Point
+from tests.support.tcp_proxy import Cut
+
+if TYPE_CHECKING:
+    from tests.chaos.plan import Errand, Fault
+
+LABEL: Final = re.compile(rb"r\d\dt\d\d\d")
+HOLD_S: Final = 1.2
+_AT_WORK_S: Final = 0.6
+"""Into the work of a task, for a kill that meets no particular byte."""
+_CHUNKS_BEFORE: Final = 3
+_SENDS: Final = frozenset({"SendMessage", "SendStreamingMessage"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call on its way to an agent: which gateway makes it, and about which task, if the bytes say so."""
+
+    gateway: int
+    agent: str
+    method: str
+    label: str | None
+    about: frozenset[str]
+    """Ids of its task and its context at the agent."""
+    at_s: float
+
+
+@dataclass(slots=True, eq=False)
+class Trap:
+    """One armed fault. ``sprung`` is set once it has happened."""
+
+    errand: Errand
+    fault: Fault
+    seen: int = 0
+    sprung: asyncio.Event = field(default_factory=asyncio.Event)
+    is_taken: bool = False
+    gateway: int | None = None
+    """Whose bytes sprang it."""
+
+    @property
+    def mark(self) -> bytes:
+        """What tells its bytes from others."""
+        return self.errand.label.encode()
+
+    def take(self) -> bool:
+        """Whether it is the caller's to spring: only one is."""
+        is_first, self.is_taken = not self.is_taken, True
+        return is_first
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What a trap does to processes; given the index of a gateway or the name of an agent."""
+
+    kill_gateway: Callable[[int], None]
+    kill_agent: Callable[[str], None]
+    freeze: Callable[[int, Trap], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Traps:
+    """Those that are armed, by label, and every call that passed."""
+
+    hands: Hands
+    armed: dict[str, Trap] = field(default_factory=dict[str, Trap])
+    calls: list[Request] = field(default_factory=list[Request])
+    _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def arm(self, errand: Errand) -> Trap | None:
+        """Sets the trap of an errand, if it has one."""
+        if errand.fault is None:
+            return None
+        trap = self.armed[errand.label] = Trap(errand, errand.fault)
+        return trap
+
+    def count_sends(self, label: str) -> int:
+        """How many sends of an errand have come by."""
+        return sum(call.label == label and call.method in _SENDS for call in self.calls)
+
+    # ------------------------------------------------------------ at the store
+
+    async def meet_write(self, gateway: int, data: bytes) -> Trap | None:
+        """Bytes from a gateway to the store; the trap that waits for their answer, if there is one.
+
+        Raises:
+            Cut: they never arrive.
+        """
+        waiting = None
+        for trap in self._list_at_store():
+            if trap.mark not in data:
+                continue
+            trap.seen += 1
+            match trap.fault.point:
+                case Point.BEFORE_APPEND if trap.seen == 1:
+                    await self._spring(trap, gateway)
+                case Point.AFTER_APPEND if trap.seen == 1:
+                    waiting = trap
+                case Point.UNSTORED if trap.seen == 2:
+                    await self._spring(trap, gateway)
+                case Point.BEFORE_COMPLETION if b'"task.completed"' in data:
+                    await self._spring(trap, gateway)
+                case _:
+                    pass
+        return waiting
+
+    def _list_at_store(self) -> list[Trap]:
+        return [
+            trap
+            for trap in self.armed.values()
+            if trap.fault.point in AT_STORE and not trap.is_taken
+        ]
+
+    async def meet_reply(self, trap: Trap, gateway: int) -> None:
+        """The store's answer to what was written for a trap.
+
+        Raises:
+            Cut: nobody reads it.
+        """
+        await self._spring(trap, gateway)
+
+    # ------------------------------------------------------------ at an agent
+
+    async def meet_call(self, call: Request) -> Trap | None:
+        """A whole request to an agent; the trap that looks at its answer, if there is one.
+
+        Raises:
+            Cut: it never arrives.
+        """
+        self.calls.append(call)
+        trap = self.armed.get(call.label or "")
+        if trap is None or trap.is_taken:
+            return None
+        match trap.fault.point:
+            case Point.ON_THE_WAY if call.method in _SENDS:
+                await self._spring(trap, call.gateway)
+            case Point.CANCEL_ASKED if call.method == "CancelTask":
+                await self._spring(trap, call.gateway)
+            case Point.CANCEL_TOLD if call.method == "CancelTask":
+                return trap
+            case Point.UNANSWERED | Point.MID_STREAM | Point.AT_WORK if call.method in _SENDS:
+                return trap
+            case _:
+                pass
+        return None
+
+    async def meet_answer(self, trap: Trap, gateway: int, data: bytes) -> None:
+        """A chunk of what an agent answers to a call that a trap looks at.
+
+        Raises:
+            Cut: nobody reads it.
+        """
+        if trap.is_taken:
+            return
+        match trap.fault.point:
+            case Point.UNANSWERED | Point.CANCEL_TOLD:
+                await self._spring(trap, gateway)
+            case Point.MID_STREAM:
+                trap.seen += data.count(b"artifactUpdate")
+                if trap.seen >= _CHUNKS_BEFORE:
+                    await self._spring(trap, gateway)
+            case Point.AT_WORK:
+                if trap.take():
+                    self._detach(self._strike_later(trap, gateway))
+            case _:
+                pass
+
+    # ------------------------------------------------------------ what happens
+
+    async def _spring(self, trap: Trap, gateway: int) -> None:
+        if not trap.take():
+            return
+        trap.gateway = gateway
+        match trap.fault.action:
+            case Action.KILL_GATEWAY:
+                self.hands.kill_gateway(gateway)
+            case Action.KILL_PEER:
+                self.hands.kill_agent(trap.errand.agent)
+            case Action.HOLD:
+                trap.sprung.set()
+                await asyncio.sleep(HOLD_S)
+                return
+            case Action.FREEZE:
+                await self.hands.freeze(gateway, trap)
+                trap.sprung.set()
+                return
+            case Action.CUT:
+                pass
+        trap.sprung.set()
+        raise Cut
+
+    async def _strike_later(self, trap: Trap, gateway: int) -> None:
+        await asyncio.sleep(_AT_WORK_S)
+        trap.gateway = gateway
+        self.hands.kill_gateway(gateway)
+        trap.sprung.set()
+
+    def _detach(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)

@@ -1,0 +1,37 @@
+"""The plan of ``make chaos``: the same seed plans the same faults, and every named point is met."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from tests.chaos.plan import ERRANDS, FAULTS, TALKER, Action, Point, Way, plan_round
+
+
+def test_same_seed_plans_the_same_errands_and_faults_in_the_same_order() -> None:
+    assert plan_round(3, Random(7)) == plan_round(3, Random(7))
+    assert plan_round(3, Random(7)) != plan_round(3, Random(8))
+
+
+def test_each_round_meets_every_fault_once_and_kills_a_gateway_at_every_point() -> None:
+    plan = plan_round(0, Random(1))
+    assert len(plan) == ERRANDS
+    assert Counter(one.fault for one in plan if one.fault) == Counter(FAULTS)
+    killed = {one.fault.point for one in plan if one.fault and one.fault.action == "gateway killed"}
+    assert killed == set(Point)
+
+
+def test_faults_that_take_a_gateway_come_first_and_the_freeze_last_of_them() -> None:
+    plan = plan_round(0, Random(2))
+    line = [one for one in plan if one.in_line]
+    assert plan[: len(line)] == line
+    frozen = [one.fault.action is Action.FREEZE for one in line if one.fault]
+    assert frozen == sorted(frozen)
+
+
+def test_labels_are_told_apart_by_their_bytes_and_one_agent_never_answers_with_a_message() -> None:
+    plan = plan_round(5, Random(3))
+    labels = [one.label for one in plan]
+    assert len(set(labels)) == len(labels)
+    assert {len(label) for label in labels} == {7}
+    assert {one.agent for one in plan if one.way is Way.SAY} <= {TALKER}
