@@ -217,8 +217,11 @@ class Caller:
                     body = cast("Answer", orjson.loads(await answer.aread()))
                     raise Refused(orjson.dumps(body.get("error")).decode())
                 async for name, data in _read_events(answer):
+                    body = cast("Answer", orjson.loads(data))
+                    if "error" in body:
+                        raise Refused(orjson.dumps(body["error"]).decode())
                     told.frames.append((name, data))
-                    _take_frame(told, cast("Answer", orjson.loads(data))["result"])
+                    _take_frame(told, body["result"])
 
     # ------------------------------------------------------------ calls
 
