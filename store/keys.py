@@ -197,7 +197,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
-    r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]+:[a-z]+"
+    r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
 )
 """Matches every key that may live without an expiry."""

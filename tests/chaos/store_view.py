@@ -14,7 +14,7 @@ from passerelle.store import keys
 
 _LEASE_ROW: Final = "own:"
 _RUN: Final = b"r:"
-_TIMED: Final = re.compile(r"\{..\}:(?:idem|cb|lim|c|duty|probe):?.*")
+_TIMED: Final = re.compile(r"\{..\}:(?:idem|cb|hab|lim|c|duty|probe):?.*")
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, compose_id
 from passerelle.core.ports import PARTS, StreamKind, StreamRef
+from passerelle.core.standing import SESSIONS, UNSEEN
 from passerelle.store import keys
 from passerelle.store.nodes import slot_of
 
@@ -32,7 +33,11 @@ def permanent_keys(shard: Shard, number: int) -> list[str]:
         keys.session_open(shard, session),
         keys.session_tasks(shard, session),
         keys.inbox_open(shard, person),
-        *(keys.owner_index(shard, person, "echo", part) for part in PARTS),
+        *(
+            keys.owner_index(shard, person, agent, part)
+            for agent in ("echo", UNSEEN, SESSIONS)
+            for part in PARTS
+        ),
         keys.due(shard),
         keys.own(shard, f"in_{number}"),
         keys.feed(shard),
