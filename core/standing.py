@@ -5,7 +5,7 @@ None of it is decided by a caller. It is read off the records before and after, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval import ActionRecord
@@ -95,9 +95,15 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
         agent = UNSEEN
     else:
         return ()
+    return (replace(make_row(record), agent=agent),)
+
+
+def make_row(record: TaskRecord) -> IndexRow:
+    """The row of a task that callers see."""
     facade = expose(TaskId(record.task_id), record.exposure)
-    at_ms = parse_ms(record.status_at)
-    return (IndexRow(record.owner, agent, facade, at_ms, find_part(record)),)
+    return IndexRow(
+        record.owner, record.kind, facade, parse_ms(record.status_at), find_part(record)
+    )
 
 
 def find_part(record: TaskRecord) -> Part:

@@ -120,7 +120,7 @@ def make_service(around: Surroundings) -> Service:
         writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
     kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
-    turns = Turns(writes, store.blobs, push_configs, dispatch.mend)
+    turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     references = References(ownership, contents)
     planning = Planning(writes, around.retry_policy, around.drives, around.spending)
     changes = TaskChanges(writes, ownership, dispatch)

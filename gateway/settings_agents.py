@@ -256,7 +256,7 @@ class AgentSettings(Section):
     answers: Literal["auto", "always_task"] = Field(
         default="auto",
         description="`auto` passes on what the agent answers, a Message or a Task; "
-        "`always_task` makes a completed task of a bare Message.",
+        "`always_task` shows a Task before the agent is called, and completes it with a bare Message.",
     )
     correlation: bool = Field(
         default=False,

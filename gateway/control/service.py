@@ -277,7 +277,11 @@ class Service:
         referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
             return await self._follow_up(principal, command, idem)
-        plan = replace(await self.planning.plan(principal, command, peer), sources=referred.tasks)
+        plan = replace(
+            await self.planning.plan(principal, command, peer),
+            sources=referred.tasks,
+            shows_at_once=self.dispatch.always_task(command.agent),
+        )
         charge = await self.planning.charge(principal, command)
         try:
             opened = await self.turns.open(

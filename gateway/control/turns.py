@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 
+from passerelle.a2a_mapping.frames import make_status, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.states import SUBMITTED
 from passerelle.core import session as sessions
 from passerelle.core import task as tasks
 from passerelle.core import thread as threads
@@ -45,18 +48,20 @@ from passerelle.core.payloads.task import (
 )
 from passerelle.core.record import record
 from passerelle.core.session import OpenSession, SessionRecord
+from passerelle.core.standing import make_row
 from passerelle.core.status import Visibility
 from passerelle.core.task_commands import CreateTask, LinkTask, StartRun
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
+from passerelle.core.times import format_ms
 from passerelle.core.trace import Trace
 from passerelle.gateway.control.places import Place, hash_key, list_places, mint_place
 from passerelle.gateway.control.writes import MAX_TRIES, Refusal, Terms, Writes, Written
 from passerelle.gateway.delegation.run import OWNER
-from passerelle.gateway.delegation.spill import Spill, hold
+from passerelle.gateway.delegation.spill import Spill, hold, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from passerelle.core import task_requests
     from passerelle.core.batch import Incarnation, TargetChange
@@ -67,7 +72,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports import Blobs
+    from passerelle.core.ports import Blobs, IndexRow
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.push_configs import PushConfigs
 
@@ -93,6 +98,8 @@ class Delegation:
     """Tasks that the message refers to."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
+    shows_at_once: bool = False
+    """Whether callers are shown the Task before the agent is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,8 @@ class Opened:
     held: Mapping[EntityRef, Held]
     driver: Incarnation
     repeated: bool = False
+    shown: JsonObject | None = None
+    """The Task as callers see it already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,7 @@ class Draft:
     task: EntityRef
     turn_id: str
     driver: Incarnation
+    shown: JsonObject | None = None
 
 
 @record
@@ -148,6 +158,8 @@ class Turns:
     push_configs: PushConfigs
     doubt: Callable[[EntityRef], None] = lambda _task: None
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
+    list_row: Callable[[IndexRow], Coroutine[None, None, None]] | None = None
+    """Writes an owner-index row at once, for a task that callers see from its first append on."""
 
     async def locate(
         self, principal: Principal, command: SubmitTurn | task_requests.CreateTask, idem: str | None
@@ -235,7 +247,15 @@ class Opening:
                 return await self._repeat(stored)
             case Written():
                 # Its own receipt may come back as well: the reply to the first try of this very append was lost.
-                return Opened(self.place, task, draft.turn_id, outcome.held, draft.driver)
+                await self._list(draft, outcome.held)
+                return Opened(
+                    self.place,
+                    task,
+                    draft.turn_id,
+                    outcome.held,
+                    draft.driver,
+                    shown=draft.shown,
+                )
             case Conflict() | StaleEpoch():
                 return None
             case Fenced():
@@ -256,11 +276,19 @@ class Opening:
                 decision.introduce(ref)
         if decision.state(self.place.thread) is None and self.place.session not in self.held:
             decision.introduce(self.place.session)
-        self._decide(decision, task.id, turn_id, run_id, spill)
+        self._decide(decision, task.id, turn_id, spill)
+        shown = self._start(decision, task.id, run_id, spill)
         driver = self.plan.drives(shard)
         decision.set_field(task, OWNER, str(driver).encode())
         terms = self._terms(decision, task, turn_id, run_id, idem, driver)
-        return Draft(decision, terms, spill, task, turn_id, driver)
+        return Draft(decision, terms, spill, task, turn_id, driver, shown)
+
+    async def _list(self, draft: Draft, held: Mapping[EntityRef, Held]) -> None:
+        """A caller who is told of the task finds it in its list (LT-7)."""
+        stored = held[draft.task].record
+        if draft.shown is None or self.turns.list_row is None or not isinstance(stored, TaskRecord):
+            return
+        await self.turns.list_row(make_row(stored))
 
     async def _commit(
         self, decision: Decision, task: EntityRef, terms: Terms
@@ -327,9 +355,7 @@ class Opening:
             repeated=True,
         )
 
-    def _decide(
-        self, decision: Decision, task_id: str, turn_id: str, run_id: str, spill: Spill
-    ) -> None:
+    def _decide(self, decision: Decision, task_id: str, turn_id: str, spill: Spill) -> None:
         who, place = self.principal, self.place
         decision.belong(self.plan.trace)
         session = decision.state(place.session)
@@ -352,7 +378,6 @@ class Opening:
         decision.add([Fact(scope, self.plan.judge(place.shard))])
         if self.plan.facts:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
-        self._start(decision, task_id, run_id)
 
     def _link(self, decision: Decision, task_id: str) -> None:
         """The edges to the tasks that this one goes on from (LT-13)."""
@@ -380,15 +405,28 @@ class Opening:
             root_task_id=task_id,
         )
 
-    def _start(self, decision: Decision, task_id: str, run_id: str) -> None:
+    def _start(
+        self, decision: Decision, task_id: str, run_id: str, spill: Spill
+    ) -> JsonObject | None:
+        """Adds the intent to send; the Task, where callers see it from here on."""
         thread = decision.state(self.place.thread)
         record_ = decision.state(EntityRef(EntityKind.TASK, task_id))
-        if isinstance(thread, ThreadRecord) and isinstance(record_, TaskRecord):
-            context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
-                "rctx", self.place.shard
-            )
-            started = begin_attempt(record_, self.command, self.plan, context)
-            decision.add(tasks.decide(record_, StartRun(run_id, started)))
+        if not (isinstance(thread, ThreadRecord) and isinstance(record_, TaskRecord)):
+            return None
+        context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
+            "rctx", self.place.shard
+        )
+        started = begin_attempt(record_, self.command, self.plan, context)
+        facts = tasks.decide(record_, StartRun(run_id, started))
+        if not self.plan.shows_at_once:
+            decision.add(facts)
+            return None
+        facade = expose(TaskId(task_id), 1)
+        status = make_status(SUBMITTED, format_ms(decision.now_ms))
+        task: JsonObject = {"id": facade, "contextId": self.place.context_id, "status": status}
+        shown = complete_history(task, [self.command.message])
+        decision.add([*facts[:-1], *show(spill, facts[-1], task_frame(shown), facade, "status")])
+        return shown
 
 
 def begin_attempt(

@@ -90,6 +90,7 @@ class Dispatch:
         """Starts the driver of a run that was just opened here."""
         sight = self._look(opened.task, opened.place.thread, peer.name, opened.place.context_id)
         sight.accepted.append(message)
+        sight.content = opened.shown
         driver = self._make(peer, sight, opened.held, opened.driver)
         self.runs.start(driver, driver.drive(params, referred))
         return driver
@@ -149,7 +150,7 @@ class Dispatch:
             },
             driver=driver,
             asks=ask,
-            list_row=self._list_row,
+            list_row=self.list_row,
             store_pause_s=self.patience.store_s,
             on_cost=self._settle,
         )
@@ -158,7 +159,8 @@ class Dispatch:
         if self.spending is not None:
             self.spending.settle(record.requested_by, record.owner, cost)
 
-    async def _list_row(self, row: IndexRow) -> None:
+    async def list_row(self, row: IndexRow) -> None:
+        """Puts a task into its owner's list now; the relay does it in any case."""
         try:
             await self.projections.index_now(row)
         except StoreUnavailable as error:

@@ -208,8 +208,7 @@ class Driver:
 
     async def refuse(self, outcome: Refused | Unreached | Malformed) -> None:
         """The peer did not take it, or answered nonsense. Before the first frame that ends the turn with an error."""
-        record = self.run.record
-        if record.shown:
+        if self.remote_task() is not None:
             await self.warn("peer_refused", type(outcome).__name__.lower())
             return
         refusal = explain(outcome, self.run.sight, self.run.record)

@@ -92,12 +92,20 @@ def observe(step: Step, result: JsonObject) -> None:
         case MessageReply(message=message):
             if _is_late(step):
                 return
-            if step.sight.always_task and step.sight.content is None:
+            if _is_awaited(step):
                 _observe_frame(step, _wrap_message(step, message))
             else:
                 _observe_message(step, message)
         case _:
             _warn(step, "malformed_frame", reply.reason)
+
+
+def _is_awaited(step: Step) -> bool:
+    """Whether a bare Message has to be a task, or the rest of one: callers see it, and the peer made none (LT-8)."""
+    if step.sight.content is None:
+        return step.sight.always_task
+    run = step.record.run
+    return run is not None and run.remote_task_id is None
 
 
 def _is_late(step: Step) -> bool:

@@ -27,12 +27,9 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.ids import TaskId, expose
-from passerelle.core.ports import IndexRow
-from passerelle.core.standing import find_part
+from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, WAITING
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
-from passerelle.core.times import parse_ms
 from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.spill import CAP, Spill
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.ports import Blobs
+    from passerelle.core.ports import Blobs, IndexRow
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued
 
@@ -203,10 +200,7 @@ class Run:
         writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
         if self.record.shown or not record.shown:
             return await writing
-        facade = expose(TaskId(record.task_id), record.exposure)
-        at_ms = parse_ms(record.status_at)
-        row = IndexRow(record.owner, record.kind, facade, at_ms, find_part(record))
-        listing = asyncio.create_task(self.list_row(row))
+        listing = asyncio.create_task(self.list_row(make_row(record)))
         try:
             return await writing
         finally:

@@ -139,7 +139,7 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         outcome = last
     else:
         outcome = await driver.peer.send(sent)
-    if isinstance(outcome, Refused | Unreached) and not driver.run.record.shown:
+    if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         if wait_ms is not None and _fits(driver, wait_ms):
             refusal = explain(outcome, driver.run.sight, driver.run.record)

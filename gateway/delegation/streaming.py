@@ -52,7 +52,7 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
 
 async def judge_end(driver: Driver, last: StreamOutcome) -> bool:
     """Whether the peer is known to have the message whose stream has ended so; says what was wrong with it."""
-    knows = driver.run.record.shown or driver.run.sight.answer is not None
+    knows = driver.remote_task() is not None or driver.run.has_ended()
     match last:
         case Malformed(reason=reason):
             await driver.warn("malformed_frame", reason)

@@ -264,4 +264,42 @@ async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
     native = await rig.send("hello")
     assert native["artifacts"][0]["parts"] == [{"text": "hello"}]
     frames = await rig.collect("SendStreamingMessage", rig.message("message hi"))
-    assert [list(frame.result) for frame in frames] == [["task"]]
+    assert [list(frame.result) for frame in frames] == [
+        ["task"],
+        ["artifactUpdate"],
+        ["statusUpdate"],
+    ]
+
+
+@pytest.mark.requirement("LT-8")
+async def test_agent_that_is_always_a_task_is_one_before_it_was_called(rig: Rig) -> None:
+    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    rig.peer.hold()
+    params = rig.message("message hi", configuration={"returnImmediately": True})
+    before = len(rig.appends)
+    task = (await rig.call("SendMessage", params))["task"]
+    assert task["status"]["state"] == "TASK_STATE_SUBMITTED"
+    assert (await rig.call("GetTask", {"id": task["id"]})) == task
+    listed = await rig.call("ListTasks", {})
+    assert [one["id"] for one in listed["tasks"]] == [task["id"]]
+    async with rig.stream("SubscribeToTask", {"id": task["id"]}) as events:
+        assert (await anext(events)).result == {"task": task}
+        rig.peer.release_all()
+        rest = [event.result async for event in events]
+    assert [list(frame) for frame in rest] == [["artifactUpdate"], ["statusUpdate"]]
+    assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    done = await rig.call("GetTask", {"id": task["id"]})
+    assert done["artifacts"][0]["parts"] == [{"text": "hi"}]
+    assert len(rig.appends) == before + 2
+
+
+@pytest.mark.requirement("LT-8")
+async def test_refusal_of_an_agent_that_is_always_a_task_is_a_failed_task(rig: Rig) -> None:
+    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    for text in ("refuse", "refuse again"):
+        task = await rig.send(text)
+        assert task["status"]["state"] == "TASK_STATE_FAILED"
+        assert "scripted-task" not in str(task)
+    frames = await rig.collect("SendStreamingMessage", rig.message("refuse"))
+    assert [list(frame.result) for frame in frames] == [["task"], ["statusUpdate"]]
+    assert frames[-1].result["statusUpdate"]["status"]["state"] == "TASK_STATE_FAILED"
