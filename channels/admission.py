@@ -22,30 +22,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a connection is. ``device`` names its acks; the highest ``generation`` has the channel."""
+    """Who a connection is. ``device`` names its acks; the highest ``generation`` has the channel.
+
+    ``continues``: it came back with the token of the connection before it, or of the one before that.
+    """
 
     principal: Principal
     device: str
     channel: str
     generation: int
     welcome: Welcome
+    continues: bool
 
 
-async def admit(
-    services: ChannelServices, limits: Limits, hello: Hello, shown: Credentials
-) -> Admission:
-    """In this order: credential, right, channel record, open actions.
+async def identify(services: ChannelServices, hello: Hello, shown: Credentials) -> Principal:
+    """Who says ``hello``; nothing is written.
 
     Raises:
         Unauthenticated: neither ``hello`` nor the handshake (``shown``) had a credential that holds.
         Forbidden: the credential may not open channels.
-        StoreUnavailable: the record could not be written.
     """
     principal = await services.authenticator.authenticate(
         replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
     )
     if Scope.CONNECT not in principal.scopes:
         raise Forbidden("the credential may not open channels", scope=Scope.CONNECT)
+    return principal
+
+
+async def admit(
+    services: ChannelServices, limits: Limits, hello: Hello, principal: Principal
+) -> Admission:
+    """The channel record first, then the open actions.
+
+    Raises:
+        StoreUnavailable: the record could not be written.
+    """
     device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"
     channel = derive_id("ch", principal.home, principal.key, device)
     now = format_ms(services.clock.now_ms())
@@ -61,12 +73,22 @@ async def admit(
         heartbeat_s=limits.heartbeat_s,
         idle_s=limits.idle_s,
         limits=limits.announce(),
-        resume=f"{channel}.{generation}",
+        resume=name_generation(channel, generation),
         now=now,
         pending=pending,
         pending_more=more,
     )
-    return Admission(principal, device, channel, generation, welcome)
+    continues = hello.resume in {name_generation(channel, generation - ago) for ago in (1, 2)}
+    return Admission(principal, device, channel, generation, welcome, continues)
+
+
+def name_generation(channel: str, generation: int) -> str:
+    """The resume token: a reference that grants nothing, since tenant, principal and device are in the channel's id.
+
+    The one before the last counts too: a client may have been cut off between a welcome and storing its token. Any
+    other token is passed over: the connection is a new one, and resumes by its cursors all the same.
+    """
+    return f"{channel}.{generation}"
 
 
 def _describe(hello: Hello, principal: Principal, channel: str, now: str) -> JsonObject:

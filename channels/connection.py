@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import structlog
 
 from passerelle.channels import session
-from passerelle.channels.admission import Admission, admit
+from passerelle.channels.admission import Admission, admit, identify
 from passerelle.channels.closing import CloseCode, fit_reason
 from passerelle.channels.failures import end_connection, refuse_call
 from passerelle.channels.frames import (
@@ -60,13 +60,15 @@ from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailabl
 from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.limits import Limits
+    from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices, Grant
     from passerelle.channels.transport import Socket
     from passerelle.core.credentials import Credentials
+    from passerelle.core.ports import AckResult
 
 _DECIDES: Final = "respond_action"
 _FLUSH_S: Final = 5.0
@@ -82,7 +84,7 @@ class Connection:
         services: ChannelServices,
         limits: Limits,
         credentials: Credentials,
-        on_admitted: Callable[[Connection], None],
+        roster: Roster,
     ) -> None:
         self.services = services
         self.limits = limits
@@ -90,7 +92,8 @@ class Connection:
         self._admission: Admission | None = None
         self._socket = socket
         self._credentials = credentials
-        self._on_admitted = on_admitted
+        self._roster = roster
+        self._owner = ""
         self._loop = asyncio.get_running_loop()
         self._state = session.start(limits, self._loop.time())
         self._subscriptions: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
@@ -106,6 +109,11 @@ class Connection:
     def channel(self) -> str:
         """The channel that this connection is of; empty before the welcome."""
         return self._admission.channel if self._admission else ""
+
+    @property
+    def generation(self) -> int:
+        """Which connection of the channel this is; 0 before the welcome."""
+        return self._admission.generation if self._admission else 0
 
     @property
     def principal(self) -> Principal:
@@ -132,6 +140,7 @@ class Connection:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self._roster.leave(self._owner, self)
             if self._acks:
                 await asyncio.wait(self._acks, timeout=_FLUSH_S)
 
@@ -150,6 +159,13 @@ class Connection:
         """The field of a stream's acks: a task's view never moves the ack of its session."""
         device = self._known.device
         return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device
+
+    async def claim(self, stream: str, grant: Grant) -> bool:
+        """Writes our generation beside the ack, so that an older connection can move it no more."""
+        result = await self._write_ack(stream, grant, "")
+        if result == "stale_generation":
+            self.feed(AckJudged(stream, result))
+        return result != "stale_generation"
 
     def _carry_out(self, output: Output) -> None:
         match output:
@@ -234,12 +250,15 @@ class Connection:
 
     async def _admit(self, hello: Hello) -> None:
         try:
-            admission = await admit(self.services, self.limits, hello, self._credentials)
+            principal = await identify(self.services, hello, self._credentials)
+            self._owner = principal.key
+            await self._roster.enter(self._owner, hello.device, self)
+            admission = await admit(self.services, self.limits, hello, principal)
         except PasserelleError as error:
             self.feed(Ended(*end_connection(error, "hello")))
             return
         self._admission = admission
-        self._on_admitted(self)
+        self._roster.install(self._owner, self)
         self.feed(Admitted(admission.welcome))
         self._spawn(self._recheck_at_intervals())
 
@@ -320,16 +339,14 @@ class Connection:
                 task.add_done_callback(self._acks.discard)
 
     async def _store_ack(self, stream: str, grant: Grant, cursor: Cursor) -> None:
-        services = self.services
         with suppress(StoreUnavailable):  # the client still has its cursor, and acks the next one
-            result = await services.acks.store_ack(
-                grant.stream,
-                self.name_device(stream, grant),
-                self._known.generation,
-                str(cursor),
-                services.clock.now_ms(),
-            )
-            self.feed(AckJudged(stream, result))
+            self.feed(AckJudged(stream, await self._write_ack(stream, grant, str(cursor))))
+
+    async def _write_ack(self, stream: str, grant: Grant, cursor: str) -> AckResult:
+        services, device = self.services, self.name_device(stream, grant)
+        return await services.acks.store_ack(
+            grant.stream, device, self.generation, cursor, services.clock.now_ms()
+        )
 
     async def _call(self, call: Call) -> None:
         """Carries out a call; a socket that a newer one has replaced decides nothing (CHN-9)."""

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from passerelle.channels.connection import Connection
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
+from passerelle.channels.roster import Roster
 from passerelle.channels.transport import AsgiSocket
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class ChannelEndpoint:
         self._limits = limits or Limits()
         self._origins = frozenset(origins)
         self._connections: set[Connection] = set()
-        self._by_channel: dict[str, Connection] = {}
+        self._roster = Roster(services.channels, self._limits)
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -66,7 +67,7 @@ class ChannelEndpoint:
             self._services,
             self._limits,
             self._read_credentials(websocket),
-            self._take_over,
+            self._roster,
         )
         self._connections.add(connection)
         self._empty.clear()
@@ -87,6 +88,7 @@ class ChannelEndpoint:
         try:
             async with asyncio.timeout(limit_s):
                 await self._empty.wait()
+                await self._roster.close()
         except TimeoutError:
             return
 
@@ -111,16 +113,8 @@ class ChannelEndpoint:
         read = self._services.read_credentials(websocket.scope)
         return read if read.bearer else replace(read, bearer=_read_offered(websocket))
 
-    def _take_over(self, connection: Connection) -> None:
-        older = self._by_channel.get(connection.channel)
-        self._by_channel[connection.channel] = connection
-        if older is not None:
-            older.supersede()
-
     def _leave(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        if self._by_channel.get(connection.channel) is connection:
-            del self._by_channel[connection.channel]
         if not self._connections:
             self._empty.set()
 

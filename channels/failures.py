@@ -45,6 +45,8 @@ def _choose_code(error: PasserelleError) -> CloseCode:
             return CloseCode.BAD_CREDENTIALS
         case Forbidden():
             return CloseCode.FORBIDDEN
+        case Limited(kind="concurrency"):
+            return CloseCode.TOO_MANY
         case Limited():
             return CloseCode.RATE_LIMIT
         case CallerError():

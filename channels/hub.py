@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
+    from passerelle.core.ids import Shard
     from passerelle.core.ports import Hints, StreamRef
 
 
@@ -126,6 +127,7 @@ class Hub:
         self._closing: dict[StreamRef, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._audit_now = asyncio.Event()
+        self._shards: dict[Shard, asyncio.Task[None]] = {}
 
     async def __aenter__(self) -> Self:
         self._hints.on_loss(self.audit_soon)
@@ -201,6 +203,7 @@ class Hub:
         stream = followed.follower.stream
         try:
             async with asyncio.timeout(self._settings.open_s):
+                await self._hear_of_losses(stream.shard)
                 await followed.follower.open()
         except (StoreUnavailable, TimeoutError) as error:
             if self._followed.get(stream) is followed:
@@ -210,6 +213,17 @@ class Hub:
                 raise StoreUnavailable("a subscription was not confirmed", "no") from error
             raise
         followed.opening = None
+
+    async def _hear_of_losses(self, shard: Shard) -> None:
+        """Once for each shard: its new epoch says that somebody has proved a loss, so everything open is audited."""
+        listening = self._shards.get(shard)
+        if listening is None or (listening.done() and not _has_worked(listening)):
+            listening = asyncio.create_task(
+                self._hints.subscribe_shard(shard, lambda _epoch: self.audit_soon())
+            )
+            self._shards[shard] = listening
+            self._own(listening)
+        await asyncio.shield(listening)
 
     def _release(self, stream: StreamRef, followed: _Followed) -> None:
         followed.readers -= 1
@@ -269,6 +283,10 @@ class Hub:
             for first in range(0, len(open_now), _AUDITED_AT_ONCE):
                 part = open_now[first : first + _AUDITED_AT_ONCE]
                 await asyncio.gather(*(_audit(follower) for follower in part))
+
+
+def _has_worked(task: asyncio.Task[None]) -> bool:
+    return not task.cancelled() and task.exception() is None
 
 
 async def _audit(follower: Follower) -> None:

@@ -41,6 +41,10 @@ class Limits:
     """Open actions in one ``welcome``."""
     buffered_bytes: int = 65_536
     """Frames that may wait for the socket before events stop being read."""
+    device_connections: int = 8
+    """Open connections of one device on this instance: its tabs."""
+    principal_connections: int = 64
+    """Open connections of one principal on this instance."""
     stall_s: float = 30.0
     """A socket that takes nothing for so long is closed as too slow."""
 

@@ -75,6 +75,10 @@ class Link(Protocol):
         """Under which name this connection's acks of a stream are stored."""
         ...
 
+    async def claim(self, stream: str, grant: Grant) -> bool:
+        """Makes this connection the one that acks; False where a newer one of the device has done so."""
+        ...
+
     def feed(self, given: Input) -> None:
         """Tells the connection's machine what happened."""
         ...
@@ -103,7 +107,8 @@ class Subscription:
             self.grant = await self._link.services.access.grant(
                 self._link.principal, name, full=self.ask.full
             )
-            await self._follow(name, self.grant)
+            if await self._link.claim(self.ask.stream, self.grant):
+                await self._follow(name, self.grant)
         except CallerError as error:
             self._link.feed(Told(refuse_subscription(self.ask.stream, error)))
         except PasserelleError as error:

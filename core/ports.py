@@ -130,6 +130,10 @@ class Hints(Protocol):
         """Ends the hints of a stream."""
         ...
 
+    async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
+        """The same for news of a shard: that it has a new epoch."""
+        ...
+
     def on_loss(self, callback: Callable[[], None]) -> None:
         """Calls back whenever hints may have been lost: the connection was made anew."""
         ...
@@ -344,6 +348,17 @@ class Channels(Protocol):
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
     ) -> int:
         """Writes the record, makes the owner's inbox if there is none, returns the new generation."""
+        ...
+
+    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
+        """Returns once each further hello of the owner's devices is told: channel and generation.
+
+        A word of it may be lost or doubled, like any hint. At most one listener for an owner.
+        """
+        ...
+
+    async def ignore(self, owner: str) -> None:
+        """Ends what ``listen`` began."""
         ...
 
     async def read_generation(self, channel: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import TYPE_CHECKING, Final, cast
 
@@ -14,17 +15,42 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.batch import Incarnation
+    from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
+_HELLO: Final = re.compile(rb"g ([!-~]+) ([0-9]+)")
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 
 
 class RedisChannels:
     """``core.ports.Channels`` over a server or cluster."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
+        self._hints = hints
+
+    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
+        """Returns once each further hello of the owner's devices is told: channel and generation.
+
+        Raises:
+            StoreUnavailable: not confirmed in time; nothing is told then.
+        """
+        shard = place(owner)
+
+        def take(raw: bytes) -> None:
+            said = _HELLO.fullmatch(raw)
+            if said is not None:
+                on_news(said[1].decode(), int(said[2]))
+
+        await self._hints.listen(shard, keys.link_hints(shard, owner), take)
+
+    async def ignore(self, owner: str) -> None:
+        """Ends what ``listen`` began."""
+        shard = place(owner)
+        await self._hints.ignore(shard, keys.link_hints(shard, owner))
 
     async def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
@@ -42,7 +68,7 @@ class RedisChannels:
             message = f"channel {channel} is not in the shard of {owner}"
             raise ValueError(message)
         inbox = StreamRef(StreamKind.INBOX, owner)
-        names = [keys.channel(shard, channel), keys.head(inbox), keys.stream_hints(inbox)]
+        names = [keys.channel(shard, channel), keys.head(inbox), keys.link_hints(shard, owner)]
         if driver is not None:
             names.append(keys.own(shard, driver.instance))
         packed = read_script("hello").pack_call(

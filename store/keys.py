@@ -174,6 +174,11 @@ def shard_hints(shard: Shard) -> str:
     return _key(shard, "h", "shard")
 
 
+def link_hints(shard: Shard, principal: str) -> str:
+    """Hint channel for the device links of a principal."""
+    return _key(shard, "h", "l", principal)
+
+
 def shared_task(shard: Shard, space: str, task: str) -> str:
     """HASH v, o, d (the task), end, ops, last, cut, c, st, ts: a task that an agent's replicas share."""
     return _key(shard, "kt", space, task)

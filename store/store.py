@@ -67,7 +67,7 @@ class Store:
         self.due = RedisDueRows(nodes)
         self.projections = RedisProjections(nodes, self.log)
         self.acks = RedisAcks(nodes)
-        self.channels = RedisChannels(nodes)
+        self.channels = RedisChannels(nodes, self.hints)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- hello: writes the record of a device link and counts its generation up.
 --
--- KEYS  1 channel record   2 inbox head of the principal   3 inbox hint channel
+-- KEYS  1 channel record   2 inbox head of the principal   3 hint channel of the principal's links
 --       4 own set of the driving instance, when there is one
 -- ARGV  1 control, JSON: channel, mint (epoch for an inbox that has to be made), keep (ms),
 --         driver false or [instance, inc]

@@ -54,11 +54,17 @@ async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> No
 
 async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
-    heard: list[bytes] = []
-    await store.hints.subscribe(StreamRef(StreamKind.INBOX, owner), heard.append)
+    heard: list[tuple[str, int]] = []
+    await store.channels.listen(owner, lambda name, generation: heard.append((name, generation)))
     await store.channels.say_hello(owner, channel, b"x", None)
     await wait_until(lambda: heard, 5, "a hint")
-    assert heard == [f"g {channel} 1".encode()]
+    assert heard == [(channel, 1)]
+    await store.channels.ignore(owner)
+    await store.channels.say_hello(owner, channel, b"x", None)
+    await store.channels.listen(owner, lambda name, generation: heard.append((name, generation)))
+    await store.channels.say_hello(owner, channel, b"x", None)
+    await wait_until(lambda: len(heard) > 1, 5, "the next hint")
+    assert heard == [(channel, 1), (channel, 3)]
 
 
 @pytest.mark.requirement("I9")

@@ -138,6 +138,7 @@ class Rig:
     hub: Hub
     endpoint: ChannelEndpoint
     control: ControlPlane
+    services: ChannelServices
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_session(self, owner: Principal = ADA, shard: Shard | None = None) -> str:
@@ -282,7 +283,7 @@ async def serve(
             await wait_until(lambda: server.started, 5, "the server has started")
             url = f"ws://127.0.0.1:{port}/v1/channel"
             try:
-                yield Rig(url, port, store, hub, endpoint, control)
+                yield Rig(url, port, store, hub, endpoint, control, services)
             finally:
                 await endpoint.drain(0, 0)
                 server.should_exit = True

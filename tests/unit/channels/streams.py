@@ -64,6 +64,7 @@ class HeldHints:
         self.held: list[bytes] = []
         self.subscribed = 0
         self.lost: Callable[[], None] = lambda: None
+        self.on_new_epoch: Callable[[bytes], None] | None = None
 
     async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
         assert self.on_hint is None, "one subscription per stream at a time"
@@ -75,6 +76,10 @@ class HeldHints:
         await asyncio.sleep(0)
         self.on_hint = None
         self.held.clear()
+
+    async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
+        self.on_new_epoch = on_hint
+        await asyncio.sleep(0)
 
     def on_loss(self, callback: Callable[[], None]) -> None:
         self.lost = callback

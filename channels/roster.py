@@ -1,0 +1,123 @@
+"""The connections of this instance by whose they are: how many, and which one of a channel is the newest.
+
+A newer connection of the same device and tab may be of another instance, so news of each principal that is connected
+here are listened to. A word of these that is lost costs time only: acks, answers and the next recheck compare
+generations by themselves (CHN-9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.core.errors import Limited, StoreUnavailable
+
+if TYPE_CHECKING:
+    from passerelle.channels.limits import Limits
+    from passerelle.core.ports import Channels
+
+_RETRY_S: Final = 5
+
+
+class Member(Protocol):
+    """A connection as far as the roster knows it."""
+
+    @property
+    def channel(self) -> str:
+        """Empty before its welcome."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Its place among the connections of the channel; 0 before its welcome."""
+        ...
+
+    def supersede(self) -> None:
+        """Ends it: there is a newer one."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """One principal: its connections with the device of each."""
+
+    devices: dict[Member, str] = field(default_factory=dict["Member", str])
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    listens: bool = False
+
+
+class Roster:
+    """All methods run in one event loop."""
+
+    def __init__(self, channels: Channels, limits: Limits) -> None:
+        self._channels = channels
+        self._limits = limits
+        self._owners: dict[str, _Owner] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def enter(self, owner: str, device: str, member: Member) -> None:
+        """Counts a connection, and returns when a newer one of its channel would be heard of.
+
+        Raises:
+            Limited: the device or the principal has as many as it may; nothing is counted.
+            StoreUnavailable: the news cannot be had; nothing is counted.
+        """
+        held = self._owners.setdefault(owner, _Owner())
+        self._check(held, device)
+        held.devices[member] = device
+        try:
+            async with held.turn:
+                if not held.listens:
+                    await self._channels.listen(owner, partial(self._take, owner))
+                    held.listens = True
+        except BaseException:
+            self.leave(owner, member)
+            raise
+
+    def install(self, owner: str, member: Member) -> None:
+        """A connection was welcomed: older ones of its channel end."""
+        self._take(owner, member.channel, member.generation)
+
+    def leave(self, owner: str, member: Member) -> None:
+        """A connection has ended."""
+        held = self._owners.get(owner)
+        if held is None or held.devices.pop(member, None) is None or held.devices:
+            return
+        leaving = asyncio.create_task(self._retire(owner, held))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def close(self) -> None:
+        """Returns when nothing is listened to any more on behalf of those who left."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def _check(self, held: _Owner, device: str) -> None:
+        limits = self._limits
+        if len(held.devices) >= limits.principal_connections:
+            raise Limited("concurrency", "too many connections of the principal", _RETRY_S)
+        of_device = sum(1 for other in held.devices.values() if other == device)
+        if of_device >= limits.device_connections:
+            raise Limited("concurrency", "too many connections of the device", _RETRY_S)
+
+    def _take(self, owner: str, channel: str, generation: int) -> None:
+        held = self._owners.get(owner)
+        for member in tuple(held.devices) if held else ():
+            if member.channel == channel and member.generation < generation:
+                member.supersede()
+
+    async def _retire(self, owner: str, held: _Owner) -> None:
+        async with held.turn:
+            if held.devices or self._owners.get(owner) is not held:
+                return
+            if held.listens:
+                held.listens = False
+                with suppress(
+                    StoreUnavailable
+                ):  # the hint connection is gone, and the news with it
+                    await self._channels.ignore(owner)
+            if not held.devices:
+                del self._owners[owner]

@@ -1,0 +1,136 @@
+"""Whose a connection is: how many there may be, which one of a channel is the newest, what a token is worth."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from passerelle.channels.admission import Admission, admit
+from passerelle.channels.frames import Hello
+from passerelle.channels.limits import Limits
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal
+from passerelle.store.store import Store
+from tests.integration.channels.rig import ADA, BOB, Rig, serve
+from tests.integration.channels.test_connection import HELLO, Raw, hear, hear_close, raw, tell
+from tests.integration.channels.test_following import lose_tail
+from tests.support.engine import Server
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+NEVER_S = 3_600.0
+
+
+async def refuse_hello(rig: Rig, hello: JsonObject) -> tuple[JsonObject, int]:
+    async with raw(rig) as socket:
+        await tell(socket, hello)
+        return await hear(socket, "error"), await hear_close(socket)
+
+
+async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(store: Store) -> None:
+    limits = Limits(device_connections=2, principal_connections=3)
+    async with serve(store, limits) as rig, AsyncExitStack() as stack:
+
+        async def open_one(device: str, tab: str, token: str = "ada-token") -> Raw:
+            socket = await stack.enter_async_context(raw(rig))
+            await tell(socket, {**HELLO, "device": device, "tab": tab, "token": token})
+            await hear(socket, "welcome")
+            return socket
+
+        await open_one("phone", "1")
+        await open_one("phone", "2")
+        error, code = await refuse_hello(rig, {**HELLO, "tab": "3"})
+        assert (error["code"], code) == ("concurrency_limited", 4003)
+        assert error["retry"]
+        tablet = await open_one("tablet", "1")
+        _, code = await refuse_hello(rig, {**HELLO, "device": "watch"})
+        assert code == 4003
+        await open_one("phone", "1", "bob-token")
+        await tablet.socket.close()
+
+        async def is_let_in() -> bool:
+            async with raw(rig) as next_one:
+                await tell(next_one, {**HELLO, "device": "watch"})
+                return (await next_one.receive())["t"] == "welcome"
+
+        await wait_until(is_let_in, 5, "a place is free again")
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_a_connection_hears_of_a_newer_one_on_another_instance(
+    store: Store, other_store: Store
+) -> None:
+    limits = Limits(recheck_s=NEVER_S)
+    async with (
+        serve(store, limits) as one,
+        serve(other_store, limits) as two,
+        raw(one) as older,
+        raw(one) as tab,
+        raw(two) as newer,
+    ):
+        for socket, hello in ((older, HELLO), (tab, {**HELLO, "tab": "2"}), (newer, HELLO)):
+            await tell(socket, hello)
+            await hear(socket, "welcome")
+        assert await hear_close(older) == 4509
+        await tell(tab, {"t": "hb", "n": 1})
+        await hear(tab, "hb")
+
+
+@pytest.mark.requirement("CHN-5", "CHN-9")
+async def test_who_subscribes_again_has_the_ack_from_then_on(
+    store: Store, other_store: Store
+) -> None:
+    async with serve(store) as one, serve(other_store) as two:
+        session = one.make_session()
+        two.control.owners = one.control.owners
+        name, stream = f"session:{session}", StreamRef(StreamKind.SESSION, session)
+        await one.append(session, 3)
+        subscribed: JsonObject = {**HELLO, "subs": [{"s": name, "from": "start"}]}
+        async with raw(one) as older, raw(two) as newer:
+            await tell(older, subscribed)
+            await hear(older, "live")
+            # The word of the newer one is lost: what decides is the generation beside the ack.
+            await store.channels.ignore(ADA.key)
+            await tell(newer, subscribed)
+            await hear(newer, "live")
+            await tell(older, {"t": "ack", "a": {name: await one.cursor(session)}})
+            assert await hear_close(older) == 4509
+        assert await store.acks.read_ack(stream, "phone") is None
+
+
+@pytest.mark.requirement("CHN-1")
+async def test_a_resume_token_names_one_of_the_last_two_connections_or_nothing(rig: Rig) -> None:
+    async def say_hello(who: Principal, device: str, token: str | None) -> Admission:
+        hello = Hello(1, device, "ui", resume=token)
+        return await admit(rig.services, Limits(), hello, who)
+
+    admitted = [await say_hello(ADA, "phone", None) for _ in range(3)]
+    tokens = [one.welcome.resume for one in admitted]
+    assert not (await say_hello(ADA, "phone", tokens[0])).continues  # three are younger by then
+    assert (await say_hello(ADA, "phone", tokens[2])).continues  # cut off before it was stored
+    newest = (await say_hello(ADA, "phone", None)).welcome.resume
+    assert (await say_hello(ADA, "phone", newest)).continues
+    # Of another device, of another principal, of nobody: the answers do not differ.
+    for token in (newest, "ch_00" + "0" * 26 + ".1", "nonsense"):
+        for who, device in ((ADA, "tablet"), (BOB, "phone")):
+            assert not (await say_hello(who, device, token)).continues
+
+
+@pytest.mark.requirement("I8")
+async def test_a_loss_that_another_instance_proved_is_announced_here_at_once(
+    store: Store, other_store: Store, engine_server: Server
+) -> None:
+    async with serve(store, audit_s=NEVER_S) as rig, raw(rig) as socket:
+        session = rig.make_session()
+        await rig.append(session, 6)
+        await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "from": "start"}]})
+        await hear(socket, "live")
+        await lose_tail(rig, engine_server, session, 2)
+        await tell(socket, {"t": "hb", "n": 1})
+        assert (await socket.receive())["t"] == "hb"
+        shard = StreamRef(StreamKind.SESSION, session).shard
+        await other_store.log.bump_epoch(shard, other_store.log.shard_epoch(shard))
+        assert (await hear(socket, "gap"))["why"] == "ahead"
