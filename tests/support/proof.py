@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from passerelle.core import machine
+from passerelle.core.batch import Loaded
 from passerelle.core.events import Event, VendorPayload, check_scope, decode_event
 from passerelle.core.ports import Entry, EventLog, StreamKind, StreamRef
 from passerelle.core.status import ENDED
@@ -28,13 +29,23 @@ async def prove_session(log: EventLog, contents: Contents, session_id: str) -> N
 
     The content that an ended task keeps is the one that its frames fold to.
     """
-    entries = await read_stream(log, session_id)
-    assert [entry.sequence for entry in entries] == list(range(1, len(entries) + 1))
-    events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+    events, held = await _read_still(log, session_id)
+    assert [event.sequence for event in events] == list(range(1, len(events) + 1))
     for event in events:
         check_scope(event.type, event.fact.scope)
     _prove_generations(events)
-    await _prove_snapshots(log, contents, events)
+    await _prove_snapshots(contents, events, held)
+
+
+async def _read_still(log: EventLog, session_id: str) -> tuple[list[Event], list[Loaded]]:
+    """A stream and what it folds to, as both stood at one moment: drivers may go on writing meanwhile."""
+    while True:
+        entries = await read_stream(log, session_id)
+        events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+        held = await log.load(list(machine.replay(events)))
+        last = entries[-1].sequence if entries else 0
+        if not await log.read_page(StreamRef(StreamKind.SESSION, session_id), last):
+            return events, held
 
 
 def _prove_generations(events: list[Event]) -> None:
@@ -49,11 +60,11 @@ def _prove_generations(events: list[Event]) -> None:
     assert seen == {facade: [*range(1, len(found) + 1)] for facade, found in seen.items()}
 
 
-async def _prove_snapshots(log: EventLog, contents: Contents, events: list[Event]) -> None:
+async def _prove_snapshots(contents: Contents, events: list[Event], held: list[Loaded]) -> None:
     replayed = machine.replay(events)
     normalized = [e for e in events if not isinstance(e.fact.payload, VendorPayload)]
     assert machine.replay(normalized) == replayed
-    for loaded in await log.load(list(replayed)):
+    for loaded in held:
         record = replayed[loaded.ref]
         assert loaded.snapshot == machine.write_snapshot(record), loaded.ref
         assert len(loaded.snapshot) <= SNAPSHOT_CAP

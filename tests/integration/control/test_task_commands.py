@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.commands import ListTasks
 from passerelle.core.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -17,7 +18,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.status import Status
 from tests.support.desk import Desk, task_id_of
-from tests.support.house import BOB
+from tests.support.house import ADA, BOB
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -63,6 +64,8 @@ async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk)
 async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
     task_id = await desk.create(draft=True)
     assert (await desk.record(task_id)).status is Status.DRAFT
+    page = await desk.house.service.read(ADA, ListTasks("echo"))
+    assert (page["tasks"], page["totalSize"]) == ([], 0)
     assert "task.accepted" not in await desk.types(task_id)
     with pytest.raises(UnsupportedOperation):
         await desk.do("pause_task", taskId=task_id)
@@ -144,7 +147,7 @@ async def test_content_that_does_not_fit_a_record_is_refused_by_name(desk: Desk)
     assert refused.value.field == "metadata"
 
 
-@pytest.mark.requirement("CMD-7", "TR-14")
+@pytest.mark.requirement("CMD-7", "TR-14", "TEV-6")
 async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
     task_id = await desk.create()
     await desk.do("append_task_progress", taskId=task_id, percent=10, counters={"rows": 1})

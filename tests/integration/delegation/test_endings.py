@@ -108,6 +108,7 @@ async def test_send_that_left_no_trace_is_lost_and_told_so(house: House) -> None
     assert len(house.peer.messages) == 1
 
 
+@pytest.mark.requirement("ST-16", "CF-11", "TEV-15")
 async def test_forgotten_task_is_lost_first_and_failed_after_the_limit(house: House) -> None:
     accepted = await house.send("forget", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))

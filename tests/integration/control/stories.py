@@ -1,0 +1,223 @@
+"""Ways into each status of a task, through commands, real agents and time. Each gives the task that got there."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.event_type import EventType
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.json import JsonObject
+from passerelle.core.read_models.task import QUIET_MS
+from passerelle.core.status import Status
+from tests.support.desk import Desk
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+Run = Callable[[Desk], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What leads to a status, and the task events that stand in the stream by then."""
+
+    run: Run
+    tells: frozenset[EventType]
+
+
+def tells(*types: EventType) -> frozenset[EventType]:
+    return frozenset({EventType.TASK_CREATED, *types})
+
+
+async def is_known(desk: Desk, task_id: str) -> None:
+    """Until the agent's task is bound to the run."""
+
+    async def look() -> bool:
+        run = (await desk.record(task_id)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(look, 5, "the agent's task is known")
+
+
+async def draft(desk: Desk) -> str:
+    return await desk.create(draft=True)
+
+
+async def accepted(desk: Desk) -> str:
+    task_id = await desk.create()
+    await desk.do("update_task", taskId=task_id, title="another")
+    return task_id
+
+
+async def parent(desk: Desk) -> str:
+    """Accepted too, and somebody who has given a part of the work away."""
+    task_id = await desk.create()
+    session_id = (await desk.record(task_id)).session_id
+    await desk.create("a part of it", parentTaskId=task_id, sessionId=session_id)
+    return task_id
+
+
+async def queued(desk: Desk) -> str:
+    """The agent has the task, and has not begun."""
+    return await desk.start("silent")
+
+
+async def running(desk: Desk) -> str:
+    async def work(turn: Turn) -> None:
+        await turn.status("WORKING", "I am at it")
+
+    desk.house.peer.next(work)
+    return await desk.start()
+
+
+async def waiting_input(desk: Desk) -> str:
+    return await desk.start("ask which one")
+
+
+async def waiting_permission(desk: Desk) -> str:
+    """The agent wants to know whether it may, in the words of our extension."""
+    form: JsonObject = {
+        "action_id": "native-1",
+        "rev": 1,
+        "digest": "sha256:00",
+        "kind": "permission",
+        "title": "Pay",
+        "subject": {"type": "tool_call", "tool": "pay"},
+        "options": [
+            {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
+            {"option_id": "no", "name": "Reject", "kind": "reject_once"},
+        ],
+        "risk": "high",
+    }
+
+    async def ask(turn: Turn) -> None:
+        await turn.status("AUTH_REQUIRED", "May I pay?", [{"data": {PERMISSION: form}}])
+
+    desk.house.peer.next(ask)
+    return await desk.start()
+
+
+async def waiting_credential(desk: Desk) -> str:
+    return await desk.start("auth the account")
+
+
+async def waiting_resource(desk: Desk) -> str:
+    """The agent is busy."""
+    desk.house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    return await desk.start()
+
+
+async def blocked(desk: Desk) -> str:
+    first, second = await desk.create("first"), await desk.create("second")
+    await desk.do("link_tasks", taskId=second, kind="blocked_by", target=first)
+    return second
+
+
+async def paused(desk: Desk) -> str:
+    task_id = await desk.start("silent")
+    await is_known(desk, task_id)
+    await desk.do("pause_task", taskId=task_id)
+    return task_id
+
+
+async def cancelling(desk: Desk) -> str:
+    """The agent hears the wish, and goes on."""
+    desk.house.peer.on_cancel = "ignored"
+    task_id = await desk.start("silent")
+    await is_known(desk, task_id)
+    await desk.do("cancel_task", taskId=task_id)
+    return task_id
+
+
+async def cancelled(desk: Desk) -> str:
+    task_id = await desk.start("silent")
+    await is_known(desk, task_id)
+    await desk.do("cancel_task", taskId=task_id)
+    return task_id
+
+
+async def timed_out(desk: Desk) -> str:
+    desk.house.policy = RetryPolicy(total_timeout_ms=60_000)
+    task_id = await desk.start("silent")
+    await is_known(desk, task_id)
+    await desk.house.come_due("timeout", task_id, after_ms=60_000)
+    return task_id
+
+
+async def failed(desk: Desk) -> str:
+    return await desk.start("fail at it")
+
+
+async def lost(desk: Desk) -> str:
+    task_id = await desk.start("silent")
+    await is_known(desk, task_id)
+    await desk.house.peer.stop()
+    desk.house.clock.ahead_ms += 1_000
+    return task_id
+
+
+async def completed(desk: Desk) -> str:
+    """After a pause."""
+    task_id = await desk.create()
+    await desk.do("pause_task", taskId=task_id)
+    await desk.do("resume_task", taskId=task_id)
+    await desk.do("start_task", "s", taskId=task_id)
+    return task_id
+
+
+async def stale(desk: Desk) -> str:
+    """The agent says nothing for longer than a reader should believe what stands there."""
+    task_id = await queued(desk)
+    await is_known(desk, task_id)
+    desk.house.clock.ahead_ms += QUIET_MS + 1_000
+    return task_id
+
+
+async def unknown(desk: Desk) -> str:
+    """The agent says a word that nobody here knows."""
+
+    async def dream(turn: Turn) -> None:
+        await turn.status("TASK_STATE_DREAMING")
+
+    desk.house.peer.next(dream)
+    return await desk.start()
+
+
+_E = EventType
+_BEGUN: Final = (_E.TASK_ACCEPTED, _E.TASK_ATTEMPT_STARTED, _E.TASK_STARTED)
+
+STORIES: Final[dict[Status, Story]] = {
+    Status.DRAFT: Story(draft, tells()),
+    Status.ACCEPTED: Story(accepted, tells(_E.TASK_ACCEPTED, _E.TASK_UPDATED)),
+    Status.QUEUED: Story(queued, tells(*_BEGUN, _E.TASK_QUEUED)),
+    Status.RUNNING: Story(running, tells(*_BEGUN, _E.TASK_PROGRESS)),
+    Status.WAITING_INPUT: Story(waiting_input, tells(*_BEGUN, _E.TASK_WAITING)),
+    Status.WAITING_PERMISSION: Story(waiting_permission, tells(*_BEGUN, _E.TASK_WAITING)),
+    Status.WAITING_RESOURCE: Story(waiting_resource, tells(*_BEGUN, _E.TASK_WAITING)),
+    Status.BLOCKED: Story(blocked, tells(_E.TASK_DEPENDENCY_UPDATED, _E.TASK_BLOCKED)),
+    Status.PAUSED: Story(paused, tells(*_BEGUN, _E.TASK_PAUSED)),
+    Status.CANCELLING: Story(cancelling, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED)),
+    Status.CANCELLED: Story(cancelled, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED, _E.TASK_CANCELLED)),
+    Status.TIMED_OUT: Story(timed_out, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_TIMED_OUT)),
+    Status.FAILED: Story(failed, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_FAILED)),
+    Status.LOST: Story(lost, tells(*_BEGUN, _E.TASK_LOST)),
+    Status.COMPLETED: Story(
+        completed,
+        tells(*_BEGUN, _E.TASK_RESUMED, _E.TASK_ATTEMPT_COMPLETED, _E.TASK_COMPLETED),
+    ),
+    Status.STALE: Story(stale, tells(*_BEGUN)),
+    Status.UNKNOWN: Story(unknown, tells(*_BEGUN, _E.TASK_PROGRESS)),
+}
+DELEGATED: Final = Story(parent, tells(_E.TASK_DELEGATED))
+
+BESIDES: Final[dict[str, tuple[Status, Story]]] = {
+    "credential": (
+        Status.WAITING_RESOURCE,
+        Story(waiting_credential, tells(*_BEGUN, _E.TASK_WAITING)),
+    ),
+    "parent": (Status.ACCEPTED, Story(parent, tells(_E.TASK_ACCEPTED, _E.TASK_DELEGATED))),
+}
+"""Further ways, by what is different about them."""
