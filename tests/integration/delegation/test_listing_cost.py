@@ -58,6 +58,7 @@ async def test_state_that_is_asked_for_reads_what_is_open_and_its_own_page(house
     asked = [await house.send("ask which?") for _ in range(2)]
     for accepted in asked:
         await house.hear(accepted)
+    await house.service.dispatch.drain()  # drivers read, too
     counting = CountingLog(house.log.log)
     house.service.writes.log = counting
     listing = house.service.listing
