@@ -77,6 +77,17 @@ class Worker:
 
 
 @record
+class Coverage:
+    """How many conditions of a task are met (PO-7); ``unmet`` names the others, ``review`` the question of a person."""
+
+    met: int
+    of: int
+    state: Literal["pending", "met", "unmet"]
+    unmet: tuple[str, ...] = ()
+    review: str | None = None
+
+
+@record
 class RetryPolicy:
     """Copied into each attempt when it starts (ATT-10). Times in milliseconds."""
 

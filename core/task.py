@@ -34,6 +34,7 @@ from passerelle.core.task_commands import (
     BlockTask,
     CompleteTask,
     ConfirmCancel,
+    Cover,
     CreateTask,
     EndRun,
     EndWait,
@@ -58,13 +59,15 @@ from passerelle.core.task_commands import (
     TimeOutTask,
     UpdateTask,
     WaitFor,
+    WithholdEnd,
 )
+from passerelle.core.task_record import WITHHELD
 from passerelle.core.trace import SPAN_ID, TRACE_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task_record import ArtifactRef, TaskRecord
 
 
 _S: Final = Status
@@ -111,10 +114,12 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
         **_rows(_HELD, _BEFORE | _PARKED | {_S.RUNNING}),
         **_rows({_S.LOST, _S.UNKNOWN, _S.STALE}, _to(_S.RUNNING)),
     },
+    WithholdEnd: _rows(_ACTIVE | _PARKED, SAME),
     EndRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     FailRun: _rows(_ACTIVE | _PARKED | _HELD | {_S.CANCELLING}, SAME),
     RecordDelivery: _rows(_LIVE, SAME),
     ReportProgress: _rows(_LIVE, SAME),
+    Cover: _rows(_LIVE, SAME),
     CompleteTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
     FailTask: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
     RetryTask: _rows(_LIVE - {_S.CANCELLING}, _to(_S.RETRYING)),
@@ -184,10 +189,10 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
     match command:
         case ObserveStatus() | ObserveOutput() | ObserveArtifact() | WaitFor() | EndWait():
             return _observe(state, command)
-        case StartRun() | SendInput() | EndRun() | FailRun():
+        case StartRun() | SendInput() | WithholdEnd() | EndRun() | FailRun():
             return _drive(state, command)
-        case CompleteTask():
-            return _complete(state, command)
+        case RecordDelivery() | Cover() | CompleteTask():
+            return _reconcile(state, command)
         case (
             FailTask()
             | RetryTask()
@@ -202,7 +207,7 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             raise InvalidInput("taskId", "the task exists")
         case AcceptTask() | QueueTask() | PrepareTask() | BlockTask() | PauseTask() | ResumeTask():
             return _steer(state, command)
-        case RecordDelivery() | ReportProgress() | UpdateTask() | LinkTask():
+        case ReportProgress() | UpdateTask() | LinkTask():
             return _describe(state, command)
         case _:
             assert_never(command)
@@ -265,7 +270,9 @@ def _move(state: TaskRecord, status: Status, native: str | None) -> say.TaskPayl
     raise InvalidInput("status", f"a peer cannot put a task into {status}")
 
 
-def _drive(state: TaskRecord, command: StartRun | SendInput | EndRun | FailRun) -> list[Fact]:
+def _drive(
+    state: TaskRecord, command: StartRun | SendInput | WithholdEnd | EndRun | FailRun
+) -> list[Fact]:
     scope = scope_of(state)
     match command:
         case StartRun(run_id=run_id, started=started, refs=refs):
@@ -275,6 +282,9 @@ def _drive(state: TaskRecord, command: StartRun | SendInput | EndRun | FailRun) 
         case SendInput(requested=requested):
             _require_run(state)
             return [Fact(scope, requested)]
+        case WithholdEnd(said=said, step_id=step_id, frame=frame):
+            _require_run(state)
+            return [Fact(scope_of(state, step_id), said, {WITHHELD: frame})]
         case EndRun(native_status=native, summary=summary, text=text, step_id=step_id):
             _require_run(state)
             verifying = text or RunStatus(native_status=native, phase=Phase.VERIFYING)
@@ -294,11 +304,26 @@ def _require_run(state: TaskRecord) -> None:
         raise UnsupportedOperation("the task has no live run", status=state.status)
 
 
-def _complete(state: TaskRecord, command: CompleteTask) -> list[Fact]:
-    missing = find_missing(state)
-    if missing:
-        raise UnsupportedOperation(f"the task cannot complete yet: {missing}", missing=missing)
-    return [Fact(_ended_scope(state), command.answer, command.refs)]
+def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | CompleteTask) -> list[Fact]:
+    match command:
+        case RecordDelivery(consumer=consumer, delivery=delivery):
+            progress = say.TaskProgress(
+                phase=Phase.DELIVERING, consumer=consumer, delivery=delivery
+            )
+            return [Fact(scope_of(state), progress)]
+        case Cover(coverage=coverage):
+            if coverage == state.coverage:
+                return []
+            return [Fact(scope_of(state), say.TaskProgress(coverage=coverage))]
+        case CompleteTask(answer=answer, refs=refs):
+            missing = find_missing(state)
+            if missing:
+                raise UnsupportedOperation(
+                    f"the task cannot complete yet: {missing}", missing=missing
+                )
+            return [Fact(_ended_scope(state), answer, refs)]
+        case _:
+            assert_never(command)
 
 
 def find_missing(state: TaskRecord) -> str | None:
@@ -306,12 +331,19 @@ def find_missing(state: TaskRecord) -> str | None:
     last = state.attempts[-1] if state.attempts else None
     if last is None or last.status is not _S.COMPLETED:
         return "the peer has not ended the run"
-    for artifact in state.artifacts:
-        if not artifact.stored:
-            return f"artifact {artifact.artifact_id} is not stored"
+    unstored = find_unstored(state)
+    if unstored is not None:
+        return f"artifact {unstored.artifact_id} is not stored"
+    if state.acceptance and (state.coverage is None or state.coverage.state != "met"):
+        return "its conditions are not met"
     if not state.delivery:
         return "no delivery is recorded"
     return None
+
+
+def find_unstored(state: TaskRecord) -> ArtifactRef | None:
+    """The first artifact whose content is not here yet."""
+    return next((artifact for artifact in state.artifacts if not artifact.stored), None)
 
 
 def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:
@@ -374,16 +406,9 @@ def _steer(
             assert_never(command)
 
 
-def _describe(
-    state: TaskRecord, command: RecordDelivery | ReportProgress | UpdateTask | LinkTask
-) -> list[Fact]:
+def _describe(state: TaskRecord, command: ReportProgress | UpdateTask | LinkTask) -> list[Fact]:
     scope = scope_of(state)
     match command:
-        case RecordDelivery(consumer=consumer, delivery=delivery):
-            progress = say.TaskProgress(
-                phase=Phase.DELIVERING, consumer=consumer, delivery=delivery
-            )
-            return [Fact(scope, progress)]
         case ReportProgress(progress=progress):
             if progress.status is not None:
                 raise InvalidInput("status", "progress moves no task")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from passerelle.core.facts import Failure, Ref, Scope
+from passerelle.core.facts import Coverage, Failure, Ref, Scope
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.status import Delivery, Status
@@ -109,6 +109,22 @@ class BlockTask:
     """A named blocker must be resolved first."""
 
     blocked: say.TaskBlocked
+
+
+@dataclass(frozen=True, slots=True)
+class WithholdEnd:
+    """The peer is done, and the task is not: ``frame`` names its last frame, which callers see once the task ends."""
+
+    said: RunStatus
+    step_id: str
+    frame: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """How many of the task's conditions are met now."""
+
+    coverage: Coverage
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,10 +264,12 @@ TaskCommand: TypeAlias = (
     | BlockTask
     | PauseTask
     | ResumeTask
+    | WithholdEnd
     | EndRun
     | FailRun
     | RecordDelivery
     | ReportProgress
+    | Cover
     | CompleteTask
     | FailTask
     | RetryTask

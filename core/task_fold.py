@@ -15,6 +15,7 @@ from passerelle.core.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.task_record import (
     KEPT_ARTIFACTS,
     SCHEMA,
+    WITHHELD,
     ArtifactRef,
     Attempt,
     Edge,
@@ -130,6 +131,7 @@ def _set(state: TaskRecord, event: Event, status: Status, **changes: Any) -> Tas
         changes.setdefault("ended_at", event.timestamp)
         changes.setdefault("open_actions", ())
         changes["current_run_id"] = None
+        changes["withheld"] = None
     return change(state, status=status, **changes)
 
 
@@ -199,6 +201,8 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
     if payload.delivery is not None and payload.consumer is not None:
         delivery = {**state.delivery, payload.consumer: payload.delivery}
         state = change(state, delivery=delivery)
+    if payload.coverage is not None:
+        state = change(state, coverage=payload.coverage)
     if payload.native_status is not None or event.fact.scope.step_id is not None:
         state = _step(state, event, payload.native_status)
     if payload.status is not None:
@@ -338,6 +342,8 @@ def _attempt_started(
     state = change(
         state,
         attempts=(*state.attempts, attempt),
+        withheld=None,
+        coverage=None,
         current_run_id=attempt.run_id,
         assignee=payload.worker.peer,
     )
@@ -368,7 +374,7 @@ def _attempt_failed(state: TaskRecord, payload: say.TaskAttemptFailed, event: Ev
         {} if payload.native_status is None else {"native_status": payload.native_status}
     )
     return _attempt(
-        change(state, current_run_id=None),
+        change(state, current_run_id=None, withheld=None),
         event,
         status=payload.status,
         ended_at=event.timestamp,
@@ -392,6 +398,9 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
     if changes and state.current_run_id == event.fact.scope.run_id:
         # What the peer calls things, and how it is followed, is known with or without a frame of it.
         state = _attempt(state, event, **changes)
+    withheld = event.fact.refs.get(WITHHELD)
+    if withheld is not None:
+        state = change(state, withheld=withheld.blob)
     return _progress(state, phase=payload.phase, summary=payload.text)
 
 

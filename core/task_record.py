@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
-from passerelle.core.facts import Failure, Ref, RetryPolicy, Worker
+from passerelle.core.facts import Coverage, Failure, Ref, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
 from passerelle.core.trace import Trace, read_trace
 
 SCHEMA = 1
+WITHHELD = "withheld"
+"""The reference of a fact that names the frame which is kept back."""
 KEPT_ARTIFACTS = 16
 """Artifacts that a record names, the first ones, so that it stays small; of the others it has the number."""
 
@@ -160,6 +162,9 @@ class TaskRecord:
     last_error: Failure | None = None
     status_reason: str | None = None
     rejected: bool = False
+    coverage: Coverage | None = None
+    withheld: str | None = None
+    """The blob with the frame in which the peer ended the run, kept back until everything else is there (I5)."""
     delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
     cancel_requested_by: str | None = None
     open_actions: tuple[str, ...] = ()

@@ -37,7 +37,7 @@ Reason: TypeAlias = Annotated[str, Field(max_length=1_000)]
 Title: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
 Objective: TypeAlias = Annotated[str, Field(min_length=1, max_length=8_000)]
 Priority: TypeAlias = Annotated[int, Field(ge=-100, le=100)]
-Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=32)]
+Acceptance: TypeAlias = Annotated[tuple[JsonObject, ...], Field(max_length=8)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
 
 

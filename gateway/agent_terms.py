@@ -8,6 +8,7 @@ from passerelle.gateway.settings_peers import make_retry_policy
 
 if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
+    from passerelle.core.json import JsonObject
     from passerelle.gateway.settings import Settings
 
 
@@ -17,6 +18,7 @@ class AgentTerms:
     def __init__(self, settings: Settings) -> None:
         self._policies: dict[str, RetryPolicy] = {}
         self._tags: dict[str, frozenset[str]] = {}
+        self._acceptance: dict[str, tuple[JsonObject, ...]] = {}
         self._always: frozenset[str] = frozenset()
         self._correlated: frozenset[str] = frozenset()
         self.reload(settings)
@@ -27,6 +29,7 @@ class AgentTerms:
         policies = {name: make_retry_policy(agent) for name, agent in served}
         self._policies = {**self._policies, **policies}
         self._tags = {name: frozenset(agent.tags) for name, agent in served}
+        self._acceptance = {name: agent.conditions for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
 
@@ -41,6 +44,10 @@ class AgentTerms:
     def find_tags(self, agent: str) -> frozenset[str]:
         """Words of the operator's own."""
         return self._tags.get(agent, frozenset())
+
+    def find_acceptance(self, agent: str) -> tuple[JsonObject, ...]:
+        """What its tasks must bring; a task keeps what was wanted when it was made."""
+        return self._acceptance.get(agent, ())
 
     def shows_always(self, agent: str) -> bool:
         """Whether callers get a Task of an agent whatever it answers."""

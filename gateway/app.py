@@ -273,6 +273,7 @@ def _compose(
             find_tags=terms.find_tags,
             always_task=terms.shows_always,
             correlates=terms.correlates,
+            find_acceptance=terms.find_acceptance,
             patience=Patience(),
             tally=outages.tally,
             news=tell,

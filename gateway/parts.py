@@ -14,6 +14,7 @@ from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.control.conditions import Conditions
 from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.creating import Creating
 from passerelle.gateway.control.dead_letters import DeadLetters
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from passerelle.channels.hub import Hub
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
@@ -77,6 +79,8 @@ class Surroundings:
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
+    find_acceptance: Callable[[str], tuple[JsonObject, ...]] = lambda _agent: ()
+    """What every task of an agent must bring."""
     always_task: Callable[[str], bool] = lambda _agent: False
     """Whether an agent's bare messages are shown as tasks."""
     correlates: Callable[[str], bool] = lambda _agent: False
@@ -122,7 +126,8 @@ def make_service(around: Surroundings) -> Service:
     kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     references = References(ownership, contents)
-    planning = Planning(writes, around.retry_policy, around.drives, around.spending)
+    conditions = Conditions(around.find_acceptance)
+    planning = Planning(writes, around.retry_policy, around.drives, conditions, around.spending)
     changes = TaskChanges(writes, ownership, dispatch)
     finishing = Finishing(writes, ownership, dispatch)
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
@@ -153,7 +158,7 @@ def make_service(around: Surroundings) -> Service:
         records=records,
         task_control=TaskControl(
             changes=changes,
-            creating=Creating(turns, ownership, store.projections, around.find_peer),
+            creating=Creating(turns, ownership, store.projections, around.find_peer, conditions),
             starting=Starting(
                 turns,
                 ownership,
@@ -166,6 +171,7 @@ def make_service(around: Surroundings) -> Service:
             finishing=finishing,
             linking=Linking(changes),
             find_peer=around.find_peer,
+            conditions=conditions,
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
         message_bounds=around.message_bounds,

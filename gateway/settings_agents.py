@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
 from passerelle.core.agent_name import name_tenant
+from passerelle.core.json import JsonObject
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.signatures import (
@@ -18,6 +20,7 @@ from passerelle.gateway.peers.signatures import (
     SignaturePolicy,
 )
 from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_acceptance import AcceptanceCondition
 from passerelle.gateway.settings_limits import LimitSettings, PriceSettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 
@@ -263,6 +266,11 @@ class AgentSettings(Section):
         description="Adds a key of ours to the metadata of each first message; the agent's task is found again by it "
         "when nobody knows whether the message arrived.",
     )
+    acceptance: tuple[AcceptanceCondition, ...] = Field(
+        default=(),
+        max_length=MOST_CONDITIONS,
+        description="What its tasks must bring before they count as done.",
+    )
     tags: tuple[str, ...] = Field(default=(), description="Words of your own.")
 
     @field_validator("tenants")
@@ -278,3 +286,8 @@ class AgentSettings(Section):
     def served_names(self) -> tuple[str, ...]:
         """Its name, and those of its tenants."""
         return (self.name, *(name_tenant(self.name, tenant) for tenant in self.tenants))
+
+    @property
+    def conditions(self) -> tuple[JsonObject, ...]:
+        """The acceptance as a task records it."""
+        return tuple(condition.to_condition() for condition in self.acceptance)

@@ -37,6 +37,8 @@ def relabel_prompt(prompt: PeerPrompt, ids: Relabel) -> PeerPrompt:
 def list_request_parts(request: Request, rev: int) -> list[Json]:
     """The parts of a status message that shows ``request``; the peer's words stand below ours."""
     text = request.title
+    if request.description:
+        text = f"{text}\n\n{request.description}"
     if request.peer_message:
         text = f"{text}\n\nThe agent says:\n{request.peer_message}"
     form: JsonObject = {

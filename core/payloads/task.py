@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Failure, RetryPolicy, Worker
+from passerelle.core.facts import Coverage, Failure, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
@@ -97,6 +97,7 @@ class TaskProgress:
     """Since when, RFC 3339, the peer has said nothing of a task that is under way (PO-1)."""
     followed_by: str | None = None
     """How it is followed meanwhile: a delivery mechanism (A2A-6)."""
+    coverage: Coverage | None = None
 
 
 @record
@@ -215,6 +216,7 @@ class TaskCompleted:
     evidence: tuple[str, ...]
     delivery: Delivery
     answer: Literal["task", "message"] = "task"
+    coverage: Coverage | None = None
     artifact_count: int = 0
     """How many there are: of many, ``artifacts`` names the first, and ``refs.artifacts`` all of them."""
 

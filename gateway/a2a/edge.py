@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from passerelle.a2a_mapping.cards import Edge
-from passerelle.a2a_mapping.extensions import PERMISSION, RESUME
+from passerelle.a2a_mapping.extensions import ACCEPTANCE, PERMISSION, RESUME
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
 
@@ -28,6 +28,11 @@ EXTENSIONS: Final[tuple[JsonObject, ...]] = (
         "description": "A cursor on every event, and a defined answer to a reader that comes back with one.",
         "required": False,
         "params": {"cursor": "sse-id"},
+    },
+    {
+        "uri": ACCEPTANCE,
+        "description": "What a task must bring before it counts as completed.",
+        "required": False,
     },
 )
 _KEYS: Final[Mapping[str, JsonObject]] = {

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import CreateTask, TaskChanged
+    from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.ownership import Owned, Ownership
     from passerelle.gateway.control.places import Place
     from passerelle.gateway.control.turns import Turns
@@ -56,6 +57,7 @@ class Creating:
     ownership: Ownership
     projections: Projections
     find_peer: Callable[[str], Peer]
+    conditions: Conditions
 
     async def create(
         self, principal: Principal, command: CreateTask, idem: str | None
@@ -64,7 +66,7 @@ class Creating:
 
         Raises:
             NotFound: an agent, session or parent that the caller does not have.
-            InvalidInput: a member that cannot be kept, or a parent in another session.
+            InvalidInput: a member that cannot be kept, conditions that are none, or a parent in another session.
             IdempotencyConflict: the key came with another request.
         """
         if not principal.may_call(command.agent):
@@ -72,9 +74,11 @@ class Creating:
         self.find_peer(command.agent)
         check_content(command)
         parent = await self._find_parent(principal, command)
-        plan = Plan(principal, command, make_once(principal, command, idem), parent)
+        once = make_once(principal, command, idem)
+        conditions = self.conditions.read_command(command.agent, command.acceptance)
+        plan = Plan(principal, replace(command, acceptance=conditions), once, parent)
         if parent is not None and command.session_id is None and command.context_id is None:
-            plan = replace(plan, command=replace(command, session_id=parent.record.session_id))
+            plan = replace(plan, command=replace(plan.command, session_id=parent.record.session_id))
         for tries in range(MAX_TRIES):
             created = await self._try(plan, idem)
             if created is not None:

@@ -119,6 +119,8 @@ class FollowUps:
         answer = read_decision(command.message)
         if answer is not None:
             return await self._answer(message, answer, by_words=False)
+        if record.withheld is not None:
+            raise UnsupportedOperation("the agent has ended the task; it is being looked at")
         question = await self._find_question(record)
         if question is not None:
             return await self._answer(message, _put_into_words(message, question), by_words=True)

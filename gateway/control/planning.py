@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.limits.spending import Charge, Spending
 
@@ -32,6 +33,7 @@ class Planning:
     retry_policy: Callable[[str], RetryPolicy]
     drives: Callable[[Shard], Incarnation]
     """This instance's incarnation in a shard; raises where it holds no lease."""
+    conditions: Conditions
     spending: Spending | None = None
 
     async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
@@ -54,6 +56,7 @@ class Planning:
             policy=self.retry_policy(command.agent),
             judge=judge,
             drives=self.drives,
+            acceptance=self.conditions.read_message(command.agent, command.message),
             trace=TRACE.get(),
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
@@ -79,8 +79,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
-
-_CANCEL_GRACE_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

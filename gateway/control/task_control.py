@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 
 from passerelle.core.errors import NotFound
@@ -29,6 +29,7 @@ from passerelle.gateway.control.steering import check_content, decide_steering, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.events import Fact
     from passerelle.core.peer import Peer
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import (
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
         ThreadResumed,
         TurnInterrupted,
     )
+    from passerelle.core.task_record import TaskRecord
     from passerelle.core.task_requests import TaskChanged, TaskRequest
+    from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.creating import Creating
     from passerelle.gateway.control.finishing import Finishing
     from passerelle.gateway.control.interrupting import Interrupting
@@ -57,6 +60,7 @@ class TaskControl:
     finishing: Finishing
     linking: Linking
     find_peer: Callable[[str], Peer]
+    conditions: Conditions
 
     async def execute(
         self, principal: Principal, command: TaskRequest, idem: str | None
@@ -95,9 +99,14 @@ class TaskControl:
             if not principal.may_call(command.assignee):
                 raise NotFound("agent", command.assignee)
             self.find_peer(command.assignee)
-        return await self.changes.change(
-            principal, command, idem, lambda record: decide_update(record, command)
-        )
+
+        def decide(record: TaskRecord) -> list[Fact]:
+            if command.acceptance is None:
+                return decide_update(record, command)
+            conditions = self.conditions.read_command(record.kind, command.acceptance)
+            return decide_update(record, replace(command, acceptance=conditions))
+
+        return await self.changes.change(principal, command, idem, decide)
 
 
 @dataclass(frozen=True, slots=True)

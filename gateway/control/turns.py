@@ -96,6 +96,8 @@ class Delegation:
     """What is to be said on the turn beside it: its price, a quota that is low."""
     sources: tuple[str, ...] = ()
     """Tasks that the message refers to."""
+    acceptance: tuple[JsonObject, ...] = ()
+    """What the task must bring."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
     shows_at_once: bool = False
@@ -403,6 +405,7 @@ class Opening:
             if self.command.wait == "none"
             else Visibility.FOREGROUND,
             root_task_id=task_id,
+            acceptance=self.plan.acceptance,
         )
 
     def _start(

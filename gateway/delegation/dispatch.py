@@ -210,6 +210,8 @@ class Dispatch:
         sight.catalogue.update(content.catalogue)
         # Answers that are owed, and the other questions of their pause, are among those that were opened.
         actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])
+        if record.coverage is not None and record.coverage.review is not None:
+            actions[record.coverage.review] = None
         return sight, [task, thread, *map(find_action, actions)]
 
     async def hold(self, task_id: str) -> Run:

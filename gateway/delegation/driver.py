@@ -35,6 +35,7 @@ from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.reconciling import reconcile
 from passerelle.gateway.delegation.refusal import explain
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import MINTED, find_send
@@ -288,6 +289,9 @@ class Driver:
                 self.ladder.reset()
             if self.run.has_ended():
                 return
+            if self.run.record.withheld is not None:
+                await self._reconcile(self.run.record.withheld)
+                continue
             remote = self.remote_task()
             if remote is None:
                 await self._find_task()
@@ -303,6 +307,11 @@ class Driver:
             if parked or not self.ladder.subscribes(parked=False):
                 await self._switch(self.ladder.below)
             await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=parked))
+
+    async def _reconcile(self, withheld: str) -> None:
+        await reconcile(self, withheld)
+        if not self.run.has_ended():
+            await self.rest(self.patience.parked_poll_s)
 
     async def _find_task(self) -> None:
         """The message that is not known to be at the peer: sent at its time, or looked for."""

@@ -47,21 +47,19 @@ from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.payloads.task import TaskCancelled, TaskCompleted
-from passerelle.core.status import ENDED, HELD, WAITING, Delivery, Phase, Status
+from passerelle.core.payloads.task import TaskCancelled
+from passerelle.core.status import ENDED, HELD, WAITING, Status
 from passerelle.core.task_commands import (
-    CompleteTask,
     ConfirmCancel,
-    EndRun,
     FailRun,
     ObserveOutput,
     ObserveStatus,
-    RecordDelivery,
 )
 from passerelle.core.times import format_ms
-from passerelle.gateway.delegation.artifacts import check_number, list_all, settle, settle_one
+from passerelle.gateway.delegation.artifacts import check_number, settle, settle_one
+from passerelle.gateway.delegation.completion import complete, measure
 from passerelle.gateway.delegation.failing import Ended, end_run
-from passerelle.gateway.delegation.step import FACADE, Step
+from passerelle.gateway.delegation.step import Step
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -89,6 +87,7 @@ def observe(step: Step, result: JsonObject) -> None:
                 _note(step, reply)
             else:
                 _observe_frame(step, reply)
+                _measure(step)
         case MessageReply(message=message):
             if _is_late(step):
                 return
@@ -108,11 +107,17 @@ def _is_awaited(step: Step) -> bool:
     return run is not None and run.remote_task_id is None
 
 
+def _measure(step: Step) -> None:
+    if step.record.withheld is None and step.record.status not in ENDED:
+        measure(step, is_done=False)
+
+
 def _is_late(step: Step) -> bool:
     if step.record.status in ENDED:
         _warn(step, "late_frame", "the peer went on after the end; nothing changes")
         return True
-    return False
+    # Its last word is kept already; only a wish to cancel wants to hear it again.
+    return step.record.withheld is not None and step.record.status is not Status.CANCELLING
 
 
 def _note(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:
@@ -172,8 +177,10 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 ours = complete_history(ours, sight.accepted)
                 if not settle(step, objects_at(ours, "artifacts"), task):
                     return
-                sight.content = ours
-                _move(step, task_frame(ours), reply.native_status, task)
+                sight.content, frames = ours, step.frames
+                _move(step, task_frame(ours), reply.native_status, task, None)
+                if step.frames == frames:
+                    sight.content = None
                 return
             check_number(len(objects_at(ours, "artifacts")))
             frames = step.frames
@@ -193,7 +200,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                     "contextId": sight.context_id,
                     "status": ours["status"],
                 }
-                _move(step, {"statusUpdate": update}, reply.native_status, task)
+                _move(step, {"statusUpdate": update}, reply.native_status, task, sight.content)
         case StatusReply(event=event):
             native = {
                 "id": text_at(event, "taskId"),
@@ -247,7 +254,7 @@ def _take(
         _take_chunk(step, frame)
     else:
         shown = text_at(object_at(object_at(frame, "statusUpdate"), "status"), "state")
-        _move(step, frame, state or shown, native)
+        _move(step, frame, state or shown, native, before)
     if step.frames == frames:
         # Callers are not shown it, so the Task that they are told must not have it either.
         sight.content = before
@@ -273,8 +280,13 @@ def _take_chunk(step: Step, frame: JsonObject) -> None:
     step.add_shown(step.tell(output), frame, "artifact")
 
 
-def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None:
-    """A state of the peer, by the table: what follows, and what callers see."""
+def _move(
+    step: Step, frame: JsonObject, state: str, native: JsonObject, before: JsonObject | None
+) -> None:
+    """A state of the peer, by the table: what follows, and what callers see.
+
+    ``before`` is the content without ``frame``.
+    """
     row = map_peer_state(state)
     said = _said(step, frame, state, native)
     if step.record.status is Status.CANCELLING and row.follow not in {Follow.NOTHING, Follow.WARN}:
@@ -290,7 +302,8 @@ def _move(step: Step, frame: JsonObject, state: str, native: JsonObject) -> None
         case Follow.OPEN_ACTION:
             _wait(step, frame, said, native)
         case Follow.RECONCILE:
-            _complete(step, frame, state, said)
+            step.close_actions("peer_terminal")
+            complete(step, frame, said, before)
         case Follow.END_RUN:
             _fail(step, frame, said, rejected=row.reason == "rejected")
         case Follow.CANCEL:
@@ -321,32 +334,6 @@ def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunS
         text=text[:2000] or None,
         message_id=text_at(message, "messageId") or None,
         remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
-    )
-
-
-def _complete(step: Step, frame: JsonObject, state: str, said: RunStatus) -> None:
-    step.close_actions("peer_terminal")
-    verifying = RunStatus(
-        native_status=state,
-        text=said.text,
-        message_id=said.message_id,
-        phase=Phase.VERIFYING,
-        remote_task_id=said.remote_task_id,
-    )
-    step.add(step.tell(EndRun(state, said.text, verifying, step.step_id)))
-    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
-    step.add_shown(step.tell(CompleteTask(_completed(step, state, "task"), list_all(step))), frame)
-    step.end_turn("task")
-
-
-def _completed(step: Step, state: str, answer: str) -> TaskCompleted:
-    return TaskCompleted(
-        native_status=state,
-        artifacts=tuple(artifact.artifact_id for artifact in step.record.artifacts),
-        artifact_count=step.record.artifact_count,
-        evidence=step.record.evidence_refs,
-        delivery=step.record.delivery.get(FACADE, Delivery.PENDING),
-        answer="message" if answer == "message" else "task",
     )
 
 
@@ -413,10 +400,5 @@ def _observe_message(step: Step, message: JsonObject) -> None:
         said = RunStatus(text=text.text, message_id=text.message_id)
         step.add_shown([Fact(tasks.scope_of(record, step.step_id), said)], frame)
         return
-    sight.answer = relabel_message(message, ids)
-    said = RunStatus(native_status="message", phase=Phase.VERIFYING)
-    step.add(step.tell(EndRun("message", None, said, step.step_id)))
-    step.add(step.tell(RecordDelivery(FACADE, Delivery.DELIVERED)))
-    whole: JsonObject = {"message": sight.answer}
-    step.add_shown(step.tell(CompleteTask(_completed(step, "message", "message"))), whole)
-    step.end_turn("message")
+    said = RunStatus(native_status="message")
+    complete(step, {"message": relabel_message(message, ids)}, said, None)

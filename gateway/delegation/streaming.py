@@ -43,6 +43,8 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
                 await driver.resurrect()
             if not isinstance(batch[-1], Answered):
                 return batch[-1]
+            if driver.run.record.withheld is not None:
+                break
     finally:
         driver.is_streaming = False
         reader.cancel()

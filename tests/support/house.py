@@ -100,6 +100,7 @@ class House:
     stack: AsyncExitStack
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     patience: Patience = QUICK
+    acceptance: tuple[JsonObject, ...] = ()
     service: Service = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
@@ -123,6 +124,7 @@ class House:
                 may_send=lambda _shard: True,
                 find_tags=lambda _agent: frozenset(),
                 patience=self.patience,
+                find_acceptance=lambda _agent: self.acceptance,
                 tally=lambda _outcome, _seconds: None,
                 news=lambda _shard, _feed: None,
                 catalogue=Catalogue(self.registry),

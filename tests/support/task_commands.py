@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from passerelle.core import task as tasks
 from passerelle.core.errors import CallerError
 from passerelle.core.events import Event, Fact
-from passerelle.core.facts import ErrorCategory, Failure, RetryPolicy, Scope, Worker
+from passerelle.core.facts import (
+    Coverage,
+    ErrorCategory,
+    Failure,
+    Ref,
+    RetryPolicy,
+    Scope,
+    Worker,
+)
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunStatus
 from passerelle.core.status import Delivery, Status
@@ -19,6 +27,7 @@ from passerelle.core.task_commands import (
     BlockTask,
     CompleteTask,
     ConfirmCancel,
+    Cover,
     CreateTask,
     EndRun,
     EndWait,
@@ -43,6 +52,7 @@ from passerelle.core.task_commands import (
     TimeOutTask,
     UpdateTask,
     WaitFor,
+    WithholdEnd,
 )
 from passerelle.core.task_fold import evolve
 from passerelle.core.task_record import TaskRecord
@@ -103,6 +113,8 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     LinkTask(say.TaskDependencyUpdated("edge_1", "source_task", "task_9", "open")),
     ArchiveTask("archive/1"),
     ReportProgress(say.TaskProgress(percent=40, step="2 of 5")),
+    WithholdEnd(RunStatus(native_status="TASK_STATE_COMPLETED"), "step_1", Ref(blob="0" * 64)),
+    Cover(Coverage(1, 2, "pending", ("an artifact",))),
 )
 
 STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])

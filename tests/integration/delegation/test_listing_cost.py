@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -21,14 +22,16 @@ pytestmark = pytest.mark.anyio
 
 @dataclass(slots=True)
 class CountingLog(FaultyLog):
-    """Counts the reads that go through it."""
+    """Counts the reads that the test makes through it; drivers of open tasks look at theirs when they like."""
 
     reads: list[str] = field(default_factory=list[str])
     loaded: int = 0
+    reader: asyncio.Task[object] | None = field(default_factory=asyncio.current_task)
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
-        self.reads.append("load")
-        self.loaded += len(refs)
+        if asyncio.current_task() is self.reader:
+            self.reads.append("load")
+            self.loaded += len(refs)
         return await self.log.load(refs)
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
