@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 import typer
 
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway.cli_deliveries import deliveries
 from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
+from passerelle.gateway.verbs.agents import agents
+from passerelle.gateway.verbs.deliveries import deliveries
+from passerelle.gateway.verbs.sessions import sessions
+from passerelle.gateway.verbs.task_changes import changes
+from passerelle.gateway.verbs.tasks import tasks
 from passerelle.gateway.version import VERSION
 
 if TYPE_CHECKING:
@@ -36,7 +40,11 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+tasks.add_typer(changes)
+app.add_typer(tasks, name="tasks")
+app.add_typer(sessions, name="sessions")
 app.add_typer(deliveries, name="deliveries")
+app.add_typer(agents)
 
 ConfigFlag = Annotated[
     Path | None,
@@ -186,28 +194,6 @@ def key(name: Annotated[str, typer.Argument(help="Name of the client.")]) -> Non
     print(f"key: {token.get_secret_value()}")
     print("clients:")
     print(f'  - {{name: {name}, key_hash: "{hash_key(token)}", may_call: ["*"]}}')
-
-
-@app.command(epilog="Example: passerelle agents --skill summarize --data-dir ./state")
-def agents(
-    skill: Annotated[str | None, typer.Option(help="Only agents with this skill.")] = None,
-    tag: Annotated[str | None, typer.Option(help="Only agents with this tag.")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="The gateway; else host and port of the settings.")
-    ] = None,
-    token_env: Annotated[
-        str | None, typer.Option(help="Variable with a token; else the owner's token here.")
-    ] = None,
-    config: ConfigFlag = None,
-    data_dir: DataDirFlag = None,
-) -> None:
-    """List the agents that one may use, with their skills, as a running gateway knows them."""
-    from passerelle.gateway.cli_agents import fetch_agents, render_agents
-    from passerelle.gateway.control_client import open_client
-
-    client = open_client(_load(_name_sources(config, data_dir=data_dir)), url, token_env)
-    for line in render_agents(fetch_agents(client, {"skill": skill, "tag": tag})):
-        print(line)
 
 
 @app.command(epilog="Example: passerelle signing-key keys/cards.pem")

@@ -9,19 +9,21 @@ import os
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 import httpx
 
-from passerelle.a2a_mapping.members import text_at
+from passerelle.a2a_mapping.members import text_at, whole_at
 from passerelle.core.errors import (
     CallerError,
     ConfigInvalid,
     Forbidden,
     RemoteError,
     Unauthenticated,
+    VersionMismatch,
 )
 from passerelle.gateway.auth.owner import OWNER_FILE
+from passerelle.gateway.rpc_call import KEY_HEADER
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server_tls import trust_own_certificate
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from passerelle.core.json import JsonObject
+    from httpx._types import QueryParamTypes
+
+    from passerelle.core.json import Json, JsonObject
     from passerelle.gateway.settings import Settings
 
 TIMEOUT_S: Final = 30.0
@@ -44,27 +48,40 @@ class ControlClient:
     tls: ssl.SSLContext | None = None
     """None trusts what the system trusts."""
 
-    def get(self, path: str, params: Mapping[str, str | int] | None = None) -> JsonObject:
-        """The answer of a query."""
+    def get(self, path: str, params: Mapping[str, Json] | None = None) -> JsonObject:
+        """The answer of a query; a parameter that is a list is given once for each item."""
         return self._call("GET", path, params=params)
 
-    def post(self, path: str, body: JsonObject) -> JsonObject:
-        """The answer of a command."""
-        return self._call("POST", path, body=body)
+    def send(
+        self,
+        method: Literal["POST", "PATCH"],
+        path: str,
+        body: JsonObject,
+        key: str | None = None,
+    ) -> JsonObject:
+        """The answer of a command, under an idempotency key."""
+        return self._call(method, path, body=body, headers={KEY_HEADER: key} if key else {})
 
     def _call(
         self,
         method: str,
         path: str,
         *,
-        params: Mapping[str, str | int] | None = None,
+        params: Mapping[str, Json] | None = None,
         body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> JsonObject:
-        headers = {"Authorization": f"Bearer {self.token.get_secret_value()}"} if self.token else {}
+        headers = {**(headers or {})}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token.get_secret_value()}"
         try:
             with httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=self.tls or True) as http:
                 answer = http.request(
-                    method, f"{self.url}{path}", params=params, json=body, headers=headers
+                    method,
+                    f"{self.url}{path}",
+                    params=cast("QueryParamTypes | None", params),
+                    json=body,
+                    headers=headers,
                 )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = str(error) or type(error).__name__
@@ -123,4 +140,9 @@ def _read(answer: httpx.Response) -> JsonObject:
         raise Unauthenticated(detail)
     if answer.status_code == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
-    raise (CallerError if answer.is_client_error else RemoteError)(detail)
+    if answered.get("code") == VersionMismatch.code:
+        raise VersionMismatch(
+            whole_at(answered, "expected") or 0, whole_at(answered, "actual") or 0
+        )
+    may_succeed_later = answer.status_code == HTTPStatus.TOO_MANY_REQUESTS or answer.is_server_error
+    raise (RemoteError if may_succeed_later else CallerError)(detail)

@@ -11,6 +11,8 @@ from passerelle.core.errors import Forbidden, InvalidInput
 from passerelle.core.principal import Principal, Scope
 
 IDEMPOTENCY_KEY_LIMIT: Final = 255
+KEY_HEADER: Final = "Idempotency-Key"
+"""Where the key travels over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streamin
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc_call import check_key, require_scope
+from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reply import Reply
 
-KEY_HEADER: Final = "Idempotency-Key"
 NO_OPERATION: Final = "none"
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9

@@ -30,7 +30,7 @@ from passerelle.core.errors import (
     VersionNotSupported,
 )
 from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
-from passerelle.gateway.a2a.calls import KEY_HEADER, NO_OPERATION
+from passerelle.gateway.a2a.calls import NO_OPERATION
 from passerelle.gateway.a2a.extensions import read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.operations import SCOPES, Call
@@ -40,7 +40,7 @@ from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers.carried import carry_on
-from passerelle.gateway.rpc_call import check_key, require_scope
+from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping

@@ -15,12 +15,11 @@ from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.v1 import (
     DEVICE_HEADER,
-    KEY_HEADER,
     OPERATIONS,
     VERSION_HEADER,
     Operation,
 )
-from passerelle.gateway.rpc_call import IDEMPOTENCY_KEY_LIMIT
+from passerelle.gateway.rpc_call import IDEMPOTENCY_KEY_LIMIT, KEY_HEADER
 from passerelle.gateway.version import VERSION
 
 PATH: Final = "/v1/openapi.json"

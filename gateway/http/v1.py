@@ -32,11 +32,9 @@ from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.rpc import CALLS, call
-from passerelle.gateway.rpc_call import Call, Caller
+from passerelle.gateway.rpc_call import KEY_HEADER, Call, Caller
 
 BODY_LIMIT_BYTES: Final = 1_048_576
-AGENTS_PATH: Final = "/v1/agents"
-KEY_HEADER: Final = "Idempotency-Key"
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128
 VERSION_HEADER: Final = "If-Match"
@@ -125,7 +123,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
-    Operation("GET", AGENTS_PATH, CALLS["list_agents"]),
+    Operation("GET", "/v1/agents", CALLS["list_agents"]),
     Operation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     Operation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),
 )

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import typer.main
+from typer.core import TyperGroup
 
 from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.cli import app
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.version import VERSION
 
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
     *("serve", "demo", "check", "verify", "key", "signing-key"),
-    *("agents", "deliveries"),
+    *("agents", "deliveries", "tasks", "sessions"),
 )
 
 
@@ -69,6 +72,23 @@ def test_help_of_each_command_has_an_example(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, name, "--help")
     assert done.returncode == 0
     assert f"Example: passerelle {name}" in done.stdout
+
+
+def test_help_of_each_verb_has_a_short_line_and_an_example_of_itself() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, TyperGroup)
+    verbs = 0
+    for name, inner in group.commands.items():
+        for verb, command in inner.commands.items() if isinstance(inner, TyperGroup) else ():
+            verbs += 1
+            first, _, _ = (command.help or "").partition("\n")
+            assert first.endswith("."), (name, verb)
+            assert len(first) <= 80, (name, verb)
+            assert (command.epilog or "").startswith(f"Example: passerelle {name} {verb}")
+            assert {"--json", "--url", "--config"} <= {
+                flag for one in command.params for flag in one.opts
+            }
+    assert verbs >= 20
 
 
 def test_help_loads_nothing_heavy(tmp_path: Path) -> None:

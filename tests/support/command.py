@@ -1,0 +1,58 @@
+"""The command line in this process: what it prints, where, and how it ends, without the cost of starting it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, cast
+from unittest.mock import patch
+
+from passerelle.gateway.cli import main
+from passerelle.gateway.demo.processes import GatewayProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """What it printed, line by line; a test that reads them expects no complaint."""
+        assert self.status == 0, self.err
+        return self.out.splitlines()
+
+    @property
+    def answer(self) -> dict[str, Any]:
+        """What it printed as JSON."""
+        return cast("dict[str, Any]", json.loads("\n".join(self.lines)))
+
+
+async def run_command(gateway: GatewayProcess, *words: str, stdin: str = "") -> Done:
+    """One call, as a user of this machine makes it; in a thread, as agents answer from this loop."""
+    told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
+    return await asyncio.to_thread(_run, (*words, *told), stdin)
+
+
+def _run(words: tuple[str, ...], stdin: str) -> Done:
+    out, err = io.StringIO(), io.StringIO()
+    status: object = 0
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        patch.object(sys, "argv", ["passerelle", *words]),
+        patch.object(sys, "stdin", io.StringIO(stdin)),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+    assert isinstance(status, int), status
+    return Done(status, out.getvalue(), err.getvalue())
