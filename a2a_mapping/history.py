@@ -51,6 +51,18 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
     return {**task, "history": as_list(history)} if history else dict(task)
 
 
+def rename_message(task: JsonObject, sent: str, own: str) -> JsonObject:
+    """A copy in which the message that went out as ``sent`` has the id again under which it came to us."""
+    history = objects_at(task, "history")
+    if all(text_at(message, "messageId") != sent for message in history):
+        return task
+    renamed = [
+        {**message, "messageId": own} if text_at(message, "messageId") == sent else message
+        for message in history
+    ]
+    return {**task, "history": as_list(renamed)}
+
+
 def cut_history(task: JsonObject, length: int | None, cap: int | None = None) -> JsonObject:
     """A copy with the last ``length`` messages; 0 leaves the member out, None keeps up to ``cap``."""
     kept = cap if length is None else min(length, cap if cap is not None else length)

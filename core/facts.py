@@ -96,3 +96,12 @@ class RetryPolicy:
     backoff_max_ms: int = 30_000
     total_timeout_ms: int = 1_800_000
     idle_timeout_ms: int = 120_000
+    backoff: Literal["exponential", "fixed"] | None = None
+    """None: exponential. What an operator says nothing of is not written into each attempt."""
+    jitter_percent: int | None = None
+    retry_on: tuple[str, ...] | None = None
+    never_on: tuple[str, ...] | None = None
+    idempotent: bool | None = None
+    """Whether the agent may get the same work twice."""
+    fallback: tuple[str, ...] | None = None
+    """Agents that take over, in this order."""

@@ -86,7 +86,11 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     """
     if record.status not in _LISTED:
         return ()  # a task that is put away stays where its end has put it
-    moved = earlier is None or earlier.status is not record.status
+    moved = (
+        earlier is None
+        or earlier.status is not record.status
+        or earlier.exposure != record.exposure
+    )
     if record.shown:
         if not (moved or (earlier is not None and not earlier.shown)):
             return ()

@@ -66,6 +66,8 @@ TERMINAL: Final = frozenset({Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, 
 ENDED: Final = TERMINAL | {Status.ARCHIVED}
 HELD: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Nothing is sent for a task in one of these; its run, if it has one, is kept."""
+UNDRIVEN: Final = ENDED | {Status.RETRYING}
+"""Nobody drives a task in one of these: it has ended, or its next attempt is owed."""
 WAITING: Final = frozenset(
     {Status.WAITING_INPUT, Status.WAITING_PERMISSION, Status.WAITING_RESOURCE, Status.BLOCKED}
 )

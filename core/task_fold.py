@@ -19,6 +19,7 @@ from passerelle.core.task_record import (
     ArtifactRef,
     Attempt,
     Edge,
+    Progress,
     TaskRecord,
     TaskScope,
 )
@@ -245,7 +246,41 @@ def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskR
 
 
 def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> TaskRecord:
-    return _set(state, event, Status.RETRYING, status_reason=payload.reason, current_run_id=None)
+    changes: dict[str, Any] = {"assignee": payload.peer} if payload.peer is not None else {}
+    if state.status in TERMINAL:
+        state = _expose_again(state, payload.exposure or state.exposure, event)
+    return _set(
+        state,
+        event,
+        Status.RETRYING,
+        status_reason=payload.reason,
+        current_run_id=None,
+        **changes,
+    )
+
+
+def _expose_again(state: TaskRecord, exposure: int, event: Event) -> TaskRecord:
+    """A task that had ended lives again; what callers saw of its end stays as it was, under the earlier id."""
+    fresh = change(
+        state,
+        ended_at=None,
+        last_error=None,
+        rejected=False,
+        delivery={},
+        cancel_requested_by=None,
+        progress=Progress(),
+    )
+    if exposure == state.exposure:
+        return fresh
+    return change(
+        fresh,
+        exposure=exposure,
+        exposed_from=event.sequence,
+        shown=False,
+        generation=0,
+        shown_from=0,
+        shown_to=0,
+    )
 
 
 def _cancel_requested(
@@ -337,7 +372,8 @@ def _attempt_started(
         remote_context_id=payload.remote_context_id,
         traceparent=payload.traceparent,
         tracestate=payload.tracestate,
-        input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs[-1:]),
+        input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs),
+        reason=payload.reason if payload.ordinal > 1 else None,
     )
     state = change(
         state,

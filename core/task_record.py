@@ -53,6 +53,8 @@ class Attempt:
     steps: int = 0
     traceparent: str | None = None
     tracestate: str | None = None
+    reason: str | None = None
+    """Why there is a further attempt; None for the first one."""
 
     @property
     def trace(self) -> Trace | None:
@@ -179,6 +181,8 @@ class TaskRecord:
     shown_from: int = 0
     shown_to: int = 0
     """First and last sequence of what callers see of the current exposure."""
+    exposed_from: int | None = None
+    """The event with which a later exposure began."""
     inputs: tuple[int, ...] = ()
     """Sequences of the messages that were sent on this task: what its history is completed from."""
     metadata: JsonObject | None = None
@@ -197,5 +201,6 @@ class TaskRecord:
 
     @property
     def peer(self) -> str | None:
-        """The agent that has, or last had, the task."""
-        return self.attempts[-1].worker.peer if self.attempts else self.assignee
+        """The agent that has the task, or last had it; while a further attempt is owed, the one that gets it."""
+        owed = self.assignee if self.status is Status.RETRYING else None
+        return owed or (self.attempts[-1].worker.peer if self.attempts else self.assignee)

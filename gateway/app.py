@@ -294,6 +294,7 @@ def _compose(
         service.actions,
         service.dispatch,
         service.inputs,
+        service.retries,
         drop=drop,
     )
     deliveries = Deliveries(
@@ -330,6 +331,7 @@ def _compose(
                     row, drop
                 ),
                 SEND_ROW: deadlines.on_send,
+                "retry": deadlines.on_retry,
                 TARGET_ROW: deliveries.on_due,
             },
             count=lambda what, outcome: _count(outages.metrics, what, outcome),

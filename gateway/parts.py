@@ -42,6 +42,7 @@ from passerelle.gateway.delegation.dispatch import Dispatch
 from passerelle.gateway.delegation.habits import Habits
 from passerelle.gateway.delegation.inputs import Inputs
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.webhooks import Webhooks
@@ -141,6 +142,7 @@ def make_service(around: Surroundings) -> Service:
         actions=actions,
         ownership=ownership,
         references=references,
+        retries=Retries(dispatch, references, around.retry_policy),
         listing=Listing(writes, store.log, store.projections, contents),
         models=Models(writes, store.log, ownership, around.clock),
         contents=contents,

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from passerelle.a2a_mapping.acceptance import MOST_CONDITIONS
 from passerelle.core.agent_name import name_tenant
 from passerelle.core.json import JsonObject
+from passerelle.core.retry import RETRIED, Retryable
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.peers.interface import PREFERENCE, Choice
 from passerelle.gateway.peers.signatures import (
@@ -215,6 +216,46 @@ class AgentTimeout(Section):
     )
 
 
+class AgentRetry(Section):
+    """What follows an attempt that did not succeed."""
+
+    attempts: int = Field(
+        default=1, ge=1, le=10, description="How often the agent is tried in all."
+    )
+    backoff: Literal["exponential", "fixed"] = Field(
+        default="exponential", description="`exponential` doubles the pause after each failure."
+    )
+    initial: Duration = Field(
+        default=parse_duration("1s"),
+        json_schema_extra={"default": "1s"},
+        description="The first pause.",
+    )
+    max: Duration = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="The longest pause, unless the agent itself asks for a longer one.",
+    )
+    jitter: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="The share of a pause that is left to chance: 0 none, 1 all of it.",
+    )
+    retry_on: tuple[Retryable, ...] = Field(
+        default=RETRIED,
+        description="What is tried again: the agent was `unreachable`, `busy`, `failed` the task, was "
+        "`malformed` (said something that is not A2A), `lost` the task, or `timed_out`.",
+    )
+    never_on: tuple[Retryable, ...] = Field(
+        default=(), description="What is not, though `retry_on` has it."
+    )
+    idempotent: bool = Field(
+        default=False,
+        description="Whether the agent may get the same work twice. If not, nothing is sent again by itself "
+        "once a task is lost or has timed out.",
+    )
+
+
 class AgentSettings(Section):
     """An agent that the gateway serves at ``/agents/<name>``."""
 
@@ -248,6 +289,12 @@ class AgentSettings(Section):
         default=None, description="None: signatures on its card are not looked at."
     )
     timeout: AgentTimeout = Field(default=AgentTimeout())
+    retry: AgentRetry = Field(default=AgentRetry())
+    fallback: tuple[Name, ...] = Field(
+        default=(),
+        description="Agents that take over, in this order: at once where this one cannot be reached or "
+        "rejects the task, else when its attempts are used up. Callers need no grant for them.",
+    )
     limits: LimitSettings = Field(
         default=LimitSettings(),
         description="How much is sent to it. Questions about tasks do not count, but wait for one another: "

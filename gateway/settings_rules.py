@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from passerelle.core.principal import EVERY_AGENT, Scope
 from passerelle.gateway.settings import Settings
+from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import CallerSettings
 from passerelle.gateway.settings_file import KeyPath
 
@@ -43,10 +44,26 @@ def find_contradictions(
             yield ("agents", index, "auth", *path), reason
         if agent.timeout.idle > agent.timeout.total:
             yield ("agents", index, "timeout", "idle"), "is longer than timeout.total"
+        yield from _find_retry_faults(settings, index, agent)
     yield from _find_client_faults(settings)
     if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
         yield ("grpc", "default_agent"), f"there is no agent {name!r}"
     yield from _find_issuer_faults(settings)
+
+
+def _find_retry_faults(
+    settings: Settings, index: int, agent: AgentSettings
+) -> Iterator[tuple[KeyPath, str]]:
+    if agent.retry.initial > agent.retry.max:
+        yield ("agents", index, "retry", "initial"), "is longer than retry.max"
+    known = {one.name for one in settings.agents}
+    for name in agent.fallback:
+        if name == agent.name:
+            yield ("agents", index, "fallback"), "names the agent itself"
+        elif name not in known:
+            yield ("agents", index, "fallback"), f"there is no agent {name!r}"
+    if len(set(agent.fallback)) < len(agent.fallback):
+        yield ("agents", index, "fallback"), "names an agent twice"
 
 
 def _find_signing_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:

@@ -150,12 +150,19 @@ class TaskResumed:
 
 @record
 class TaskRetrying:
-    """A further attempt is prepared (TEV-10); ``next_at`` is its time, RFC 3339."""
+    """A further attempt is prepared (TEV-10); ``next_at`` is its time, RFC 3339.
+
+    ``peer`` is the agent that gets it, ``actor`` who asked for it. Where callers have seen the task end, ``exposure``
+    is the one under which they see it from here on.
+    """
 
     type: ClassVar = EventType.TASK_RETRYING
     reason: str
     ordinal: int
     next_at: str | None = None
+    peer: str | None = None
+    actor: str | None = None
+    exposure: int | None = None
 
 
 @record

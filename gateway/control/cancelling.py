@@ -77,7 +77,7 @@ class Cancelling:
     ) -> None:
         """Stores the wish for all of them, and then tells those who work on them."""
         for owned in wanted:
-            require_operation(principal, owned.record.peer or "", Method.CANCEL_TASK)
+            require_operation(principal, owned.record.kind, Method.CANCEL_TASK)
         told: list[Owned] = []
         for owned in wanted:
             if owned.record.run is None:

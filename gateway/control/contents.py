@@ -95,8 +95,9 @@ class Contents:
         async for entry in self._walk(record):
             if entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
-                if event.fact.scope.task_id == record.task_id:
-                    accepted.append(await self.read_message(event, place_of(record)))
+                if event.fact.scope.task_id != record.task_id:
+                    continue
+                accepted.append(await self.read_message(event, place_of(record)))
             elif entry.facade == facade:
                 frame = await self.read_frame(entry, place_of(record))
                 if frame is not None:
@@ -104,8 +105,10 @@ class Contents:
                     frames += "message" not in frame
             if entry.type == EventType.ARTIFACT_CHANGED and record.artifact_count > KEPT_ARTIFACTS:
                 _catalogue(catalogue, decode_event(entry.data), record)
-        whole = complete_history(task, accepted) if task is not None else None
-        return Content(whole, tuple(accepted), frames, catalogue)
+            if task is not None and _is_said(entry, facade):
+                # In the order in which it was said: what comes later goes behind what was accepted before.
+                task = complete_history(task, accepted)
+        return Content(task, tuple(accepted), frames, catalogue)
 
     async def _walk(self, record: TaskRecord) -> AsyncIterator[Entry]:
         after = record.first - 1
@@ -160,3 +163,8 @@ def place_of(record: TaskRecord) -> Shard:
 
 def _stream(record: TaskRecord) -> StreamRef:
     return StreamRef(StreamKind.SESSION, record.session_id)
+
+
+def _is_said(entry: Entry, facade: str) -> bool:
+    """Whether an entry may add to the history: a message to the task, or a frame of it."""
+    return entry.type == EventType.TURN_SUBMITTED or entry.facade == facade

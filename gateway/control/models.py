@@ -132,7 +132,7 @@ class Models:
     async def _read_task(self, principal: Principal, query: GetTaskModel) -> JsonObject:
         owned = await self.ownership.find(principal, query.task, None, hidden=True)
         task, now_ms = owned.record, self.clock.now_ms()
-        require_operation(principal, task.peer or "", Method.GET_TASK)
+        require_operation(principal, task.kind, Method.GET_TASK)
         match query.model:
             case "summary":
                 return to_wire(show_task(task, now_ms))
@@ -231,7 +231,7 @@ class Models:
 
 
 def _may_read(principal: Principal, record: TaskRecord) -> bool:
-    allowed = not principal.operations or principal.may_use(record.peer or "", Method.GET_TASK)
+    allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
     return allowed and record.owner == principal.key and record.visibility is not Visibility.HIDDEN
 
 

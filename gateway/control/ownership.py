@@ -39,6 +39,18 @@ class Ownership:
         Raises:
             NotFound: unknown, another's, of another agent, or not shown to callers: all look the same (G3).
         """
+        owned = await self.find_for(principal.key, facade)
+        record = owned.record
+        if (agent is not None and record.kind != agent) or not (record.shown or hidden):
+            raise NotFound("task", facade)
+        return owned
+
+    async def find_for(self, owner: str, facade: str) -> Owned:
+        """A task of an owner, shown to callers or not.
+
+        Raises:
+            NotFound: unknown, or another's.
+        """
         parsed = parse_facade(facade)
         if parsed is None:
             raise NotFound("task", facade)
@@ -47,10 +59,8 @@ class Ownership:
         record = held.record
         if (
             not isinstance(record, TaskRecord)
-            or record.owner != principal.key
+            or record.owner != owner
             or parsed[1] > record.exposure
-            or (agent is not None and record.kind != agent)
-            or not (record.shown or hidden)
         ):
             raise NotFound("task", facade)
         return Owned(ref, held, record)

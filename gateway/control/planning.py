@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.errors import PeerUnavailable
+from passerelle.core.peer import PeerCard
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE
@@ -37,8 +39,13 @@ class Planning:
     spending: Spending | None = None
 
     async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
-        """What must be known before the first append; a peer that never had a card is refused here."""
-        card = await peer.describe()
+        """What must be known before the first append.
+
+        Raises:
+            PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
+        """
+        policy = self.retry_policy(command.agent)
+        card = await _find_card(peer, policy)
 
         def judge(shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
@@ -53,7 +60,7 @@ class Planning:
         return Delegation(
             card=card,
             mechanism="streaming" if streams else "unary",
-            policy=self.retry_policy(command.agent),
+            policy=policy,
             judge=judge,
             drives=self.drives,
             acceptance=self.conditions.read_message(command.agent, command.message),
@@ -65,3 +72,17 @@ class Planning:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, command.agent, opens=command.task is None)
+
+
+async def _find_card(peer: Peer, policy: RetryPolicy) -> PeerCard:
+    """The card of a peer. One that never had any is refused here, unless a further attempt may follow (ATT-16).
+
+    Raises:
+        PeerUnavailable: it is, and nothing would follow.
+    """
+    try:
+        return await peer.describe()
+    except PeerUnavailable:
+        if policy.attempts == 1 and not policy.fallback:
+            raise
+        return PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)

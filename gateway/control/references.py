@@ -6,6 +6,7 @@ if they are small and stand in the task itself; what cannot be told is left out.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -61,7 +62,19 @@ class References:
             return NOTHING
         if len(named) > MAX_REFERENCES:
             raise InvalidInput("message.referenceTaskIds", f"at most {MAX_REFERENCES} tasks")
-        owned = [await self._find(principal, facade) for facade in named]
+        return await self._tell(agent, named, [await self._find(principal, one) for one in named])
+
+    async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
+        """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
+        named: list[str] = []
+        owned: list[Owned] = []
+        for facade in dict.fromkeys(texts_at(message, "referenceTaskIds")):
+            with suppress(NotFound):
+                owned.append(await self.ownership.find_for(record.owner, facade))
+                named.append(facade)
+        return await self._tell(agent, named, owned) if named else NOTHING
+
+    async def _tell(self, agent: str, named: list[str], owned: list[Owned]) -> Referred:
         ids: dict[str, str] = {}
         parts: list[JsonObject] = []
         room = QUOTED_BYTES

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
+    from passerelle.gateway.delegation.retries import Retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class Service:
     actions: Actions
     ownership: Ownership
     references: References
+    retries: Retries
     listing: Listing
     models: Models
     contents: Contents
@@ -149,7 +151,7 @@ class Service:
                 return await self.listing.list_tasks(principal, query)
             case GetRecord():
                 owned = await self.ownership.find(principal, query.task, None, hidden=True)
-                require_operation(principal, owned.record.peer or "", Method.GET_TASK)
+                require_operation(principal, owned.record.kind, Method.GET_TASK)
                 return {**to_wire(owned.record), "version": owned.held.stamp.version}
             case GetSession() | GetSessionTasks() | GetThread() | GetTaskModel():
                 return await self.models.read(principal, query)

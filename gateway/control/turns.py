@@ -439,7 +439,7 @@ def begin_attempt(
     card, trace = plan.card, plan.trace
     return TaskAttemptStarted(
         ordinal=len(record_.attempts) + 1,
-        worker=Worker("agent", command.agent, card.endpoint, card.sha256),
+        worker=Worker("agent", command.agent, card.endpoint or None, card.sha256 or None),
         native_protocol=card.protocol,
         delivery_mechanism=plan.mechanism,
         message_id=str(command.message["messageId"]),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
+    from passerelle.gateway.delegation.retries import Retries
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Deadlines:
     actions: Actions
     dispatch: Dispatch
     inputs: Inputs
+    retries: Retries
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
     async def on_timeout(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -61,6 +63,11 @@ class Deadlines:
             await self.drop(shard, row)
             return
         await self.dispatch.cancel(row.entity)
+
+    async def on_retry(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``retry:<task>``: an attempt whose time has come."""
+        if not await self.retries.begin(row):
+            await self.drop(shard, row)
 
     async def on_input(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``input:<task>:<turn>``: a further message that is not known to have arrived."""

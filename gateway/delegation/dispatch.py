@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
 from passerelle.core.ids import read_shard
-from passerelle.core.status import ENDED
+from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, read_driver
@@ -47,6 +48,7 @@ T = TypeVar("T")
 _REVIVE_MAX_S: Final = 60.0
 _LOOKS: Final = 4
 """How often a task is looked for whose append may be on its way."""
+_CHANCE_BITS: Final = 32
 _COMMANDS_S: Final = 1.0
 """How long commands may take to their end at shutdown."""
 
@@ -95,6 +97,20 @@ class Dispatch:
         self.runs.start(driver, driver.drive(params, referred))
         return driver
 
+    def start(
+        self,
+        run: Run,
+        peer: Peer,
+        driver: Incarnation,
+        params: JsonObject,
+        referred: Referred = NOTHING,
+    ) -> None:
+        """Starts the driver of a further attempt that was just stored."""
+        TRACE.set(run.record.attempts[-1].trace)
+        following = self._make(peer, run.sight, run.held, driver)
+        self.log.info("run.retried", task=run.record.task_id, peer=peer.name)
+        self.runs.start(following, following.drive(params, referred))
+
     def _look(self, task: EntityRef, thread: EntityRef, peer: str, context_id: str) -> Sight:
         shard = task.shard
         return Sight(
@@ -106,6 +122,7 @@ class Dispatch:
             peer_tags=self.find_tags(peer),
             always_task=self.always_task(peer),
             price=self.spending.find_price(peer) if self.spending else None,
+            chance=lambda: self.writes.ids.draw(_CHANCE_BITS) / 2**_CHANCE_BITS,
         )
 
     def _make(
@@ -186,7 +203,7 @@ class Dispatch:
         """
         held = (await self.writes.load([task]))[task]
         record = held.record
-        if not isinstance(record, TaskRecord) or record.status in ENDED or self.find(task.id):
+        if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or self.find(task.id):
             return
         peer = self.find_peer(record.peer or "")
         sight, refs = await self._look_back(task, record)
@@ -282,9 +299,13 @@ class Dispatch:
             return True
         task = EntityRef(EntityKind.TASK, task_id)
         record = (await self.writes.load([task]))[task].record
-        if isinstance(record, TaskRecord) and record.run and record.run.remote_task_id:
+        if not isinstance(record, TaskRecord):
+            return False
+        if record.run and record.run.remote_task_id:
             # Whoever drives it hears of the stop from the peer.
             await self.stop_peer(record.peer or "", record.run.remote_task_id)
+        if record.run is None and record.status is Status.CANCELLING:
+            await confirm_stop(await self.hold(task_id))
         return False
 
     async def stop_peer(self, peer: str, remote: str) -> None:

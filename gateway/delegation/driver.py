@@ -27,11 +27,12 @@ from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
-from passerelle.core.status import Status
+from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.patience import Patience
@@ -42,7 +43,6 @@ from passerelle.gateway.delegation.search import MINTED, find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
     deliver_kept,
-    find_message,
     is_kept_back,
     judge_refusal,
 )
@@ -170,7 +170,7 @@ class Driver:
         run = self.run.record.run
         if self._sent is not None or run is None:
             return self._sent
-        message = find_message(self.run.sight.accepted, run.message_id)
+        message = find_first(self.run.sight.accepted, run)
         if message is None:
             return None
         to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
@@ -208,17 +208,19 @@ class Driver:
         return True
 
     async def refuse(self, outcome: Refused | Unreached | Malformed) -> None:
-        """The peer did not take it, or answered nonsense. Before the first frame that ends the turn with an error."""
+        """The peer did not take it, or answered nonsense. Before its first frame that ends the run."""
         if self.remote_task() is not None:
             await self.warn("peer_refused", type(outcome).__name__.lower())
             return
         refusal = explain(outcome, self.run.sight, self.run.record)
-        self.failure = refusal.error
+        wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
 
         def end(step: Step) -> None:
             if refusal.hit is not None:
                 step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
-            end_run(step, Ended(refusal.failure))
+            end_run(step, Ended(refusal.failure, wait_ms=wait_ms))
+            # Whoever waits goes on waiting where another attempt follows.
+            self.failure = refusal.error if step.record.status in ENDED else None
 
         await self.patiently(end)
 

@@ -71,14 +71,37 @@ async def confirm_cancel(
     await driver.patiently(end)
 
 
+async def confirm_stop(run: Run, claim: Claim | None = None) -> None:
+    """A task that was to stop while nobody worked on it has stopped."""
+
+    def end(step: Step) -> None:
+        record = step.record
+        if record.status is not Status.CANCELLING or record.run is not None:
+            return
+        step.close_actions("task_cancelled")
+        cancelled = TaskCancelled(record.cancel_requested_by or record.owner, "user")
+        step.end_with(step.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
+
+    await run.append(end, (lambda _step: Terms(claim=claim)) if claim else None)
+
+
+async def fail_owed(run: Run, failure: Failure, claim: Claim) -> None:
+    """The attempt that is owed cannot begin, and neither can any other."""
+
+    def end(step: Step) -> None:
+        step.end_with(step.tell(FailTask(failure)), FAILED, failure.message)
+
+    await run.append(end, lambda _step: Terms(claim=claim))
+
+
 async def fail(driver: Driver, failure: Failure) -> None:
     """Ends run and task with an error, shown to callers if the task was."""
-    driver.failure = make_error(failure)
 
     def end(step: Step) -> None:
         status = Status.LOST if failure.code == "lost" else Status.FAILED
         step.close_actions("asker_lost")
         end_run(step, Ended(failure, status))
+        driver.failure = make_error(failure) if step.record.status in ENDED else None
 
     await driver.patiently(end)
 

@@ -20,7 +20,7 @@ from passerelle.a2a_mapping.frames import (
     show_state,
     task_frame,
 )
-from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.history import complete_history, rename_message
 from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import (
@@ -48,7 +48,7 @@ from passerelle.core.payloads.conversation import ThreadUpdated
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.payloads.task import TaskCancelled
-from passerelle.core.status import ENDED, HELD, WAITING, Status
+from passerelle.core.status import HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_commands import (
     ConfirmCancel,
     FailRun,
@@ -108,12 +108,12 @@ def _is_awaited(step: Step) -> bool:
 
 
 def _measure(step: Step) -> None:
-    if step.record.withheld is None and step.record.status not in ENDED:
+    if step.record.withheld is None and step.record.status not in UNDRIVEN:
         measure(step, is_done=False)
 
 
 def _is_late(step: Step) -> bool:
-    if step.record.status in ENDED:
+    if step.record.status in UNDRIVEN:
         _warn(step, "late_frame", "the peer went on after the end; nothing changes")
         return True
     # Its last word is kept already; only a wish to cancel wants to hear it again.
@@ -172,7 +172,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
     sight = step.sight
     match reply:
         case TaskReply(task=task):
-            ours = _cover(step, relabel(task, "Task", ids))
+            ours = _rename_input(step, _cover(step, relabel(task, "Task", ids)))
             if sight.content is None:
                 ours = complete_history(ours, sight.accepted)
                 if not settle(step, objects_at(ours, "artifacts"), task):
@@ -220,6 +220,14 @@ def _asks_again(step: Step, ours: JsonObject) -> bool:
     """Whether a peer that has our answer waits all the same: nothing in its words need differ from before."""
     waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
     return waits and step.record.status is Status.RUNNING and not step.record.open_actions
+
+
+def _rename_input(step: Step, ours: JsonObject) -> JsonObject:
+    """Our message under its caller's id, where a further attempt sent it under another one."""
+    run, accepted = step.record.run, step.sight.accepted
+    if run is None or run.ordinal == 1 or not accepted:
+        return ours
+    return rename_message(ours, run.message_id, text_at(accepted[0], "messageId"))
 
 
 def _cover(step: Step, holder: JsonObject) -> JsonObject:
@@ -305,7 +313,7 @@ def _move(
             step.close_actions("peer_terminal")
             complete(step, frame, said, before)
         case Follow.END_RUN:
-            _fail(step, frame, said, rejected=row.reason == "rejected")
+            _fail(step, frame, said, before, rejected=row.reason == "rejected")
         case Follow.CANCEL:
             _end_cancelled(step, frame, said, "peer")
         case _:
@@ -337,7 +345,9 @@ def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunS
     )
 
 
-def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> None:
+def _fail(
+    step: Step, frame: JsonObject, said: RunStatus, before: JsonObject | None, *, rejected: bool
+) -> None:
     step.close_actions("peer_terminal")
     step.add([Fact(tasks.scope_of(step.record, step.step_id), said)])
     state = said.native_status
@@ -348,7 +358,8 @@ def _fail(step: Step, frame: JsonObject, said: RunStatus, *, rejected: bool) -> 
         source=step.sight.peer,
         native=state,
     )
-    end_run(step, Ended(failure, native=state, rejected=rejected, frame=frame))
+    ended = Ended(failure, native=state, rejected=rejected, frame=frame, before=before)
+    end_run(step, ended)
 
 
 def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) -> None:

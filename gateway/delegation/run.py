@@ -28,10 +28,11 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.standing import make_row
-from passerelle.core.status import ENDED, HELD, WAITING
+from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
+from passerelle.gateway.delegation.failing import name_row
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
@@ -132,8 +133,8 @@ class Run:
         return record
 
     def has_ended(self) -> bool:
-        """Whether nothing is left to drive."""
-        return self.record.status in ENDED
+        """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
+        return self.record.status in UNDRIVEN
 
     def is_parked(self) -> bool:
         """Whether somebody else must act first."""
@@ -198,7 +199,8 @@ class Run:
         """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
         record = step.record
         writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
-        if self.record.shown or not record.shown:
+        is_listed = self.record.shown and self.record.exposure == record.exposure
+        if is_listed or not record.shown:
             return await writing
         listing = asyncio.create_task(self.list_row(make_row(record)))
         try:
@@ -207,24 +209,26 @@ class Run:
             await listing
 
     def _complete_terms(self, step: Step, terms: Terms) -> Terms:
-        ends = step.record.status in ENDED and not self.has_ended()
-        runs = self._leave() if ends else ()
+        ends = step.record.status in ENDED and self.record.status not in ENDED
+        leaves = step.record.status in UNDRIVEN and not self.has_ended()
         due = (*terms.due, *step.due)
+        task_id = self.sight.task.id
+        if leaves:
+            due = (*due, DueChange(f"timeout:{task_id}", None))
         if ends:
-            due = (*due, DueChange(f"timeout:{self.sight.task.id}", None))
-            due = (*due, DueChange(f"cancel:{self.sight.task.id}", None))
+            due = (*due, DueChange(f"cancel:{task_id}", None))
             if any(edge.is_waited_for for edge in step.record.relationships):
-                due = (*due, DueChange(f"unblock:{self.sight.task.id}", step.decision.now_ms))
+                due = (*due, DueChange(f"unblock:{task_id}", step.decision.now_ms))
+        if ends and self.record.run is None:
+            due = (*due, DueChange(name_row(task_id), None))
         touched = any(
             step.decision.state(ref) is not held.record for ref, held in self.held.items()
         )
         idem = None if touched else self._notice(step.decision)
         return Terms(
-            fence=None
-            if self.has_ended() or self.driver is None
-            else Fence(self.sight.task.id, self.driver),
+            fence=None if self.has_ended() or self.driver is None else Fence(task_id, self.driver),
             claim=terms.claim,
-            runs=(*terms.runs, *runs),
+            runs=(*terms.runs, *(self._leave() if leaves else ())),
             due=due,
             targets=self._end_targets(step) if ends else (),
             idem=terms.idem or idem,
@@ -249,9 +253,10 @@ class Run:
 
     def _conclude(self, step: Step) -> None:
         """At the end of a task its content is folded once, so that nobody has to do it again."""
-        if step.record.status not in ENDED or self.has_ended():
+        if step.record.status in UNDRIVEN and not self.has_ended():
+            step.decision.set_field(self.sight.task, OWNER, None)
+        if step.record.status not in ENDED or self.record.status in ENDED:
             return
-        step.decision.set_field(self.sight.task, OWNER, None)
         if self.sight.content is not None and step.record.shown:
             packed = orjson.dumps(self.sight.content)
             step.decision.set_field(self.sight.task, CONTENT, place_content(step, packed))
@@ -259,6 +264,8 @@ class Run:
     def _settle(self, written: Written) -> None:
         self.held = written.held
         self._stored = self.sight.content, self.sight.answer
+        if self.record.status is Status.RETRYING:
+            self.writes.news(self.sight.task.shard, True)
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 

@@ -24,7 +24,8 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
-from passerelle.gateway.delegation.sending import deliver_again, find_message
+from passerelle.gateway.delegation.first_message import find_first
+from passerelle.gateway.delegation.sending import deliver_again
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -95,7 +96,7 @@ async def _look(driver: Driver) -> Verdict:
     listing = await _list_context(driver, run.remote_context_id)
     if not isinstance(listing, Listing):
         return listing
-    message = find_message(driver.run.sight.accepted, run.message_id)
+    message = find_first(driver.run.sight.accepted, run)
     records = await _list_records(driver)
     bound = {
         attempt.remote_task_id

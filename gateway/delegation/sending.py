@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from passerelle.a2a_mapping.members import text_at
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
@@ -28,6 +27,7 @@ from passerelle.core.task_commands import EndWait, SendInput, WaitFor
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_cancel
+from passerelle.gateway.delegation.failing import list_tried
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
 
@@ -141,9 +141,11 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         outcome = await driver.peer.send(sent)
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
-        if wait_ms is not None and _fits(driver, wait_ms):
+        is_ours = isinstance(outcome, Unreached) and outcome.why == "limit"
+        # Another agent that may take over is for the retry policy to choose.
+        is_only = is_ours or list_tried(driver.run.record).next_peer is None
+        if wait_ms is not None and is_only and _fits(driver, wait_ms):
             refusal = explain(outcome, driver.run.sight, driver.run.record)
-            is_ours = isinstance(outcome, Unreached) and outcome.why == "limit"
             return Held(refusal, wait_ms, is_ours)
     return "settled" if await driver.settle(outcome) else "unknown"
 
@@ -235,10 +237,3 @@ def _intend(step: Step) -> None:
     method = "SendStreamingMessage" if run.delivery_mechanism == "streaming" else "SendMessage"
     requested = ModelRequested(step.sight.peer, method, run.message_id)
     step.add(step.tell(SendInput(requested)))
-
-
-def find_message(accepted: list[JsonObject], message_id: str) -> JsonObject | None:
-    """The message that a run was made for, among those of its task."""
-    return next(
-        (one for one in reversed(accepted) if text_at(one, "messageId") == message_id), None
-    )

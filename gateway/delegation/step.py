@@ -78,6 +78,8 @@ class Sight:
     """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
     place: Place | None = None
     """How far an answer is taken that is more than one append holds."""
+    chance: Callable[[], float] = lambda: 0.5
+    """Random, in [0, 1): how long the pause before a further attempt is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,6 +283,7 @@ class House:
             self.service.actions,
             self.service.dispatch,
             self.service.inputs,
+            self.service.retries,
             self._keep,
         )
         member = f"{kind}:{entity}"
@@ -294,6 +295,7 @@ class House:
             "cancel": deadlines.on_cancel,
             "input": deadlines.on_input,
             "send": deadlines.on_send,
+            "retry": deadlines.on_retry,
         }
         await handlers[kind](place(row.entity), row, self.clock.now_ms())
 

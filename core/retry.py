@@ -1,0 +1,188 @@
+"""Whether a run that failed is followed by another one, when, and at whom (ATT-10, ATT-13…ATT-16, MK-7).
+
+Pure: what failed, what was tried and the policy lead to one of three verdicts. The same agent again, after a pause;
+another agent, at once; or the end, with its reason.
+
+The first question is what is known of the run that failed. It *ended* where the agent said so, or never took the
+message. It is *in doubt* where nobody can tell whether it still works: then the work would be done twice, so nothing
+follows by itself unless the agent is marked as idempotent. What is the caller's own fault fails everywhere in the same
+way, so nothing follows at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
+
+from passerelle.core.facts import ErrorCategory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.facts import Failure, RetryPolicy
+
+
+class Fault(StrEnum):
+    """Why a run failed, as far as it matters for what follows."""
+
+    UNREACHABLE = "unreachable"
+    """It is certain that the agent did not take the message."""
+    BUSY = "busy"
+    """The agent, or a limit of ours, takes no more for now."""
+    FAILED = "failed"
+    """The agent ended the task as failed, or broke while it took it."""
+    MALFORMED = "malformed"
+    """The agent said something that is not A2A."""
+    REJECTED = "rejected"
+    """The agent does not want the task, or cannot do what it asks."""
+    LOST = "lost"
+    """Nobody can tell whether the agent has the task."""
+    TIMED_OUT = "timed_out"
+    """The agent took too long, and may still be at work."""
+    REFUSED = "refused"
+    """The request itself was wrong, or somebody stopped it: the same again fails again."""
+
+
+Retryable: TypeAlias = Literal["unreachable", "busy", "failed", "malformed", "lost", "timed_out"]
+"""What a configuration may name; the rest is never tried again at the same agent."""
+Stop: TypeAlias = Literal["not_retryable", "in_doubt", "used_up"]
+Cause: TypeAlias = Literal["rejected", "failed", "unreachable", "timed_out", "lost", "rate_limited"]
+
+RETRIED: Final[tuple[Retryable, ...]] = ("unreachable", "busy", "failed", "lost", "timed_out")
+"""What is tried again where the configuration says nothing; faults in doubt only at an idempotent agent."""
+IN_DOUBT: Final = frozenset({Fault.LOST, Fault.TIMED_OUT})
+_AT_ONCE: Final = frozenset({Fault.UNREACHABLE, Fault.REJECTED})
+"""Another agent is better than another try, where there is one."""
+_BUSY: Final = frozenset({"429", "503"})
+_WRONG_REQUEST: Final = frozenset({"-32700", "-32600", "-32602", "-32001"})
+_BROKEN_AGENT: Final = "-32603"
+_JITTER_PERCENT: Final = 50
+_MOST_DOUBLINGS: Final = 40
+_CODES: Final = {
+    "lost": Fault.LOST,
+    "timed_out": Fault.TIMED_OUT,
+    "peer_failed": Fault.FAILED,
+    "acceptance": Fault.FAILED,
+    "rejected": Fault.REJECTED,
+    "cancelled": Fault.REFUSED,
+}
+_CAUSES: Final[dict[Fault, Cause]] = {
+    Fault.UNREACHABLE: "unreachable",
+    Fault.BUSY: "rate_limited",
+    Fault.FAILED: "failed",
+    Fault.MALFORMED: "failed",
+    Fault.REJECTED: "rejected",
+    Fault.LOST: "lost",
+    Fault.TIMED_OUT: "timed_out",
+    Fault.REFUSED: "failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The same agent, not before ``at_ms``."""
+
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Another agent takes over, at once."""
+
+    peer: str
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nothing follows by itself."""
+
+    reason: Stop
+
+
+Verdict: TypeAlias = Again | Elsewhere | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """The attempts since somebody last asked for the task, the newest last: agents by name, and the terms.
+
+    ``policy`` is that of the run that failed. ``fallback`` are the agents that may take over from the one that the
+    caller asked.
+    """
+
+    peers: Sequence[str]
+    policy: RetryPolicy
+    fallback: Sequence[str] = ()
+
+    @property
+    def at_this_peer(self) -> int:
+        """How many of them were at the agent of the last one."""
+        return sum(peer == self.peers[-1] for peer in self.peers)
+
+    @property
+    def next_peer(self) -> str | None:
+        """The first fallback that was not tried."""
+        return next((peer for peer in self.fallback if peer not in self.peers), None)
+
+
+def classify(failure: Failure) -> Fault:
+    """The fault that a recorded error stands for; total, and by its code and category alone."""
+    if failure.code in _CODES:
+        return _CODES[failure.code]
+    match failure.category:
+        case ErrorCategory.TRANSPORT:
+            return Fault.UNREACHABLE
+        case ErrorCategory.POLICY:
+            return Fault.BUSY if failure.retryable else Fault.REFUSED
+        case ErrorCategory.TIMEOUT:
+            return Fault.TIMED_OUT
+        case ErrorCategory.PROTOCOL:
+            return Fault.MALFORMED
+        case ErrorCategory.PEER:
+            return _classify_native(failure.native)
+        case ErrorCategory.CALLER | ErrorCategory.STORE | ErrorCategory.INTERNAL:
+            return Fault.REFUSED
+        case _:
+            assert_never(failure.category)
+
+
+def _classify_native(native: str | None) -> Fault:
+    if native in _BUSY:
+        return Fault.BUSY
+    if native == _BROKEN_AGENT:
+        return Fault.FAILED
+    return Fault.REFUSED if native in _WRONG_REQUEST else Fault.REJECTED
+
+
+def decide(fault: Fault, tried: Tried, now_ms: int, chance: float, *, wait_ms: int = 0) -> Verdict:
+    """What follows a run that failed. ``chance`` is random, in [0, 1); ``wait_ms`` is what the agent asked for."""
+    policy = tried.policy
+    if fault is Fault.REFUSED:
+        return GiveUp("not_retryable")
+    if fault in IN_DOUBT and not policy.idempotent:
+        return GiveUp("in_doubt")
+    elsewhere = tried.next_peer
+    if elsewhere is not None and fault in _AT_ONCE:
+        return Elsewhere(elsewhere, _CAUSES[fault])
+    is_retried = _is_retried(fault, policy)
+    if is_retried and tried.at_this_peer < policy.attempts:
+        pause_ms = back_off(policy, tried.at_this_peer, chance)
+        return Again(now_ms + max(pause_ms, wait_ms))
+    if elsewhere is not None:
+        return Elsewhere(elsewhere, _CAUSES[fault])
+    return GiveUp("used_up" if is_retried else "not_retryable")
+
+
+def _is_retried(fault: Fault, policy: RetryPolicy) -> bool:
+    wanted = RETRIED if policy.retry_on is None else policy.retry_on
+    return fault in wanted and fault not in (policy.never_on or ())
+
+
+def back_off(policy: RetryPolicy, failed: int, chance: float) -> int:
+    """The pause in ms after the ``failed``-th failure: the full one, less up to the jitter's share of it."""
+    doublings = 0 if policy.backoff == "fixed" else min(max(failed - 1, 0), _MOST_DOUBLINGS)
+    full_ms = min(policy.backoff_ms << doublings, policy.backoff_max_ms)
+    jitter = _JITTER_PERCENT if policy.jitter_percent is None else policy.jitter_percent
+    return full_ms - int(full_ms * jitter / 100 * chance)

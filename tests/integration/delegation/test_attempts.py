@@ -1,0 +1,357 @@
+"""A run that fails is followed by another one: at the same agent, at the next one, or not at all (ATT, EXT-5, MK-7)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import GetRecord, TurnAccepted
+from passerelle.core.errors import PeerRefused, PeerUnavailable
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.routing import FallbackApplied
+from passerelle.core.payloads.task import TaskRetrying
+from passerelle.core.status import Status
+from tests.support.house import ADA, House
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+THRICE = RetryPolicy(attempts=3, backoff_ms=1000, backoff_max_ms=8000)
+OTHERWISE = RetryPolicy(fallback=("other",))
+_PAUSE_MS = 60_000
+"""More than any pause between attempts."""
+
+
+async def fail(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.status("FAILED", f"no luck with {turn.message['messageId']}")
+
+
+async def fail_at_once(turn: Turn) -> None:
+    await turn.status("FAILED", "no luck")
+
+
+async def reject(turn: Turn) -> None:
+    await turn.status("REJECTED", "not my work")
+
+
+def state_of(task: JsonObject) -> str:
+    return str(cast("JsonObject", task["status"])["state"]).removeprefix("TASK_STATE_")
+
+
+async def owed(house: House, accepted: TurnAccepted) -> dict[str, str]:
+    """The due rows of the task alone."""
+    rows = await house.due(accepted.task_id)
+    return {member: at for member, at in rows.items() if accepted.task_id in member}
+
+
+@pytest.mark.requirement(
+    "ID-6", "ID-13", "TR-15", "TR-16", "ATT-1", "ATT-9", "ATT-13", "MK-7", "TEV-10", "TEV-20"
+)
+async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail, fail)
+    accepted = await house.send("go", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    kept: list[object] = []
+    for ordinal in (1, 2):
+        record = await house.until(accepted, Status.RETRYING)
+        assert record.current_run_id is None
+        assert state_of(await house.read(accepted)) == "WORKING"
+        assert [one.status for one in record.attempts] == [Status.FAILED] * ordinal
+        assert list(record.attempts[:-1]) == kept
+        kept = list(record.attempts)
+        await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await house.until(accepted, Status.COMPLETED)
+
+    assert list(record.attempts[:2]) == kept
+    assert [one.ordinal for one in record.attempts] == [1, 2, 3]
+    assert len({one.run_id for one in record.attempts}) == 3
+    assert len({one.remote_task_id for one in record.attempts}) == 3
+    errors = [one.last_error.message for one in record.attempts if one.last_error]
+    assert [error.partition(" with ")[0] for error in errors] == ["no luck", "no luck"]
+    sent = [str(message["messageId"]) for message in house.peer.messages]
+    assert sent == ["m-1", "m-1~2", "m-1~3"]
+    ours = {record.task_id, *(one.run_id for one in record.attempts)}
+    assert not ours & {str(message["messageId"]) for message in house.peer.messages}
+
+    frames = await watching
+    assert "COMPLETED" in str(frames[-1])
+    assert "TASK_STATE_FAILED" not in str(frames)
+    life = [kind for kind in await house.types(accepted) if kind.startswith("task.attempt.")]
+    assert life == ["task.attempt.started", "task.attempt.failed"] * 2 + [
+        "task.attempt.started",
+        "task.attempt.completed",
+    ]
+    said = [event.fact.payload for event in await house.events(accepted)]
+    retries = [one for one in said if isinstance(one, TaskRetrying)]
+    assert [(one.reason, one.ordinal, one.peer) for one in retries] == [
+        ("retry", 2, "echo"),
+        ("retry", 3, "echo"),
+    ]
+    assert await owed(house, accepted) == {}
+
+
+async def test_caller_who_waits_for_the_answer_waits_through_every_attempt(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail_at_once)
+    accepted = await house.send("go")
+    hearing = asyncio.create_task(house.hear(accepted))
+    record = await house.until(accepted, Status.RETRYING)
+    assert not record.shown
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    task = cast("JsonObject", (await hearing)["task"])
+    assert state_of(task) == "COMPLETED"
+    (own,) = cast("list[JsonObject]", task["history"])
+    assert own["messageId"] == "m-1"
+
+
+@pytest.mark.requirement("ATT-10", "ATT-11")
+async def test_policy_that_is_used_up_ends_the_task_with_the_last_error(house: House) -> None:
+    house.policy = replace(THRICE, attempts=2)
+    house.peer.next(fail, fail)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RETRYING)
+    house.policy = replace(THRICE, attempts=2, backoff_ms=7)
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.message == "no luck with m-1~2"
+    assert [one.retry_policy.backoff_ms for one in record.attempts] == [1000, 7]
+    assert state_of(await house.read(accepted)) == "FAILED"
+
+
+@pytest.mark.parametrize("code", [-32602, -32004])
+@pytest.mark.requirement("ATT-10", "MK-7")
+async def test_refusal_of_the_agent_is_not_tried_again(house: House, code: int) -> None:
+    async def refuse(turn: Turn) -> None:
+        await turn.refuse(code, "no")
+
+    house.policy = THRICE
+    house.peer.next(refuse)
+    accepted = await house.send("go")
+    with pytest.raises(PeerRefused):
+        await house.hear(accepted)
+    assert len((await house.record(accepted)).attempts) == 1
+    assert len(house.peer.messages) == 1
+
+
+async def test_agent_that_asks_for_time_gets_it_though_another_could_take_over(
+    street: House,
+) -> None:
+    street.policy = replace(THRICE, fallback=("other",))
+    street.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "40"}))
+    accepted = await street.send("go")
+    hearing = asyncio.create_task(street.hear(accepted))
+    await street.until(accepted, Status.RETRYING)
+    at_ms = (await owed(street, accepted))[f"retry:{accepted.task_id}"]
+    assert float(at_ms) > street.clock.now_ms() + 35_000
+    await street.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    # It never had the first one, so the second is no repeat.
+    assert [message["messageId"] for message in street.peer.messages] == ["m-1", "m-1"]
+
+
+@pytest.mark.requirement("ATT-16")
+async def test_agent_that_is_busy_is_replaced_when_its_attempts_are_used_up(street: House) -> None:
+    street.policy = OTHERWISE
+    street.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "40"}))
+    accepted = await street.send("go")
+    hearing = asyncio.create_task(street.hear(accepted))
+    await street.until(accepted, Status.RETRYING)
+    await street.come_due("retry", accepted.task_id, after_ms=0)
+    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
+
+
+async def test_further_attempt_that_is_held_back_goes_out_with_everything(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RETRYING)
+    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.WAITING_RESOURCE)
+    await house.restart()
+    await house.adopt(accepted)
+    house.clock.ahead_ms += 60_000
+    await house.come_due("send", accepted.task_id, after_ms=0)
+    record = await house.until(accepted, Status.COMPLETED)
+    assert len(record.attempts) == 2
+    sent = [(message["messageId"], message["parts"]) for message in house.peer.messages]
+    assert [one for one, _ in sent] == ["m-1", "m-1~2", "m-1~2"]
+    assert sent[2][1] == sent[0][1]
+
+
+@pytest.mark.requirement("ATT-16", "TEV-10", "A2A-13", "EXT-5")
+async def test_rejected_task_goes_to_the_next_agent(street: House) -> None:
+    street.policy = OTHERWISE
+    street.peer.next(reject)
+    accepted = await street.send("go", wait="stream")
+    watching = asyncio.create_task(street.watch(accepted))
+    await street.until(accepted, Status.RETRYING)
+    await street.come_due("retry", accepted.task_id, after_ms=0)
+    record = await street.until(accepted, Status.COMPLETED)
+    assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
+    assert [one.status for one in record.attempts] == [Status.FAILED, Status.COMPLETED]
+    contexts = {one.remote_context_id for one in record.attempts}
+    assert len(contexts) == 2
+    said = [event.fact for event in await street.events(accepted)]
+    (applied,) = [one for one in said if isinstance(one.payload, FallbackApplied)]
+    assert applied.payload == FallbackApplied("echo", "other", "rejected", 2)
+    assert applied.scope.run_id == record.attempts[0].run_id
+    (retrying,) = [one.payload for one in said if isinstance(one.payload, TaskRetrying)]
+    assert (retrying.reason, retrying.ordinal, retrying.peer) == ("fallback", 2, "other")
+    assert "REJECTED" not in str(await watching)
+    assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
+    # Its caller asked one agent, and sees the task there.
+    assert record.kind == "echo"
+    read = await street.service.read(ADA, GetRecord(accepted.task_id))
+    assert len(cast("list[object]", read["attempts"])) == 2
+
+
+@pytest.mark.requirement("ATT-16")
+async def test_agent_that_is_away_is_replaced_at_once(street: House) -> None:
+    street.policy = replace(OTHERWISE, attempts=3)
+    await street.peer.stop()
+    accepted = await street.send("go")
+    hearing = asyncio.create_task(street.hear(accepted))
+    await street.until(accepted, Status.RETRYING)
+    await street.come_due("retry", accepted.task_id, after_ms=0)
+    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    record = await street.record(accepted)
+    assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
+    first = record.attempts[0].last_error
+    assert first is not None
+    assert first.code == "peer_unavailable"
+    (sent,) = street.peers["other"].messages
+    assert sent["messageId"] == "m-1"
+
+
+async def test_nobody_left_to_try_is_the_error_of_the_last_one(street: House) -> None:
+    street.policy = OTHERWISE
+    for peer in street.peers.values():
+        await peer.stop()
+    accepted = await street.send("go")
+    hearing = asyncio.create_task(street.hear(accepted))
+    await street.until(accepted, Status.RETRYING)
+    await street.come_due("retry", accepted.task_id, after_ms=0)
+    with pytest.raises(PeerUnavailable, match="'other' cannot be reached"):
+        await hearing
+    record = await street.record(accepted)
+    assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
+
+
+async def vanish(turn: Turn) -> None:
+    await turn.drop()
+
+
+@pytest.mark.requirement("ATT-14")
+async def test_lost_task_is_sent_again_only_where_that_is_safe(house: House) -> None:
+    house.policy = replace(THRICE, idempotent=True)
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    hearing = asyncio.create_task(house.hear(accepted))
+    record = await house.until(accepted, Status.RETRYING)
+    assert record.attempts[0].status is Status.LOST
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    assert state_of(cast("JsonObject", (await hearing)["task"])) == "COMPLETED"
+    record = await house.record(accepted)
+    assert [one.status for one in record.attempts] == [Status.LOST, Status.COMPLETED]
+    # The agent may have it already, so it is told by the id that it is the same message.
+    assert [message["messageId"] for message in house.peer.messages] == ["m-1", "m-1"]
+
+
+async def test_lost_task_of_an_agent_that_may_do_harm_twice_is_not_sent_again(
+    street: House,
+) -> None:
+    street.policy = replace(THRICE, fallback=("other",))
+    street.peer.next(vanish)
+    accepted = await street.send("go")
+    with pytest.raises(PeerUnavailable, match="nobody can tell"):
+        await street.hear(accepted)
+    assert [len(peer.messages) for peer in street.peers.values()] == [1, 0]
+
+
+@pytest.mark.requirement("VAL-6")
+async def test_instance_that_dies_between_two_attempts_loses_none_and_doubles_none(
+    house: House,
+) -> None:
+    house.policy = THRICE
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    record = await house.until(accepted, Status.RETRYING)
+    await house.restart()
+    first = house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    again = house.come_due("retry", accepted.task_id, after_ms=0)
+    outcomes = await asyncio.gather(first, again, return_exceptions=True)
+    done = await house.until(accepted, Status.COMPLETED)
+    assert done.attempts[:1] == record.attempts
+    assert len(done.attempts) == 2
+    assert len(house.peer.messages) == 2, outcomes
+
+
+async def test_wish_to_cancel_ends_a_task_that_waits_for_its_next_attempt(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    await house.until(accepted, Status.RETRYING)
+    assert state_of(await house.cancel(accepted)) == "CANCELED"
+    assert "CANCELED" in str((await watching)[-1])
+    assert await owed(house, accepted) == {}
+    assert len(house.peer.messages) == 1
+
+
+async def test_further_attempt_is_told_everything_that_its_task_was_told(house: House) -> None:
+    house.policy = THRICE
+    house.peer.hold()
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    house.peer.release()
+    await house.until(accepted, Status.RUNNING)
+    await wait_until(lambda: house.peer.tasks, 5, "the agent has the task")
+    record = await house.record(accepted)
+    assert record.run is not None
+    await wait_until(lambda: house.service.dispatch.find(accepted.task_id), 5, "it is driven")
+
+    async def shown() -> bool:
+        return (await house.record(accepted)).shown
+
+    await wait_until(shown, 5, "callers see the task")
+
+    async def listen(turn: Turn) -> None:
+        del turn
+
+    house.peer.next(listen)
+    await house.send("and mind the gap", task=accepted.facade)
+    await wait_until(lambda: len(house.peer.messages) == 2, 5, "the agent was told more")
+    house.peer.release_all()
+    await house.until(accepted, Status.RETRYING)
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.COMPLETED)
+    parts = cast("list[JsonObject]", house.peer.messages[-1]["parts"])
+    assert [part["text"] for part in parts] == ["go", "and mind the gap"]
+
+
+async def test_message_of_a_later_attempt_completes_the_task_that_callers_see(
+    house: House,
+) -> None:
+    async def answer(turn: Turn) -> None:
+        await turn.answer("here it is")
+
+    house.policy = THRICE
+    house.peer.next(fail, answer)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RETRYING)
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.COMPLETED)
+    task = await house.read(accepted)
+    assert state_of(task) == "COMPLETED"
+    assert "here it is" in str(task["artifacts"])
