@@ -21,6 +21,7 @@ from passerelle.core.payloads.conversation import (
     TurnStarted,
     TurnSubmitted,
 )
+from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.record import change, fill, record
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Failure, Ref
 
 SCHEMA: Final = 1
+KEPT_NAMES: Final = 32
+"""Names of artifacts that a thread remembers, the last ones that were told."""
 
 
 class ThreadStatus(StrEnum):
@@ -38,6 +41,15 @@ class ThreadStatus(StrEnum):
 
     IDLE = "idle"
     RUNNING = "running"
+
+
+@record
+class NamedArtifact:
+    """The version of a named artifact that stands in a context, and the task that produced it (LT-17)."""
+
+    artifact_id: str
+    task_id: str
+    version: int
 
 
 @record
@@ -59,6 +71,7 @@ class ThreadRecord:
     active_turns: tuple[str, ...] = ()
     last_outcome: str | None = None
     remotes: dict[str, str] = field(default_factory=dict[str, str])
+    artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +170,22 @@ FOLDED: Final[frozenset[type]] = frozenset(
         TurnCompleted,
         TurnFailed,
         TaskAttemptStarted,
+        ArtifactChanged,
     }
 )
 
 
 def folds_thread(event: Event) -> bool:
     """Whether the event changes the record of the thread that its scope names."""
-    return event.fact.scope.thread_id is not None and type(event.fact.payload) in FOLDED
+    payload = event.fact.payload
+    if isinstance(payload, ArtifactChanged) and not _is_named(payload):
+        return False
+    return event.fact.scope.thread_id is not None and type(payload) in FOLDED
+
+
+def _is_named(changed: ArtifactChanged) -> bool:
+    """Whether later tasks of the context may bring a further version of it."""
+    return changed.direction == "produced" and changed.name is not None
 
 
 def evolve(state: ThreadRecord | None, event: Event) -> ThreadRecord | None:
@@ -212,8 +234,19 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
             return change(state, remotes={**state.remotes, worker.peer: context})
         case ThreadUpdated(peer=str(peer), remote_context_id=str(context)):
             return change(state, remotes={**state.remotes, peer: context})
+        case ArtifactChanged(name=str(name)) as changed:
+            return _remember(state, name, changed, event)
         case _:
             return state
+
+
+def _remember(
+    state: ThreadRecord, name: str, changed: ArtifactChanged, event: Event
+) -> ThreadRecord:
+    others = [one for one in state.artifacts.items() if one[0] != name][1 - KEPT_NAMES :]
+    task_id = event.fact.scope.task_id or ""
+    named = NamedArtifact(changed.artifact_id, task_id, changed.version)
+    return change(state, artifacts=dict([*others, (name, named)]))
 
 
 def _end(state: ThreadRecord, turn_id: str, outcome: str) -> ThreadRecord:

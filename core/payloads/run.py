@@ -89,7 +89,8 @@ class ArtifactChanged:
     direction: Literal["produced", "consumed"] = "produced"
     stored: bool = True
     replaces: str | None = None
-    """The artifact of ours that this version takes the place of: itself, or one of an earlier task (LT-17)."""
+    """The artifact of ours that this version takes the place of: itself, or one of the same name that an earlier task
+    of the context produced (LT-17). ``version`` counts on from there."""
 
 
 @record

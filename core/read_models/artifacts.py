@@ -8,7 +8,7 @@ from typing import Literal
 
 from passerelle.core.events import Event
 from passerelle.core.payloads.run import ArtifactChanged
-from passerelle.core.read_models.mark import Mark, not_applicable, unavailable, unknown
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
 from passerelle.core.record import record
 from passerelle.core.task_record import TaskRecord
@@ -37,6 +37,8 @@ class ArtifactChain:
     artifact_id: str
     direction: Literal["produced", "consumed"]
     versions: tuple[ArtifactVersion, ...]
+    replaces: str | None = None
+    """The artifact of an earlier task of the context whose version the first one here takes the place of."""
     name: str | None = None
     media_types: tuple[str, ...] = ()
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
@@ -49,37 +51,44 @@ class ArtifactSummary:
     task_id: str
     sequence: int
     artifacts: tuple[ArtifactChain, ...]
+    issues: int | None = None
+    """Conditions of the task that what it has does not meet."""
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
 
 
 def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary:
     """The artifacts of a record; ``events`` are those of its task that could be read."""
     chains: dict[str, list[ArtifactVersion]] = {}
+    began: dict[str, str | None] = {}
     for event in events:
         payload = event.fact.payload
         if isinstance(payload, ArtifactChanged) and event.fact.scope.task_id == task.task_id:
+            began.setdefault(payload.artifact_id, payload.replaces)
             chains.setdefault(payload.artifact_id, []).append(_show(event, payload))
     found: list[ArtifactChain] = []
     for artifact in task.artifacts:
         versions = tuple(chains.get(artifact.artifact_id, ()))
-        marks = {
-            "issues": unknown("no fact says what a validation found"),
-            "diff": not_applicable("versions are kept whole"),
-        }
-        if len(versions) != artifact.version:
+        replaces = began.get(artifact.artifact_id)
+        marks = {"diff": not_applicable("versions are kept whole")}
+        if not versions or replaces == artifact.artifact_id:
             marks["versions"] = unavailable("facts of some versions are not in the stream any more")
         found.append(
             ArtifactChain(
                 artifact.artifact_id,
                 artifact.direction,
                 versions,
+                None if replaces == artifact.artifact_id else replaces,
                 artifact.name,
                 artifact.media_types,
                 marks,
             )
         )
-    none = {} if found else {"artifacts": not_applicable("the task has recorded no artifact")}
-    return ArtifactSummary(name_task(task), task.last, tuple(found), none)
+    marks = {} if found else {"artifacts": not_applicable("the task has recorded no artifact")}
+    if task.coverage is None:
+        wanted = "nothing has been judged yet" if task.acceptance else "the task has no conditions"
+        marks["issues"] = not_applicable(wanted)
+    issues = len(task.coverage.unmet) if task.coverage else None
+    return ArtifactSummary(name_task(task), task.last, tuple(found), issues, marks)
 
 
 def _show(event: Event, changed: ArtifactChanged) -> ArtifactVersion:

@@ -11,6 +11,7 @@ from passerelle.core.read_models.blocked import BlockedTask, list_blocked
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
 from passerelle.core.read_models.queue import QueueSnapshot, show_queue
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
+from passerelle.core.read_models.versions import VersionChain, list_versions
 from passerelle.core.record import record
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
@@ -56,6 +57,7 @@ class ThreadModel:
     pending: tuple[BlockedTask, ...]
     tasks: tuple[TaskLine, ...]
     incidents: tuple[Incident, ...]
+    artifacts: tuple[VersionChain, ...]
     queue: QueueSnapshot
     diagnostics: Diagnostics
     last_outcome: str | None = None
@@ -70,6 +72,8 @@ def show_thread(
     marks: dict[str, Mark] = {}
     if thread.last_outcome is None:
         marks["lastOutcome"] = not_applicable("no turn has ended")
+    if not thread.artifacts:
+        marks["artifacts"] = not_applicable("no task of the thread has produced a named artifact")
     if left_out:
         marks["tasks"] = unavailable(f"{left_out} older tasks of the session are not looked at")
     incidents = sorted((one for task in mine for one in _find(task)), key=lambda one: one.at)
@@ -85,6 +89,7 @@ def show_thread(
         pending=list_blocked(mine),
         tasks=tuple(show_task(task, now_ms) for task in mine),
         incidents=tuple(incidents[-_INCIDENTS:]),
+        artifacts=list_versions(thread, mine),
         queue=show_queue(thread),
         diagnostics=Diagnostics(
             turns=thread.turns,

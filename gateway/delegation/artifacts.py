@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.preview import preview_parts
 from passerelle.core.errors import TooLarge
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.task_commands import ObserveArtifact
 from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.delegation.spill import CAP
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Ref
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import ArtifactRef
+    from passerelle.core.thread import NamedArtifact
     from passerelle.gateway.delegation.step import Step
 
 MOST_ARTIFACTS: Final = 10_000
@@ -86,21 +89,32 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     known = find_known(step, name)
     if known is not None and known.sha256 == sha256:
         return []
-    parts = objects_at(artifact, "parts")
+    parts, title = objects_at(artifact, "parts"), text_at(artifact, "name") or None
+    standing = _find_standing(step, title)
+    earlier = standing if standing and standing.task_id != step.record.task_id else None
+    replaced = known or earlier
     changed = ArtifactChanged(
         artifact_id=known.artifact_id if known else step.sight.mint("art"),
         name_at_peer=name,
-        version=known.version + 1 if known else 1,
+        version=max(one.version for one in (replaced, standing) if one) + 1 if replaced else 1,
         sha256=sha256,
         size=len(packed),
         parts=len(parts),
         media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
-        name=text_at(artifact, "name") or None,
-        replaces=known.artifact_id if known else None,
+        name=title,
+        replaces=replaced.artifact_id if replaced else None,
     )
-    refs = {"artifact": step.spill.keep(packed)} if len(packed) > CAP else {}
+    refs = {"artifact": step.spill.keep(packed, preview_parts(parts))} if len(packed) > CAP else {}
     step.catalogued[name] = Catalogued(changed.artifact_id, changed.version, sha256)
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def _find_standing(step: Step, title: str | None) -> NamedArtifact | None:
+    """The version of the artifact of this name that stands in the context, whichever task produced it (LT-17)."""
+    thread = step.decision.state(step.sight.thread)
+    if title is None or not isinstance(thread, ThreadRecord):
+        return None
+    return thread.artifacts.get(title)
 
 
 def find_known(step: Step, name: str) -> Catalogued | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
 
+from passerelle.a2a_mapping.preview import preview_frame
 from passerelle.core.events import FRAME, Fact
 from passerelle.core.facts import Ref
 from passerelle.core.payloads.run import OutputSpilled
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
-_PREVIEW: Final = 200
 
 
 @dataclass(slots=True)
@@ -29,14 +29,14 @@ class Spill:
 
     blobs: list[bytes] = field(default_factory=list[bytes])
 
-    def keep(self, content: bytes, media_type: str = "application/json") -> Ref:
-        """A reference to ``content``, which is stored in time."""
+    def keep(self, content: bytes, preview: str | None = None) -> Ref:
+        """A reference to ``content``, which is JSON and is stored in time."""
         self.blobs.append(content)
         return Ref(
             blob=hashlib.sha256(content).hexdigest(),
             size=len(content),
-            media_type=media_type,
-            preview=content[:_PREVIEW].decode(errors="replace"),
+            media_type="application/json",
+            preview=preview or None,
         )
 
 
@@ -51,7 +51,7 @@ def show(
     content = orjson.dumps(frame)
     if len(content) <= CAP:
         return [Fact(fact.scope, fact.payload, fact.refs, content, facade)]
-    ref = spill.keep(content)
+    ref = spill.keep(content, preview_frame(frame))
     spilled = OutputSpilled(of=of, size=len(content), sha256=ref.blob or "")
     return [
         Fact(fact.scope, spilled, {"output": ref}),
@@ -62,4 +62,4 @@ def show(
 def hold(spill: Spill, content: JsonObject) -> Ref | None:
     """A reference to ``content`` if it is too large for the fact itself."""
     packed = orjson.dumps(content)
-    return spill.keep(packed) if len(packed) > CAP else None
+    return spill.keep(packed, preview_frame(content)) if len(packed) > CAP else None

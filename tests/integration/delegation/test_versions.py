@@ -1,0 +1,117 @@
+"""An artifact that is refined in its context: each task brings a further version of it (LT-17, SNAP-7)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import GetTaskModel, GetThread, TurnAccepted
+from passerelle.core.json import JsonObject
+from passerelle.core.task_record import ArtifactRef
+from tests.support.house import ADA, House
+from tests.support.scripted_tasks import Script, Turn
+
+pytestmark = pytest.mark.anyio
+
+
+def draw(picture: str, name: str = "sailboat") -> Script:
+    """A peer that makes one picture, under an id that it never used before."""
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        task.artifact([{"text": picture}], artifact_id=f"id of {picture}", name=name)
+        await turn.status("COMPLETED")
+
+    return work
+
+
+async def refine(house: House, picture: str, before: TurnAccepted | None = None) -> TurnAccepted:
+    """One more turn in the context, which refers to the task before it."""
+    house.peer.next(draw(picture))
+    if before is None:
+        return (await house.talk(f"draw a {picture}"))[0]
+    message = house.message(f"make it a {picture}")
+    message["referenceTaskIds"] = [before.facade]
+    accepted = await house.send("", message=message, context_id=before.context_id)
+    await house.hear(accepted)
+    return accepted
+
+
+async def artifact_of(house: House, accepted: TurnAccepted) -> ArtifactRef:
+    (artifact,) = (await house.record(accepted)).artifacts
+    return artifact
+
+
+@pytest.mark.requirement("LT-17", "EVC-14", "SNAP-7")
+async def test_refined_artifact_is_a_further_version_and_those_before_stay_readable(
+    house: House,
+) -> None:
+    tasks = [await refine(house, "sailboat in blue")]
+    tasks.append(await refine(house, "sailboat in red", tasks[-1]))
+    await house.restart()
+    tasks.append(await refine(house, "sailboat in green", tasks[-1]))
+    made = [await artifact_of(house, one) for one in tasks]
+    assert [one.version for one in made] == [1, 2, 3]
+    assert [one.replaces for one in made] == [None, made[0].artifact_id, made[1].artifact_id]
+    assert len({one.artifact_id for one in made}) == 3
+    thread = await house.service.read(ADA, GetThread(tasks[0].thread_id))
+    (chain,) = cast("list[JsonObject]", thread["artifacts"])
+    lines = cast("list[JsonObject]", chain["versions"])
+    assert (chain["name"], chain["latest"]) == ("sailboat", made[2].artifact_id)
+    assert [(one["version"], one["taskId"]) for one in lines] == [
+        (place, accepted.facade) for place, accepted in enumerate(tasks, start=1)
+    ]
+    assert "sailboat in blue" in str((await house.read(tasks[0]))["artifacts"])
+    model = await house.service.read(ADA, GetTaskModel(tasks[1].facade, "artifacts"))
+    (shown,) = cast("list[JsonObject]", model["artifacts"])
+    assert shown["replaces"] == made[0].artifact_id
+    assert "versions" not in cast("JsonObject", shown["marks"])
+
+
+async def test_versions_of_one_task_and_of_the_next_are_counted_on(house: House) -> None:
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        for words in ("a draft", "a better draft"):
+            task.artifact([{"text": words}], artifact_id="a-1", name="sailboat")
+            await turn.status("WORKING")
+        await turn.status("COMPLETED")
+
+    house.peer.next(work)
+    first = await house.send("draw", wait="stream")
+    await house.watch(first)
+    second = await refine(house, "sailboat in red", first)
+    before, after = await artifact_of(house, first), await artifact_of(house, second)
+    assert (before.version, before.replaces) == (2, before.artifact_id)
+    assert (after.version, after.replaces) == (3, before.artifact_id)
+
+
+@pytest.mark.parametrize("name", ["", "rowing boat"])
+async def test_what_has_another_name_or_none_is_no_version_of_it(house: House, name: str) -> None:
+    first = await refine(house, "sailboat")
+    house.peer.next(draw("boat", name))
+    second = await house.send("another", context_id=first.context_id)
+    await house.hear(second)
+    artifact = await artifact_of(house, second)
+    assert (artifact.version, artifact.replaces) == (1, None)
+
+
+async def test_other_contexts_have_versions_of_their_own(house: House) -> None:
+    await refine(house, "sailboat")
+    artifact = await artifact_of(house, await refine(house, "sailboat"))
+    assert (artifact.version, artifact.replaces) == (1, None)
+
+
+@pytest.mark.requirement("SNAP-7", "PO-9")
+async def test_model_of_a_large_artifact_has_its_beginning_and_how_many_conditions_it_fails(
+    house: House,
+) -> None:
+    house.acceptance = ({"artifact": {"name": "report"}}, {"artifact": {"name": "sailboat"}})
+    house.peer.next(draw("sail " * 10_000))
+    accepted, _ = await house.talk("a report, please")
+    model = await house.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
+    assert model["issues"] == 1
+    (shown,) = cast("list[JsonObject]", model["artifacts"])
+    (version,) = cast("list[JsonObject]", shown["versions"])
+    assert str(version["preview"]).startswith("sail sail")
+    assert version["blob"] is not None
