@@ -124,6 +124,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.ContentTypeNotSupported: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
     ExtensionRequired: ErrorKind.EXTENSION_SUPPORT_REQUIRED,
     errors.Unauthenticated: ErrorKind.UNAUTHENTICATED,
+    errors.CredentialExpired: ErrorKind.UNAUTHENTICATED,
     errors.Forbidden: ErrorKind.DENIED,
     errors.Limited: ErrorKind.LIMITED,
     errors.NotFound: ErrorKind.NOT_FOUND,  # a task is TASK_NOT_FOUND, see classify

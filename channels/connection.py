@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 import structlog
@@ -56,7 +57,13 @@ from passerelle.channels.subscription import Subscription
 from passerelle.channels.transport import Outbox
 from passerelle.channels.views import TaskView
 from passerelle.channels.wire import decode_client, encode_server, split_message
-from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
+from passerelle.core.errors import (
+    CallerError,
+    PasserelleError,
+    RemoteError,
+    StoreUnavailable,
+    Unauthenticated,
+)
 from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
@@ -260,13 +267,15 @@ class Connection:
         self._admission = admission
         self._roster.install(self._owner, self)
         self.feed(Admitted(admission.welcome))
-        self._spawn(self._recheck_at_intervals())
+        self._spawn(self._recheck_at_intervals(hello))
 
-    async def _recheck_at_intervals(self) -> None:
-        """Notices a newer connection of this device, and rights that have changed."""
+    async def _recheck_at_intervals(self, hello: Hello) -> None:
+        """Notices a newer connection of this device, a credential that has fallen, and rights that have changed."""
         while True:
             await asyncio.sleep(self.limits.recheck_s)
-            with suppress(StoreUnavailable):  # asked again at the next round
+            with suppress(RemoteError):  # asked again at the next round
+                if not await self._recheck_caller(hello):
+                    return
                 if await self._is_superseded():
                     self.supersede()
                     return
@@ -275,6 +284,19 @@ class Connection:
     async def _is_superseded(self) -> bool:
         newest = await self.services.channels.read_generation(self.channel)
         return newest > self._known.generation
+
+    async def _recheck_caller(self, hello: Hello) -> bool:
+        """Whether the credential still opens this channel; what it may do is what it may do now."""
+        known = self._known
+        try:
+            principal = await identify(self.services, hello, self._credentials)
+            if principal.key != known.principal.key:
+                raise Unauthenticated("the credential is somebody else's now")
+        except CallerError as error:
+            self.feed(Ended(*end_connection(error, "auth", admitted=True)))
+            return False
+        self._admission = replace(known, principal=principal)
+        return True
 
     async def _recheck_rights(self) -> None:
         for stream, (subscription, _) in tuple(self._subscriptions.items()):

@@ -9,6 +9,7 @@ from passerelle.channels.frames import Failure, Refusal
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
+    CredentialExpired,
     Forbidden,
     Limited,
     PasserelleError,
@@ -33,14 +34,24 @@ def refuse_subscription(stream: str, error: PasserelleError) -> Refusal:
     return Refusal(error.stable_code, error.message, "sub", stream, retry_s=_read_retry(error))
 
 
-def end_connection(error: PasserelleError, of: str) -> tuple[CloseCode, Refusal]:
-    """The close code and the notice before it, for an error that a connection cannot outlive."""
+def end_connection(
+    error: PasserelleError, of: str, *, admitted: bool = False
+) -> tuple[CloseCode, Refusal]:
+    """The close code and the notice before it, for an error that a connection cannot outlive.
+
+    ``admitted``: the credential did hold, so one that does not was taken away.
+    """
     notice = Refusal(error.stable_code, error.message, of, fatal=True, retry_s=_read_retry(error))
-    return _choose_code(error), notice
+    code = _choose_code(error)
+    if admitted and code is CloseCode.BAD_CREDENTIALS:
+        code = CloseCode.REVOKED
+    return code, notice
 
 
 def _choose_code(error: PasserelleError) -> CloseCode:
     match error:
+        case CredentialExpired():
+            return CloseCode.TOKEN_EXPIRED
         case Unauthenticated():
             return CloseCode.BAD_CREDENTIALS
         case Forbidden():

@@ -14,6 +14,7 @@
     │   ├── VersionNotSupported     a protocol version that is not served
     │   ├── ContentTypeNotSupported a media type that is not served
     │   ├── Unauthenticated         no credential, or one that does not hold
+    │   │   └── CredentialExpired   one that did hold
     │   ├── Forbidden               a credential without the right
     │   ├── Limited                 over a rate, a concurrency, a quota or a budget
     │   ├── NotFound                unknown, or not the caller's: the two look the same
@@ -179,6 +180,12 @@ class Unauthenticated(CallerError):
     """No credential, or one that does not hold."""
 
     code = "unauthenticated"
+
+
+class CredentialExpired(Unauthenticated):
+    """A credential that did hold; the same caller comes back with a newer one."""
+
+    code = "credential_expired"
 
 
 class Forbidden(CallerError):

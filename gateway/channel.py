@@ -9,18 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
+from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
-from passerelle.core.errors import NotFound
+from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Scope
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.rpc import call
-from passerelle.gateway.rpc_call import Caller
+from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.gate import Gate
 
 _LISTED_TASKS: Final = 100
+_FOLLOW: Final = (Scope.CALL, Scope.READ_TASKS)
+_DECIDE: Final = (Scope.READ_APPROVALS, Scope.DECIDE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +45,24 @@ class ServiceAccess:
         """The stream behind a name.
 
         Raises:
-            NotFound: unknown, or another principal's: the two look the same.
+            NotFound: unknown, another principal's, or at an agent that it may not see: they look the same.
+            Forbidden: the principal has not the scope, or its grants do not allow to follow tasks there.
         """
         match name.word:
             case "session":
+                require_scope(principal, _FOLLOW)
                 session = await self._find_session(principal, name.id or "")
+                await self._check_session(principal, session.session_id)
                 return Grant(_session(session.session_id), FullView() if full else PlainView())
             case "task":
+                require_scope(principal, _FOLLOW)
                 record = await self._find_task(principal, name.id or "")
+                require_operation(principal, record.kind, Method.SUBSCRIBE_TO_TASK)
                 return Grant(_session(record.session_id), TaskView(record.task_id))
             case "inbox":
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
+                require_scope(principal, _DECIDE)
                 return Grant(StreamRef(StreamKind.INBOX, principal.key), FullView())
             case _:
                 assert_never(name.word)
@@ -64,6 +74,22 @@ class ServiceAccess:
             if isinstance(record, SessionRecord) and record.owner == principal.key:
                 return record
         raise NotFound("stream", f"session:{session_id}")
+
+    async def _check_session(self, principal: Principal, session_id: str) -> None:
+        """Its stream says everything of every task in it, so each has to be one that may be followed."""
+        if principal.agents is None and not principal.operations:
+            return
+        writes = self.service.writes
+        listed = await writes.log.read_session_tasks(session_id)
+        tasks = {parsed[0] for facade, _ in listed if (parsed := parse_facade(facade))}
+        held = await writes.load([EntityRef(EntityKind.TASK, task) for task in sorted(tasks)])
+        records = [one.record for one in held.values()]
+        for agent in {one.kind for one in records if isinstance(one, TaskRecord)}:
+            if not principal.may_use(agent, Method.SUBSCRIBE_TO_TASK):
+                raise Forbidden(
+                    "a task of this session may not be followed; follow the others one by one",
+                    operation=Method.SUBSCRIBE_TO_TASK,
+                )
 
     async def _find_task(self, principal: Principal, facade: str) -> TaskRecord:
         parsed = parse_facade(facade)
@@ -121,7 +147,9 @@ class ServiceSnapshots:
     async def read_pending(
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
-        """Open questions from their own records, and whether there are more."""
+        """Open questions from their own records, and whether there are more; none for who may read none."""
+        if not any(scope in principal.scopes for scope in _DECIDE):
+            return (), False
         found = await self.service.list_pending(principal, limit + 1)
         return tuple(found[:limit]), len(found) > limit
 
@@ -141,7 +169,11 @@ class ServiceCalls:
 
 
 def _may_follow(principal: Principal, record: TaskRecord) -> bool:
-    return record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+    return (
+        record.owner == principal.key
+        and record.visibility is not Visibility.HIDDEN
+        and principal.sees(record.kind)
+    )
 
 
 def _session(session_id: str) -> StreamRef:

@@ -41,6 +41,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.VersionNotSupported: ExitStatus.CALLER,
     errors.ContentTypeNotSupported: ExitStatus.CALLER,
     errors.Unauthenticated: ExitStatus.FORBIDDEN,
+    errors.CredentialExpired: ExitStatus.FORBIDDEN,
     errors.Forbidden: ExitStatus.FORBIDDEN,
     errors.Limited: ExitStatus.REMOTE,
     errors.NotFound: ExitStatus.CALLER,

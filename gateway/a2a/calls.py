@@ -16,7 +16,9 @@ from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.agent_name import find_tenant, name_tenant
+from passerelle.core.credentials import Credentials
 from passerelle.core.errors import (
+    CallerError,
     Draining,
     InvalidInput,
     PasserelleError,
@@ -30,6 +32,7 @@ from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
+from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.rpc import RpcRequest
     from passerelle.a2a_mapping.version import Version
+    from passerelle.core.commands import Authenticator
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
@@ -54,6 +58,7 @@ _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
 _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
+NOTHING: Final = Credentials()
 
 
 class Named(Protocol):
@@ -78,6 +83,8 @@ class Visit:
     outcome: str = "ok"
     stream: EventStream | None = None
     caller: str | None = None
+    shown: Credentials = NOTHING
+    """What the caller showed of itself."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Of whatever is answered."""
 
@@ -104,6 +111,7 @@ class Calls:
 
     operations: Operations
     agents: Named
+    authenticator: Authenticator
     ids: Ids
     body_limit_bytes: int
     keep_alive_s: float
@@ -179,11 +187,13 @@ class Calls:
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         carry_on(named, incoming.headers.get("authorization"))
         active = self.operations.extensions.activate(named)
+        standing = Standing(self.authenticator, visit.shown, principal, visit.agent, asked.method)
         return Call(
             principal,
             visit.agent,
             asked.params,
             version=asked.version,
+            judge=standing.judge,
             asked=named,
             extensions=active,
             idem=_read_key(incoming),
@@ -208,13 +218,16 @@ class Calls:
             if followed.resumed:
                 await stream.greet()
             try:
-                async with self.operations.waits.hold(visit.receive):
+                async with self.operations.waits.hold(visit.receive, call.judge):
                     failure = await stream.copy(asked.limit(followed.batches))
             except Draining:
                 if not stream.started:
                     raise
                 visit.outcome = "drained"
                 await stream.end()
+            except CallerError as error:
+                visit.outcome = error.stable_code
+                await stream.fail(error)
             else:
                 visit.outcome = failure.stable_code if failure else "ok"
 

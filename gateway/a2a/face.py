@@ -37,13 +37,14 @@ from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
-from passerelle.gateway.a2a.waits import Waits
+from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from passerelle.core.commands import Authenticator
+    from passerelle.core.credentials import Credentials
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.core.principal import Principal
@@ -82,6 +83,7 @@ class FaceSettings:
     public_url: str | None = None
     body_limit_bytes: int = BODY_LIMIT_BYTES
     keep_alive_s: float = KEEP_ALIVE_S
+    recheck_s: float = RECHECK_S
     access_log: bool = False
 
 
@@ -112,7 +114,7 @@ class Face:
     def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
         self.parts: Final = parts
         self._settings = settings
-        self._waits = Waits()
+        self._waits = Waits(settings.recheck_s)
         self.operations: Final = Operations(
             parts.service,
             self._waits,
@@ -124,6 +126,7 @@ class Face:
         self._calls = Calls(
             self.operations,
             parts.agents,
+            parts.authenticator,
             parts.ids,
             settings.body_limit_bytes,
             settings.keep_alive_s,
@@ -197,7 +200,8 @@ class Face:
         if target is Resource.CARD:
             await self._serve_card(visit)
             return
-        principal = await self._identify(incoming)
+        visit.shown = self._read_credentials(incoming)
+        principal = await self.parts.authenticator.authenticate(visit.shown)
         visit.caller = principal.id
         if not principal.sees(visit.agent):
             visit.outcome = "not_found"
@@ -229,7 +233,9 @@ class Face:
         """No agent stands here; whoever may call none learns no name."""
         outcome = "not_found"
         try:
-            reply = self._refuse_agent(agent, await self._identify(incoming))
+            shown = self._read_credentials(incoming)
+            principal = await self.parts.authenticator.authenticate(shown)
+            reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
             if agent is None or target is Resource.CARD:
                 reply = self._refuse_agent(agent, None)
@@ -249,10 +255,8 @@ class Face:
         )
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
-    async def _identify(self, incoming: Incoming) -> Principal:
-        parts = self.parts
-        credentials = parts.reader.read(incoming.headers, read_address(incoming.scope))
-        return await parts.authenticator.authenticate(credentials)
+    def _read_credentials(self, incoming: Incoming) -> Credentials:
+        return self.parts.reader.read(incoming.headers, read_address(incoming.scope))
 
 
 def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Binding:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.extensions import Extensions
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
-    from passerelle.gateway.a2a.waits import Waits
+    from passerelle.gateway.a2a.waits import Judge, Waits
     from passerelle.gateway.control.stream_frame import Followed, Followers
     from passerelle.gateway.limits.gate import Gate
 
@@ -118,6 +118,8 @@ class Call:
     tracestate: str | None = None
     wish: ResumeWish | None = None
     """Where a subscriber wants to go on."""
+    judge: Judge | None = None
+    """Whether the caller may still have what it waits for."""
     own_url: str | None = None
     """How the caller of an extended card reached us, if the binding says."""
 
@@ -225,7 +227,7 @@ class Operations:
         request = read_send(call.params)
         accepted = await self._submit(call, request, "unary" if request.blocking else "none")
         try:
-            async with self.waits.hold(receive):
+            async with self.waits.hold(receive, call.judge):
                 answer = await self.service.answer(
                     call.principal, accepted, at_once=request.return_immediately
                 )

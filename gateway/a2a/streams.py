@@ -79,7 +79,7 @@ class EventStream:
             else:
                 await self.end()
                 return None
-        await self._fail(failure)
+        await self.fail(failure)
         return failure
 
     async def greet(self) -> None:
@@ -90,7 +90,8 @@ class EventStream:
         """Ends the response in good order; the client has the cursor of the last event."""
         await self._write(b"", more=False)
 
-    async def _fail(self, error: PasserelleError) -> None:
+    async def fail(self, error: PasserelleError) -> None:
+        """Ends the response with an error as its last event; raises it where nothing has been sent."""
         if not self.started:
             raise error
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)

@@ -7,10 +7,11 @@ themselves are never cut: half of one could be stored and not begun.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from passerelle.core.errors import Draining
+from passerelle.core.errors import CallerError, Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
 
 if TYPE_CHECKING:
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive
 
+    from passerelle.core.errors import PasserelleError
+
+Judge: TypeAlias = Callable[[], Awaitable[CallerError | None]]
+
+RECHECK_S: Final = 5.0
+"""How long a caller that is told to go may still be served what it waits for."""
+
 
 class _Wait:
-    __slots__ = ("cause", "limit")
+    __slots__ = ("cause", "judge", "limit")
 
-    def __init__(self, limit: asyncio.Timeout) -> None:
+    def __init__(self, limit: asyncio.Timeout, judge: Judge | None) -> None:
         self.limit = limit
-        self.cause: CallerLeftError | Draining | None = None
+        self.judge = judge
+        self.cause: CallerLeftError | PasserelleError | None = None
 
-    def end(self, cause: CallerLeftError | Draining) -> None:
+    def end(self, cause: CallerLeftError | PasserelleError) -> None:
         if self.cause is None:
             self.cause = cause
             self.limit.reschedule(asyncio.get_running_loop().time())
@@ -35,7 +44,10 @@ class _Wait:
 class Waits:
     """All that wait now."""
 
-    def __init__(self) -> None:
+    def __init__(self, recheck_s: float = RECHECK_S) -> None:
+        self._recheck_s = recheck_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._rechecks: asyncio.Task[None] | None = None
         self._open: set[_Wait] = set()
         self._requests = 0
         self._idle = asyncio.Event()
@@ -53,20 +65,24 @@ class Waits:
                 self._idle.set()
 
     @asynccontextmanager
-    async def hold(self, receive: Receive) -> AsyncGenerator[None]:
-        """Lets the body wait as long as the caller is there and this instance goes on.
+    async def hold(self, receive: Receive, judge: Judge | None = None) -> AsyncGenerator[None]:
+        """Lets the body wait as long as the caller is there, may be here, and this instance goes on.
+
+        ``judge`` is asked now and then whether the caller still has the right to what it waits for.
 
         Raises:
             CallerLeftError: the caller closed its connection.
             Draining: this instance shuts down.
+            Unauthenticated, Forbidden, NotFound: what ``judge`` said.
         """
         wait: _Wait | None = None
         try:
             async with asyncio.timeout(None) as limit:
-                wait = _Wait(limit)
+                wait = _Wait(limit, judge)
                 if self._draining:
                     wait.end(_say_draining())
                 self._open.add(wait)
+                self._arm()
                 watcher = asyncio.create_task(_watch(receive, wait))
                 try:
                     yield
@@ -83,9 +99,30 @@ class Waits:
         self._draining = True
         for wait in list(self._open):
             wait.end(_say_draining())
+        for recheck in (self._timer, self._rechecks):
+            if recheck is not None:
+                recheck.cancel()
         while self._requests:
             self._idle.clear()
             await self._idle.wait()
+
+    def _arm(self) -> None:
+        """One look in a while at everybody who waits: a timer for each of them would cost more than the looks do."""
+        if self._timer is None and not self._draining:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._recheck_s, self._begin_recheck)
+
+    def _begin_recheck(self) -> None:
+        self._timer = None
+        if self._open:
+            self._rechecks = asyncio.create_task(self._recheck())
+
+    async def _recheck(self) -> None:
+        for wait in list(self._open):
+            refusal = await wait.judge() if wait.judge else None
+            if refusal is not None:
+                wait.end(refusal)
+        self._arm()
 
 
 async def _watch(receive: Receive, wait: _Wait) -> None:

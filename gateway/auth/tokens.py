@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import jwt
 
-from passerelle.core.errors import Unauthenticated
+from passerelle.core.errors import CredentialExpired
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.grants import make_principal
 
@@ -58,7 +58,7 @@ class Tokens:
         """The principal of a token; None for what is no token of a known issuer.
 
         Raises:
-            Unauthenticated: it would be one, had it not expired.
+            CredentialExpired: it would be one, had it not expired.
             IssuerUnavailable: the keys to verify it with cannot be had.
         """
         kept = self._known.get(digested)
@@ -108,7 +108,7 @@ class Tokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except jwt.ExpiredSignatureError:
-            raise Unauthenticated("the token has expired") from None
+            raise CredentialExpired("the token has expired") from None
         except (jwt.PyJWTError, ValueError, TypeError):
             return None
         return claims

@@ -8,7 +8,7 @@ has no place for them.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -35,6 +35,7 @@ from passerelle.gateway.a2a.extensions import read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.control.stream_frame import unpack
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
@@ -137,14 +138,16 @@ class GrpcFace:
         self, visit: _Visit, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | None:
         head = read_head(context)
-        principal = await self._identify(head)
+        shown = self.parts.reader.read(head.headers, head.address)
+        principal = await self.parts.authenticator.authenticate(shown)
         params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
         visit.operation = row.method.value
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
         asked = read_asked_grpc(service.version, row.method, params)
-        call = self._compose(visit.agent, asked, head, principal)
+        standing = Standing(self.parts.authenticator, shown, principal, visit.agent, asked.method)
+        call = replace(self._compose(visit.agent, asked, head, principal), judge=standing.judge)
         match asked.method:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, row, asked, asked.method, call, context)
@@ -174,7 +177,7 @@ class GrpcFace:
                 await _greet(context, head)
                 started = True
             try:
-                async with operations.waits.hold(_stay):
+                async with operations.waits.hold(_stay, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
                             await _greet(context, head)
@@ -185,10 +188,6 @@ class GrpcFace:
                 if not started:
                     raise
                 visit.outcome = "drained"
-
-    async def _identify(self, head: Head) -> Principal:
-        credentials = self.parts.reader.read(head.headers, head.address)
-        return await self.parts.authenticator.authenticate(credentials)
 
     def _choose_agent(self, tenant: object, principal: Principal) -> str:
         """The agent that a call is for; one that is not there and one that is not allowed look the same.

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.envelopes import list_details
 from passerelle.a2a_mapping.errors import ROWS, classify
 from passerelle.a2a_mapping.v0_3.errors import name_type
 from passerelle.a2a_mapping.version import CURRENT
-from passerelle.core.errors import RemoteError
+from passerelle.core.errors import Limited, RemoteError
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
@@ -45,7 +45,7 @@ def render_refusal(error: PasserelleError, version: Version = CURRENT) -> Refusa
     code = grpc.StatusCode[ROWS[classify(error)].grpc]
     details: list[Json] = list_details(error)
     trailing: list[tuple[str, str | bytes]] = []
-    if isinstance(error, RemoteError) and error.retry_after_s is not None:
+    if isinstance(error, RemoteError | Limited) and error.retry_after_s is not None:
         trailing.append((_RETRY_KEY, str(error.retry_after_s)))
         details.append({"@type": _RETRY_INFO, "retryDelay": f"{error.retry_after_s}s"})
     status = {"code": code.value[0], "message": error.message, "details": details}

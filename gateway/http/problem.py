@@ -32,6 +32,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.VersionNotSupported: 400,
     errors.ContentTypeNotSupported: 415,
     errors.Unauthenticated: 401,
+    errors.CredentialExpired: 401,
     errors.Forbidden: 403,
     errors.Limited: 429,
     errors.NotFound: 404,

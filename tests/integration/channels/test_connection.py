@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -19,11 +20,18 @@ from passerelle.channels.client_items import Live, Lost, Offline, Status, Stoppe
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
-from passerelle.core.errors import ActionClosed, StoreUnavailable
+from passerelle.core.credentials import Credentials
+from passerelle.core.errors import (
+    ActionClosed,
+    CredentialExpired,
+    StoreUnavailable,
+    Unauthenticated,
+)
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal, Scope
 from passerelle.store.store import Store
-from tests.integration.channels.rig import ADA, Application, Rig, serve
+from tests.integration.channels.rig import ADA, BOB, Application, KnownTokens, Rig, serve
 from tests.support.engine import Server, ask
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -338,6 +346,31 @@ async def test_a_right_that_ends_closes_the_view(store: Store) -> None:
         await tell(socket, {"t": "hb", "n": 1})
         async with asyncio.timeout(2):
             assert (await socket.receive())["t"] == "hb"
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [
+        (Unauthenticated("nobody knows it"), 4504),
+        (CredentialExpired("the token has expired"), 4401),
+        (replace(ADA, scopes=frozenset[Scope]()), 4503),
+        (BOB, 4504),
+    ],
+)
+async def test_a_credential_that_falls_ends_the_connection(
+    store: Store, monkeypatch: pytest.MonkeyPatch, now: Principal | Unauthenticated, code: int
+) -> None:
+    async def authenticate(_self: KnownTokens, _shown: Credentials) -> Principal:
+        if isinstance(now, Unauthenticated):
+            raise now
+        return now
+
+    async with serve(store, Limits(recheck_s=0.05)) as rig, raw(rig) as socket:
+        await tell(socket, HELLO)
+        await hear(socket, "welcome")
+        monkeypatch.setattr(KnownTokens, "authenticate", authenticate)
+        assert (await hear(socket, "error"))["fatal"] is True
+        assert await hear_close(socket) == code
 
 
 @pytest.mark.requirement("CHN-10")

@@ -141,6 +141,7 @@ def test_a_json_rpc_error_is_http_200_and_names_the_field() -> None:
     ("error", "status"),
     [
         (errors.Unauthenticated("no"), 401),
+        (errors.CredentialExpired("no"), 401),
         (errors.Forbidden("no"), 403),
         (errors.StoreUnavailable("down", "no"), 503),
         (errors.NotFound("task", "t"), 200),

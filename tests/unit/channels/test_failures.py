@@ -12,6 +12,7 @@ from passerelle.core import errors
 from passerelle.core.errors import (
     ActionClosed,
     CallerError,
+    CredentialExpired,
     Forbidden,
     Limited,
     PasserelleError,
@@ -52,7 +53,9 @@ def test_every_error_of_ours_has_a_form_on_a_channel(kind: type[PasserelleError]
     assert answer.retry_s == (7 if issubclass(kind, RemoteError | Limited) else None)
     code, notice = end_connection(error, "hello")
     assert notice.fatal
-    assert is_retryable(code) is (kind is Limited or not issubclass(kind, CallerError))
+    assert is_retryable(code) is (
+        kind in {Limited, CredentialExpired} or not issubclass(kind, CallerError)
+    )
 
 
 @pytest.mark.requirement("I7")

@@ -91,6 +91,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "VersionNotSupported": "version_not_supported",
         "ContentTypeNotSupported": "content_type_not_supported",
         "Unauthenticated": "unauthenticated",
+        "CredentialExpired": "credential_expired",
         "Forbidden": "forbidden",
         "NotFound": "not_found",
         "UnsupportedOperation": "unsupported_operation",

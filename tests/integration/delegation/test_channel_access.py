@@ -1,0 +1,55 @@
+"""Who may follow what over a channel: the same scopes, agents and operations that hold for A2A."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.channels.services import StreamName
+from passerelle.core.errors import Forbidden, NotFound
+from passerelle.core.json import JsonObject
+from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
+from passerelle.gateway.control.service import Service
+from tests.support.house import ADA, House
+
+pytestmark = pytest.mark.anyio
+SENDER = replace(ADA, operations={"echo": frozenset({Method.SEND_MESSAGE.value})})
+ELSEWHERE = replace(ADA, agents=frozenset({"other"}))
+VISITOR = replace(ADA, scopes=frozenset({Scope.CONNECT}))
+
+
+async def test_follows_hold_to_scopes_agents_and_operations(house: House) -> None:
+    accepted, _ = await house.talk("hello")
+    access = ServiceAccess(house.service)
+    task, session = StreamName("task", accepted.facade), StreamName("session", accepted.session_id)
+
+    async def follow(who: Principal, name: StreamName) -> None:
+        await access.grant(who, name, full=False)
+
+    for name in (task, session, StreamName("inbox", None)):
+        await follow(ADA, name)
+        with pytest.raises(Forbidden):
+            await follow(VISITOR, name)
+    for name in (task, session):
+        await follow(replace(ADA, agents=frozenset({"echo"})), name)
+        with pytest.raises(Forbidden):
+            await follow(SENDER, name)
+    with pytest.raises(NotFound):
+        await follow(ELSEWHERE, task)
+    with pytest.raises(Forbidden):
+        await follow(ELSEWHERE, session)
+
+
+async def test_welcome_tells_open_questions_to_nobody_who_may_read_none(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def list_pending(_self: Service, _who: Principal, _limit: int) -> list[JsonObject]:
+        return [{"actionId": "act_1"}]
+
+    monkeypatch.setattr(Service, "list_pending", list_pending)
+    snapshots = ServiceSnapshots(house.service)
+    assert await snapshots.read_pending(ADA, 10) == (({"actionId": "act_1"},), False)
+    assert await snapshots.read_pending(VISITOR, 10) == ((), False)
