@@ -441,7 +441,13 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
 
 
 def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> TaskRecord:
-    return _attempt(state, event, pending_message_id=payload.message_id, send_after=None)
+    return _attempt(
+        state,
+        event,
+        pending_message_id=payload.message_id,
+        intended_at=event.timestamp,
+        send_after=None,
+    )
 
 
 def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:

@@ -38,6 +38,8 @@ class Attempt:
     last_seen_at: str
     pending_message_id: str | None = None
     """A message that was meant to be sent and that no answer has come for: its outcome is not known."""
+    intended_at: str | None = None
+    """When the message was last meant to be sent, if that was after the start."""
     send_after: str | None = None
     """The peer has not taken the message, and gets it again at this time."""
     ended_at: str | None = None

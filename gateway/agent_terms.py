@@ -21,6 +21,7 @@ class AgentTerms:
         self._acceptance: dict[str, tuple[JsonObject, ...]] = {}
         self._always: frozenset[str] = frozenset()
         self._correlated: frozenset[str] = frozenset()
+        self._doubts: dict[str, float] = {}
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -32,6 +33,11 @@ class AgentTerms:
         self._acceptance = {name: agent.conditions for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
+        self._doubts = {name: agent.timeout.arrival.seconds for name, agent in served}
+
+    def find_doubt_s(self, agent: str) -> float | None:
+        """How long a message to an agent may be on its way."""
+        return self._doubts.get(agent)
 
     def correlates(self, agent: str) -> bool:
         """Whether messages to an agent carry a key by which its tasks are found again."""

@@ -214,6 +214,12 @@ class AgentTimeout(Section):
         json_schema_extra={"default": "2m"},
         description="Longest silence in a stream before the agent is asked.",
     )
+    arrival: Duration = Field(
+        default=parse_duration("35s"),
+        json_schema_extra={"default": "35s"},
+        description="How long a message of unknown outcome may still be on its way. Only after it a list of tasks "
+        "that lacks it is believed; longer than the agent takes until a new task shows in its list.",
+    )
 
 
 class AgentRetry(Section):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -74,6 +74,8 @@ class Dispatch:
     always_task: Callable[[str], bool] = lambda _agent: False
     correlates: Callable[[str], bool] = lambda _agent: False
     """Whether messages to an agent carry a key of ours."""
+    doubts_s: Callable[[str], float | None] = lambda _agent: None
+    """How long a message to an agent may be on its way, where that is known."""
     callbacks: Callbacks | None = None
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
@@ -139,8 +141,12 @@ class Dispatch:
             may_send=lambda: self.may_send(sight.task.shard),
             returns=self._return,
             offer=lambda record: self._offer(peer, record),
-            patience=self.patience,
+            patience=self._find_patience(peer.name),
         )
+
+    def _find_patience(self, agent: str) -> Patience:
+        doubt_s = self.doubts_s(agent)
+        return self.patience if doubt_s is None else replace(self.patience, doubt_s=doubt_s)
 
     async def _offer(self, peer: Peer, record: TaskRecord) -> JsonObject | None:
         """How the peer may call back; without, it is asked all the same."""

@@ -21,7 +21,7 @@ class Patience:
     revive_s: float = 5.0
     """Until a run whose driver broke is taken up again, doubled each time."""
     doubt_s: float = 35.0
-    """A send may still be on its way for this long: the peer's request timeout plus 5 s."""
+    """A send may still be on its way for this long, unless the terms of its peer say another time."""
     crowd_s: float = 1.0
     """How long a send that meets a limit of ours is tried again before anybody is told that it waits."""
     cancel_s: float = 2.0

@@ -68,9 +68,13 @@ async def find_send(driver: Driver) -> None:
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
         waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
         is_over = now_ms - _find_intent_ms(driver) > driver.patience.doubt_s * 1000 and not waits
-        if verdict == "absent" and is_over and await deliver_again(driver):
-            return
-        if verdict == "hopeless" or is_over:
+        again = driver.recall() if verdict == "absent" and is_over else None
+        if again is not None:
+            if await deliver_again(driver, again):
+                return
+            # Nobody knows of this one either, and it has its own time to arrive.
+            pause_s = driver.patience.poll_s
+        elif verdict == "hopeless" or is_over:
             reason = "nobody can tell whether the agent received the message"
             lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
             await fail(driver, lost)
@@ -85,7 +89,10 @@ def _find_intent_ms(driver: Driver) -> int:
     A message that was held back is sent after the task has resumed, so its time is that of the status.
     """
     record = driver.run.record
-    return max(parse_ms(record.attempts[-1].started_at), parse_ms(record.status_at), driver.sent_ms)
+    run = record.attempts[-1]
+    return max(
+        parse_ms(run.intended_at or run.started_at), parse_ms(record.status_at), driver.sent_ms
+    )
 
 
 async def _look(driver: Driver) -> Verdict:

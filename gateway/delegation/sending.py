@@ -113,11 +113,8 @@ async def deliver_kept(driver: Driver) -> bool:
     return not await _go_on(driver) or await deliver(driver, sent)
 
 
-async def deliver_again(driver: Driver) -> bool:
+async def deliver_again(driver: Driver, sent: JsonObject) -> bool:
     """The same for a message of which is known that it never arrived: the same id, and another intent (a2a.md 8)."""
-    sent = driver.recall()
-    if sent is None:
-        return False
     await driver.patiently(_intend)
     return await deliver(driver, sent)
 

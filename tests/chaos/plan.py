@@ -1,13 +1,15 @@
-"""What will happen, by seed: the errands of callers, and the fault that meets each of them at a named point."""
+"""What will happen, by seed: the errands of callers, and the fault that meets each of them at a named point.
+
+A fault waits for bytes, and those of its task may never come: another fault was there first. It is planned again then,
+at the end of the round, where little else happens.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from random import Random
+from random import Random
+from typing import Final
 
 GATEWAYS: Final = ("one", "two")
 LASTING: Final = ("alpha", "beta")
@@ -135,6 +137,13 @@ def plan_round(number: int, draw: Random) -> list[Errand]:
     )
     others = [errand for errand in errands if not errand.in_line]
     return [*line, *sorted(others, key=lambda errand: errand.begins_s)]
+
+
+def plan_again(missed: list[Errand], number: int, first: int) -> list[Errand]:
+    """Errands for faults that have met nobody; ``first`` is the first place of theirs in the round."""
+    labels = [f"r{number:02d}t{first + place:03d}" for place in range(len(missed))]
+    pairs = zip(labels, missed, strict=True)
+    return [replace(_plan(label, one.fault, Random(label)), begins_s=0) for label, one in pairs]
 
 
 def _plan(label: str, fault: Fault | None, draw: Random) -> Errand:

@@ -24,6 +24,7 @@ _AT_WORK_S: Final = 0.6
 """Into the work of a task, for a kill that meets no particular byte."""
 _CHUNKS_BEFORE: Final = 3
 _SENDS: Final = frozenset({"SendMessage", "SendStreamingMessage"})
+_STREAMS: Final = frozenset({*_SENDS, "SubscribeToTask"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,13 @@ class Traps:
             return None
         trap = self.armed[errand.label] = Trap(errand, errand.fault)
         return trap
+
+    def disarm_missed(self) -> list[Errand]:
+        """Takes away the traps that nobody has sprung; whose they were."""
+        missed = [trap.errand for trap in self.armed.values() if not trap.sprung.is_set()]
+        for errand in missed:
+            del self.armed[errand.label]
+        return missed
 
     def count_sends(self, label: str) -> int:
         """How many sends of an errand have come by."""
@@ -151,7 +159,9 @@ class Traps:
                 await self._spring(trap, call.gateway)
             case Point.CANCEL_TOLD if call.method == "CancelTask":
                 return trap
-            case Point.UNANSWERED | Point.MID_STREAM | Point.AT_WORK if call.method in _SENDS:
+            case Point.UNANSWERED if call.method in _SENDS:
+                return trap
+            case Point.MID_STREAM | Point.AT_WORK if call.method in _STREAMS:
                 return trap
             case _:
                 pass

@@ -36,6 +36,12 @@ async def until_known(house: House, accepted: TurnAccepted, habit: str) -> None:
     await wait_until(look, 5, f"the peer is known: {habit}")
 
 
+async def until_looked_for(house: House) -> None:
+    """Until the peer was asked twice for its list, so that the first answer has been judged."""
+    asked = house.peer.count("ListTasks")
+    await wait_until(lambda: house.peer.count("ListTasks") > asked + 1, 5, "it is looked for")
+
+
 async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our_contexts(
     house: House,
 ) -> None:
@@ -49,6 +55,40 @@ async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our
     first, second = house.peer.messages[1:]
     assert first == second
     assert (await house.types(accepted)).count("model.requested") == 1
+    assert len((await house.record(accepted)).attempts) == 1
+
+
+async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: House) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    house.service.dispatch.doubts_s = lambda _agent: 90.0
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    house.clock.ahead_ms += 80_000
+    await until_looked_for(house)
+    assert house.peer.texts == ["hello", "go"]
+    house.clock.ahead_ms += 15_000
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello", "go", "go"]
+
+
+async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: House) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    house.service.dispatch.doubts_s = lambda _agent: 60.0
+    house.peer.next(vanish, vanish)
+    accepted = await house.send("go")
+    house.clock.ahead_ms += 61_000
+    await wait_until(lambda: house.peer.texts.count("go") == 2, 5, "it is sent again")
+    await until_looked_for(house)
+    await house.restart()
+    house.service.dispatch.doubts_s = lambda _agent: 60.0
+    await house.adopt(accepted)
+    await until_looked_for(house)
+    assert house.peer.texts.count("go") == 2
+    house.clock.ahead_ms += 61_000
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts.count("go") == 3
     assert len((await house.record(accepted)).attempts) == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from tests.chaos.plan import ERRANDS, FAULTS, TALKER, Action, Point, Way, plan_round
+from tests.chaos.plan import ERRANDS, FAULTS, TALKER, Action, Point, Way, plan_again, plan_round
 
 
 def test_same_seed_plans_the_same_errands_and_faults_in_the_same_order() -> None:
@@ -35,3 +35,13 @@ def test_labels_are_told_apart_by_their_bytes_and_one_agent_never_answers_with_a
     assert len(set(labels)) == len(labels)
     assert {len(label) for label in labels} == {7}
     assert {one.agent for one in plan if one.way is Way.SAY} <= {TALKER}
+
+
+def test_fault_that_met_nobody_is_planned_again_under_a_label_of_its_own() -> None:
+    plan = plan_round(4, Random(1))
+    missed = [one for one in plan if one.fault][:3]
+    again = plan_again(missed, 4, len(plan))
+    assert [one.fault for one in again] == [one.fault for one in missed]
+    assert not {one.label for one in again} & {one.label for one in plan}
+    assert {one.begins_s for one in again} == {0}
+    assert all(one.label in one.text for one in again)
