@@ -63,6 +63,20 @@ async def test_duties_are_spread_over_the_instances_that_live(instances: Instanc
     await wait_until(lambda: one.duties.keeper.duties == ALL, 5, "the duties have come back")
 
 
+async def test_who_waits_for_a_duty_looks_more_often_until_it_is_free(instances: Instances) -> None:
+    one = await instances.start("in_one", runs=False)
+    two = await instances.start("in_two", runs=False)
+    await one.duties.keeper.start()
+    calm_s = one.duties.keeper.pause_s
+    await two.duties.keeper.start()
+    assert two.duties.keeper.pause_s < calm_s / 4
+    await one.duties.keeper.extend()
+    await two.duties.keeper.extend()
+    assert one.duties.keeper.pause_s == two.duties.keeper.pause_s == calm_s
+    await one.duties.stop()
+    await two.duties.stop()
+
+
 def test_every_instance_ranks_the_same() -> None:
     names = ("in_a", "in_b", "in_c")
     parts = [choose_duties(name, names) for name in names]
