@@ -14,6 +14,8 @@ Return. Where a peer waits, the append that closes the question also owes it the
 each attempt (stored before anything is sent), then *returned* or *undeliverable*. The latter is visible and can be
 tried again; it never reopens the question. ``none`` means that nobody waits for it elsewhere.
 
+Policy may answer in the very append that opens a question (``SettleAction``); then nobody is ever asked.
+
 Presence does not occur. There is no command for a lost connection, a closed app, a drain or a restart, so none of
 these can decide (I6). Nor does this file look at a clock: an answer that is too late is refused by the store, which
 compares ``not_after_ms`` with its own time, and so gateways with clocks apart agree.
@@ -38,12 +40,14 @@ from passerelle.core.approval_commands import (
     FinishReturn,
     OpenAction,
     RetryReturn,
+    SettleAction,
     SupersedeAction,
 )
 from passerelle.core.approval_facts import (
     OUTCOMES,
     decide_alone,
     record_answer,
+    settle,
     tell_closing,
     tell_opening,
     tell_return,
@@ -83,6 +87,7 @@ Stand: TypeAlias = ActionState | ReturnState
 TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
     OpenAction: {None: frozenset({"pending"})},
     Answer: {"pending": frozenset(OUTCOMES.values())},
+    SettleAction: {"pending": frozenset({"allowed", "rejected", "cancelled"})},
     Expire: {"pending": frozenset({"expired"})},
     CancelAction: {"pending": frozenset({"cancelled"})},
     SupersedeAction: {"pending": frozenset({"superseded"})},
@@ -221,6 +226,7 @@ def _name(source: Stand | None) -> str:
 def _decide(
     state: ActionRecord,
     command: Answer
+    | SettleAction
     | Expire
     | CancelAction
     | SupersedeAction
@@ -233,6 +239,8 @@ def _decide(
     match command:
         case Answer():
             return _answer(state, command, now_ms)
+        case SettleAction():
+            return tell_closing(state, settle(state, command, now_ms))
         case Expire():
             if now_ms < state.request.expires_ms:
                 raise UnsupportedOperation("the question has not expired", state=state.state)
@@ -242,14 +250,24 @@ def _decide(
         case SupersedeAction(by=by):
             decision = decide_alone(state, "superseded", "superseded", "system", now_ms)
             return tell_closing(state, decision, by)
+        case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
+            return [_go_back(state, command)]
+        case _:
+            assert_never(command)
+
+
+def _go_back(
+    state: ActionRecord, command: BeginReturn | FinishReturn | FailReturn | RetryReturn
+) -> Fact:
+    match command:
         case BeginReturn():
-            return [tell_return(state, "returning")]
+            return tell_return(state, "returning")
         case FinishReturn(native_status=native_status):
-            return [tell_return(state, "returned", native_status=native_status)]
+            return tell_return(state, "returned", native_status=native_status)
         case FailReturn(reason=reason):
-            return [tell_return(state, "undeliverable", reason=reason)]
+            return tell_return(state, "undeliverable", reason=reason)
         case RetryReturn():
-            return [tell_return(state, "owed")]
+            return tell_return(state, "owed")
         case _:
             assert_never(command)
 

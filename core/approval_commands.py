@@ -17,6 +17,8 @@ CancelCause: TypeAlias = Literal[
     "task_cancelled", "asker_withdrew", "asker_lost", "peer_terminal", "peer_moved_on"
 ]
 
+PolicyCause: TypeAlias = Literal["rule", "mode", "default"]
+
 
 @dataclass(frozen=True, slots=True)
 class OpenAction:
@@ -43,6 +45,14 @@ class Answer:
     content: JsonObject | None = None
     comment: str | None = None
     turn_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettleAction:
+    """Policy answers in nobody's place; it comes in the append that opens the question, so nobody is asked."""
+
+    allows: bool
+    cause: PolicyCause
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,7 @@ class RetryReturn:
 ActionCommand: TypeAlias = (
     OpenAction
     | Answer
+    | SettleAction
     | Expire
     | CancelAction
     | SupersedeAction

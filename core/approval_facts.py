@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, place
 from passerelle.core.payloads.approval import (
@@ -22,7 +23,7 @@ from passerelle.core.payloads.approval import (
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import Answer
+    from passerelle.core.approval_commands import Answer, SettleAction
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import Option, Request
@@ -37,6 +38,8 @@ OUTCOMES: Final[dict[OptionKind, ClosingState]] = {
     "answer": "answered",
     "cancel": "cancelled",
 }
+_YES: Final[tuple[OptionKind, ...]] = ("allow_once",)
+_NO: Final[tuple[OptionKind, ...]] = ("reject_once", "cancel")
 _GATED: Final = frozenset({"permission", "confirmation"})
 """Kinds whose options allow or reject: ``permission.*`` accompanies ``action.*``."""
 
@@ -91,6 +94,22 @@ def decide_alone(
         decided_at=format_ms(now_ms),
         assurance=(),
     )
+
+
+def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> Decision:
+    """The decision of policy: the first option that says no more than a single yes, or than a no.
+
+    Raises:
+        UnsupportedOperation: nothing on offer allows.
+    """
+    kinds = _YES if command.allows else _NO
+    fitting = (option for option in state.request.options if option.kind in kinds)
+    option = min(fitting, key=lambda one: kinds.index(one.kind), default=None)
+    if option is None:
+        raise UnsupportedOperation("the question offers nothing that policy could choose")
+    source: AnswerSource = "policy_allow" if command.allows else "policy_deny"
+    decision = decide_alone(state, OUTCOMES[option.kind], command.cause, source, now_ms)
+    return replace(decision, option_id=option.option_id)
 
 
 def tell_closing(

@@ -46,6 +46,11 @@ class ActionRecord:
         return self.state == "pending"
 
     @property
+    def was_settled(self) -> bool:
+        """Whether policy answered, and nobody was asked."""
+        return self.decision is not None and self.decision.source.startswith("policy_")
+
+    @property
     def closed_as(self) -> ClosedState | None:
         """What a late answer is told; None while it would not be late."""
         if self.state == "pending":
@@ -59,7 +64,7 @@ class ActionRecord:
     @property
     def cancels_task(self) -> bool:
         """Whether what goes back to the peer is CancelTask: chosen by a person, or owed by a timeout."""
-        if self.decision is None or self.decision.cause not in {"human", "host_policy", "timeout"}:
+        if self.decision is None or self.decision.source == "system":
             return False
         if self.state == "expired":
             return self.request.on_timeout != "reject"

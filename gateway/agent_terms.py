@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.gateway.settings_peers import make_retry_policy
+from passerelle.gateway.settings_policy import read_policy
+from passerelle.permission_bridge.rules import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.json import JsonObject
     from passerelle.gateway.settings import Settings
+    from passerelle.permission_bridge.rules import Policy
 
 
 class AgentTerms:
@@ -22,6 +25,7 @@ class AgentTerms:
         self._always: frozenset[str] = frozenset()
         self._correlated: frozenset[str] = frozenset()
         self._doubts: dict[str, float] = {}
+        self._rules = DEFAULT_POLICY
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -29,6 +33,7 @@ class AgentTerms:
         served = [(name, agent) for agent in settings.agents for name in agent.served_names]
         policies = {name: make_retry_policy(agent) for name, agent in served}
         self._policies = {**self._policies, **policies}
+        self._rules = read_policy(settings.policy)
         self._tags = {name: frozenset(agent.tags) for name, agent in served}
         self._acceptance = {name: agent.conditions for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
@@ -46,6 +51,10 @@ class AgentTerms:
     def find_policy(self, agent: str) -> RetryPolicy:
         """The terms of an attempt at an agent."""
         return self._policies[agent]
+
+    def find_rules(self) -> Policy:
+        """What may happen without asking."""
+        return self._rules
 
     def find_tags(self, agent: str) -> frozenset[str]:
         """Words of the operator's own."""

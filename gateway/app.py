@@ -271,6 +271,7 @@ def _compose(
             drives=drives,
             may_send=may_send,
             find_tags=terms.find_tags,
+            find_rules=terms.find_rules,
             always_task=terms.shows_always,
             correlates=terms.correlates,
             find_acceptance=terms.find_acceptance,

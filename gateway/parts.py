@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
+    from passerelle.permission_bridge.rules import Policy
     from passerelle.store.store import Store
 
 
@@ -73,6 +74,7 @@ class Surroundings:
     drives: Callable[[Shard], Incarnation]
     may_send: Callable[[Shard], bool]
     find_tags: Callable[[str], frozenset[str]]
+    find_rules: Callable[[], Policy]
     patience: Patience
     tally: Callable[[str, float], None]
     news: Callable[[Shard, bool], None]
@@ -113,6 +115,7 @@ def make_service(around: Surroundings) -> Service:
         drives=around.drives,
         may_send=around.may_send,
         find_tags=around.find_tags,
+        find_rules=around.find_rules,
         habits=Habits(store.habits),
         correlates=around.correlates,
         doubts_s=around.doubts_s,

@@ -17,6 +17,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
 from passerelle.gateway.settings_limits import RequestSettings
+from passerelle.gateway.settings_policy import PolicySettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
 from passerelle.gateway.settings_tls import TlsSettings
@@ -142,4 +143,5 @@ class Settings(Section):
     requests: RequestSettings = Field(default=RequestSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     signing: SigningSettings = Field(default=SigningSettings())
+    policy: PolicySettings = Field(default=PolicySettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())

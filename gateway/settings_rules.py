@@ -37,8 +37,9 @@ def find_contradictions(
     if settings.secret_key and settings.secret_key_file:
         yield ("secret_key_file",), "is given beside secret_key; one of them is enough"
     yield from _find_signing_faults(settings)
-    yield from _find_repeats("agents", (agent.name for agent in settings.agents))
-    yield from _find_repeats("clients", (client.name for client in settings.clients))
+    yield from _find_repeats(("agents",), (agent.name for agent in settings.agents))
+    yield from _find_repeats(("policy", "rules"), (rule.name for rule in settings.policy.rules))
+    yield from _find_repeats(("clients",), (client.name for client in settings.clients))
     for index, agent in enumerate(settings.agents):
         for path, reason in agent.auth.find_faults(environ) if agent.auth else ():
             yield ("agents", index, "auth", *path), reason
@@ -96,7 +97,7 @@ def _find_client_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _find_issuer_faults(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    yield from _find_repeats("issuers", (issuer.name for issuer in settings.issuers))
+    yield from _find_repeats(("issuers",), (issuer.name for issuer in settings.issuers))
     for index, issuer in enumerate(settings.issuers):
         place: KeyPath = ("issuers", index)
         if issuer.jwks_url is None and not issuer.issuer.startswith(("https://", "http://")):
@@ -122,9 +123,9 @@ def _find_grant_faults(
         yield (*place, "scopes"), f"an agent never holds {Scope.DECIDE}"
 
 
-def _find_repeats(section: str, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:
+def _find_repeats(section: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:
     seen: set[str] = set()
     for index, name in enumerate(names):
         if name in seen:
-            yield (section, index, "name"), f"{name!r} is there twice"
+            yield (*section, index, "name"), f"{name!r} is there twice"
         seen.add(name)

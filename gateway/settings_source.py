@@ -36,7 +36,6 @@ _FORMS: Final[Mapping[str | int, str]] = {
 """What a person can make of a pattern, by the last step of its path."""
 _PLANNED: Final[Mapping[tuple[int, str], str]] = {
     (1, "blobs"): "content that is large stands in data_dir, which all instances have to share",
-    (1, "policy"): "what a caller may do is said by may_call and scopes",
     (3, "retry"): "a run is tried once; what is sent again is the caller's to decide",
 }
 """Settings of the outside contract that nothing carries out yet, by depth and name: taken in silence they would lie."""

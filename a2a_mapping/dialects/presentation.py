@@ -58,14 +58,18 @@ def list_request_parts(request: Request, rev: int) -> list[Json]:
     return [{"text": text}, {"data": {PERMISSION: form}}]
 
 
-def show_parts(frame: JsonObject, parts: list[Json]) -> JsonObject:
-    """A copy of a task or status frame whose status message has ``parts`` in place of the peer's."""
+def show_parts(frame: JsonObject, parts: list[Json] | None, state: str | None = None) -> JsonObject:
+    """A copy of a task or status frame, with ``parts`` in place of the peer's message and in ``state`` if given."""
     for name in ("task", "statusUpdate"):
         if name in frame:
             holder = object_at(frame, name)
             status = object_at(holder, "status")
-            message: JsonObject = {**object_at(status, "message"), "parts": parts}
-            return {name: {**holder, "status": {**status, "message": message}}}
+            shown: JsonObject = dict(status)
+            if parts is not None:
+                shown["message"] = {**object_at(status, "message"), "parts": parts}
+            if state is not None:
+                shown["state"] = state
+            return {name: {**holder, "status": shown}}
     return frame
 
 

@@ -10,7 +10,8 @@ from passerelle.core.peer import PeerCard
 from passerelle.gateway.control.turns import Delegation
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE
-from passerelle.permission_bridge.policy import InboundCall, PolicyFacts, evaluate
+from passerelle.permission_bridge.cases import InboundCall
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
 from passerelle.core import approval
 from passerelle.core import task as tasks
-from passerelle.core.approval_commands import OpenAction, SupersedeAction
+from passerelle.core.approval_commands import SupersedeAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
@@ -23,9 +23,8 @@ from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import WaitFor
 from passerelle.gateway.delegation.observe import relabel_for
+from passerelle.gateway.delegation.opening import judge, open_question
 from passerelle.gateway.delegation.step import Asked, Step, find_action
-from passerelle.permission_bridge.policy import PeerAsks, PolicyFacts, evaluate
-from passerelle.permission_bridge.requests import Asking, make_request
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
@@ -53,14 +52,23 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
         return Asked([*facts, *_wait(step, prompts[0], known)], _present(_list_open(step)))
     if not fresh:
         return Asked([] if _answer_is_under_way(step, prompts) else facts)
-    step.add(facts)
     ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
     # Questions of one pause are answered by one message, so they know each other.
     group = step.sight.mint("grp") if len(fresh) > 1 else None
-    opened = [_open(step, relabel_prompt(prompt, ids), group) for prompt in fresh]
+    judged = [judge(step, relabel_prompt(prompt, ids), group) for prompt in fresh]
+    opened = [one.request for one in judged]
+    is_waiting = any(one.asks for one in judged)
+    if is_waiting:
+        step.add(facts)
+    for one in judged:
+        open_question(step, one)
     _supersede(step, {request.action_id for request in opened})
-    actions = tuple(request.action_id for request in opened)
-    return Asked(_wait(step, fresh[0], actions, opened[0].title), _present(opened))
+    if not is_waiting:
+        # Policy has answered all of it: to callers the task works on.
+        return Asked(facts, _present(opened), settled=True)
+    waiting = [one.request for one in judged if one.asks]
+    actions = tuple(request.action_id for request in waiting)
+    return Asked(_wait(step, fresh[0], actions, waiting[0].title), _present(waiting))
 
 
 def _wait(
@@ -115,40 +123,6 @@ def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
 def _answer_is_under_way(step: Step, prompts: list[PeerPrompt]) -> bool:
     """The peer still waits because our answer has not reached it: no news, and no new question."""
     return any(prompt.occurrence in step.record.occurrences for prompt in prompts)
-
-
-def _open(step: Step, prompt: PeerPrompt, group: str | None) -> Request:
-    record, decision = step.record, step.decision
-    evaluation = evaluate(
-        PeerAsks(
-            step.sight.peer,
-            prompt.action_type,
-            prompt.destructive,
-            prompt.risk,
-            step.sight.peer_tags,
-        ),
-        PolicyFacts(step.sight.mint("eval"), is_configured=True),
-        decision.now_ms,
-    )
-    action_id = step.sight.mint("act")
-    run = record.run
-    asking = Asking(
-        action_id=action_id,
-        owner=record.owner,
-        tenant=record.scope.tenant,
-        principal=record.scope.principal,
-        peer=step.sight.peer,
-        scope=tasks.scope_of(record, step.step_id),
-        card_hash=run.worker.card_hash if run else None,
-        group_id=group,
-    )
-    request = make_request(prompt, asking, evaluation, decision.now_ms)
-    decision.introduce(find_action(action_id))
-    step.add([Fact(tasks.scope_of(record, step.step_id), evaluation.to_payload())])
-    opening = OpenAction(request, tasks.scope_of(record, step.step_id))
-    step.add(approval.decide(None, opening, decision.now_ms))
-    step.due.append(DueChange(f"expire:{action_id}", request.expires_ms))
-    return request
 
 
 def _supersede(step: Step, fresh: set[str]) -> None:

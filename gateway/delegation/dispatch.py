@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.runs import Runs
     from passerelle.gateway.limits.spending import Spending
+    from passerelle.permission_bridge.rules import Policy
 
 
 T = TypeVar("T")
@@ -68,6 +69,7 @@ class Dispatch:
     drives: Callable[[Shard], Incarnation]
     may_send: Callable[[Shard], bool]
     find_tags: Callable[[str], frozenset[str]]
+    find_rules: Callable[[], Policy]
     habits: Habits
     patience: Patience = field(default_factory=Patience)
     spending: Spending | None = None
@@ -122,6 +124,7 @@ class Dispatch:
             context_id=context_id,
             mint=lambda prefix: self.writes.ids.mint(prefix, shard),
             peer_tags=self.find_tags(peer),
+            find_rules=self.find_rules,
             always_task=self.always_task(peer),
             price=self.spending.find_price(peer) if self.spending else None,
             chance=lambda: self.writes.ids.draw(_CHANCE_BITS) / 2**_CHANCE_BITS,

@@ -38,6 +38,7 @@ from passerelle.a2a_mapping.states import (
     SUBMITTED,
     TERMINAL_STATES,
     UNKNOWN_STATE,
+    WORKING,
     Follow,
     map_peer_state,
 )
@@ -322,8 +323,8 @@ def _move(
 
 def _wait(step: Step, frame: JsonObject, said: RunStatus, native: JsonObject) -> None:
     asked = step.asks(step, native, said)
-    if asked.parts is not None:
-        frame = show_parts(frame, asked.parts)
+    if asked.parts is not None or asked.settled:
+        frame = show_parts(frame, asked.parts, WORKING if asked.settled else None)
         step.sight.content = fold(step.sight.content, frame)
     step.add_shown(asked.facts, frame)
     # A peer that still shows the question whose answer it was just sent has not answered that turn.

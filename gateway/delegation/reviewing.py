@@ -22,7 +22,8 @@ from passerelle.core.status import Status
 from passerelle.core.task_commands import WaitFor
 from passerelle.core.times import format_ms
 from passerelle.gateway.delegation.step import Step, find_action
-from passerelle.permission_bridge.policy import PeerAsks, PolicyFacts, evaluate
+from passerelle.permission_bridge.cases import PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking
 from passerelle.permission_bridge.reviews import make_review
 

@@ -29,6 +29,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.delegation.spill import Spill, show
+from passerelle.permission_bridge.rules import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.thread import ThreadCommand
     from passerelle.gateway.delegation.artifacts import Catalogued, Place
     from passerelle.gateway.limits.prices import Price
+    from passerelle.permission_bridge.rules import Policy
 
 _TURNED_AWAY: Final = frozenset({"429", "503"})
 _ROOM: Final = 24
@@ -66,6 +68,8 @@ class Sight:
     mint: Callable[[str], str]
     peer_tags: frozenset[str] = frozenset()
     """What the configuration says of the peer: it may raise the risk of what it asks."""
+    find_rules: Callable[[], Policy] = lambda: DEFAULT_POLICY
+    """The rules as they stand when the peer asks."""
     always_task: bool = False
     """Whether a bare Message of the peer becomes a task of ours (LT-8)."""
     content: JsonObject | None = None
@@ -84,10 +88,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The facts of a peer that waits, and the parts that callers read in place of its message, if they differ."""
+    """The facts of a peer that waits, and the parts that callers read in place of its message, if they differ.
+
+    ``settled``: policy has answered, so callers see a task that works.
+    """
 
     facts: list[Fact]
     parts: list[Json] | None = None
+    settled: bool = False
 
 
 @dataclass(slots=True)

@@ -39,8 +39,11 @@ class Projection:
 
 
 def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
-    """A question and its end are copied to its owner, and the question stands among the open ones meanwhile."""
-    if not isinstance(record, ActionRecord):
+    """A question and its end are copied to its owner, and the question stands among the open ones meanwhile.
+
+    What policy answered itself was never asked of anybody.
+    """
+    if not isinstance(record, ActionRecord) or record.was_settled:
         return []
     opens = entry.type in _OPENING and record.is_open
     view = orjson.dumps(render_view(record)) if opens else None

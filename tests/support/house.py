@@ -50,6 +50,7 @@ from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.store import keys
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.connection import pack
@@ -101,6 +102,7 @@ class House:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     patience: Patience = QUICK
     acceptance: tuple[JsonObject, ...] = ()
+    rules: Policy = DEFAULT_POLICY
     service: Service = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
@@ -123,6 +125,7 @@ class House:
                 drives=lambda _shard: _DRIVER,
                 may_send=lambda _shard: True,
                 find_tags=lambda _agent: frozenset(),
+                find_rules=lambda: self.rules,
                 patience=self.patience,
                 find_acceptance=lambda _agent: self.acceptance,
                 tally=lambda _outcome, _seconds: None,

@@ -32,6 +32,7 @@ from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings_callers import GrantSettings
+from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from passerelle.store.store import Store, StoreSettings
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
@@ -213,6 +214,7 @@ async def run_rig(
                 drives=lambda _: INSTANCE,
                 may_send=lambda _: True,
                 find_tags=lambda _: frozenset(),
+                find_rules=lambda: DEFAULT_POLICY,
                 patience=PATIENCE,
                 tally=lambda result, _seconds: appends.append(result),
                 news=lambda _shard, _feed: None,

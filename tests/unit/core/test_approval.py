@@ -25,6 +25,7 @@ from passerelle.core.approval_commands import (
     FinishReturn,
     OpenAction,
     RetryReturn,
+    SettleAction,
     SupersedeAction,
 )
 from passerelle.core.approval_guards import MAX_LIFETIME_MS
@@ -71,6 +72,7 @@ from tests.support.approvals import (
 COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] = {
     OpenAction: lambda record: OpenAction(record.request, SCOPE),
     Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
+    SettleAction: lambda _record: SettleAction(allows=False, cause="rule"),
     Expire: lambda _record: Expire(),
     CancelAction: lambda _record: CancelAction("task_cancelled"),
     SupersedeAction: lambda _record: SupersedeAction(make_id("act", 2)),
@@ -328,11 +330,41 @@ def test_a_late_answer_is_told_what_closed_the_question(command: ActionCommand, 
     )
 
 
+@pytest.mark.parametrize(
+    ("allows", "state", "source"),
+    [(True, "allowed", "policy_allow"), (False, "rejected", "policy_deny")],
+)
+def test_policy_answers_like_a_person_would_and_says_that_it_was_policy(
+    allows: object, state: str, source: str
+) -> None:
+    stream = Stream()
+    stream.open()
+    stream.tell(SettleAction(allows is True, "rule"))
+    decision = stream.now.decision
+    assert decision is not None
+    assert (stream.now.state, stream.now.return_state) == (state, "owed")
+    assert (decision.source, decision.cause, decision.decided_by) == (source, "rule", "gateway")
+    assert decision.assurance == ()
+    assert stream.now.was_settled
+    assert not stream.now.cancels_task
+
+
+def test_policy_that_denies_a_question_for_words_cancels_the_task() -> None:
+    stream = Stream()
+    stream.open(make_input())
+    with pytest.raises(UnsupportedOperation):
+        stream.tell(SettleAction(allows=True, cause="rule"))
+    stream.tell(SettleAction(allows=False, cause="mode"))
+    assert stream.now.state == "cancelled"
+    assert stream.now.cancels_task
+
+
 @pytest.mark.requirement("I6")
 def test_no_command_stands_for_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {
         "OpenAction",
         "Answer",
+        "SettleAction",
         "Expire",
         "CancelAction",
         "SupersedeAction",

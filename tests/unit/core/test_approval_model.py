@@ -21,6 +21,7 @@ from passerelle.core.approval_commands import (
     FailReturn,
     FinishReturn,
     RetryReturn,
+    SettleAction,
     SupersedeAction,
 )
 from passerelle.core.approval_record import ActionRecord
@@ -91,6 +92,8 @@ class ApprovalLife(RuleBasedStateMachine):
     def repeat_the_winning_answer(self) -> None:
         won = self.stream.now.decision
         assert won is not None
+        if won.source != "answer":
+            return
         who = replace(OWNER, device=won.device, device_name=won.device_name)
         repeat = make_answer(self.first, won.option_id, who=who, decision_id=won.decision_id)
         assert self.stream.tell(repeat) == []
@@ -101,6 +104,11 @@ class ApprovalLife(RuleBasedStateMachine):
         due = self.stream.now_ms >= NOW_MS + HOUR_MS
         if self.expect(Expire(), allowed=due and self.closed is None):
             self.closed, self.returned = "expired", "owed"
+
+    @rule(allows=st.booleans())
+    def settle(self, allows: object) -> None:
+        if self.expect(SettleAction(allows is True, "rule"), allowed=self.closed is None):
+            self.closed, self.returned = "allowed" if allows else "rejected", "owed"
 
     @rule()
     def cancel(self) -> None:

@@ -8,18 +8,10 @@ from hypothesis import strategies as st
 
 from passerelle.core.events import Event, Fact, encode_event
 from passerelle.core.payloads.approval import ActionType, Risk
-from passerelle.permission_bridge import policy
-from passerelle.permission_bridge.policy import (
-    POLICY_VERSION,
-    InboundCall,
-    OutboundDelegation,
-    PeerAsks,
-    PolicyFacts,
-    Subject,
-    Verdict,
-    evaluate,
-)
+from passerelle.permission_bridge.cases import Case, InboundCall, OutboundDelegation, PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.risk import RISKS, judge_risk
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Effect
 from tests.support.approvals import NOW_MS, SCOPE, make_id
 
 FACTS = PolicyFacts(make_id("eval"), may_call=True, is_configured=True)
@@ -38,14 +30,12 @@ UNKNOWN = PolicyFacts(make_id("eval"))
         (PeerAsks("payments", "tool_call"), UNKNOWN, "ask"),
     ],
 )
-def test_each_direction_has_its_default(
-    subject: Subject, facts: PolicyFacts, verdict: Verdict
-) -> None:
+def test_each_direction_has_its_default(subject: Case, facts: PolicyFacts, verdict: Effect) -> None:
     evaluation = evaluate(subject, facts, NOW_MS)
     assert (evaluation.decision, evaluation.source) == (verdict, "default")
     assert [(step.source, step.verdict) for step in evaluation.trail] == [("default", verdict)]
     assert evaluation.reason
-    assert evaluation.policy_version == POLICY_VERSION
+    assert evaluation.policy_version == DEFAULT_POLICY.version
     assert evaluation.evaluated_ms == NOW_MS
 
 
@@ -99,8 +89,3 @@ def test_a_peer_can_raise_a_risk_and_never_lower_it(
     alone, _ = judge_risk(action_type, destructive=destructive is True, tags=tags)
     said, _ = judge_risk(action_type, destructive=destructive is True, tags=tags, declared=declared)
     assert RISKS.index(said) == max(RISKS.index(alone), RISKS.index(declared))
-
-
-def test_the_version_is_a_digest_of_the_rules() -> None:
-    assert POLICY_VERSION.startswith("sha256:")
-    assert evaluate.__module__ == policy.__name__

@@ -17,7 +17,8 @@ from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, Option, Request, Risk
 from passerelle.core.prompt import PeerPrompt
 from passerelle.core.response_schema import TEXT_SCHEMA
-from passerelle.permission_bridge.policy import PeerAsks, PolicyFacts, evaluate
+from passerelle.permission_bridge.cases import PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking, make_request, make_title
 from passerelle.permission_bridge.subject import MESSAGE_LIMIT_BYTES
 from passerelle.permission_bridge.views import compute_digest, render_view

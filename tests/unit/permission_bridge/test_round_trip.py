@@ -9,7 +9,8 @@ from passerelle.core.approval_commands import Expire
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.prompt import PeerPrompt, read_answer
-from passerelle.permission_bridge.policy import PeerAsks, PolicyFacts, evaluate
+from passerelle.permission_bridge.cases import PeerAsks
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking, make_request
 from tests.support.approvals import HOUR_MS, NOW_MS, OWNER, SCOPE, Stream, make_answer, make_id
 

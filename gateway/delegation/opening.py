@@ -1,0 +1,77 @@
+"""One question of a peer: judged by policy, opened, and closed in the same append where policy has the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import OpenAction, SettleAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import DueChange
+from passerelle.core.events import Fact
+from passerelle.gateway.delegation.step import Step, find_action
+from passerelle.permission_bridge.cases import read_prompt
+from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking, make_request
+
+if TYPE_CHECKING:
+    from passerelle.core.payloads.approval import Request
+    from passerelle.core.prompt import PeerPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A question that is ready to be opened, and what policy says of it."""
+
+    request: Request
+    evaluation: Evaluation
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is for a person."""
+        return self.evaluation.decision == "ask"
+
+
+def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
+    """Makes the question of a prompt, by the rules as they stand now; nothing is added to the step."""
+    record, sight, now_ms = step.record, step.sight, step.decision.now_ms
+    principal, run = record.scope.principal, record.run
+    card_hash = run.worker.card_hash if run else None
+    evaluation = evaluate(
+        read_prompt(prompt, principal, sight.peer, sight.peer_tags, card_hash),
+        PolicyFacts(sight.mint("eval")),
+        now_ms,
+        sight.find_rules(),
+    )
+    asking = Asking(
+        action_id=sight.mint("act"),
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=principal,
+        peer=sight.peer,
+        scope=tasks.scope_of(record, step.step_id),
+        card_hash=card_hash,
+        group_id=group,
+    )
+    return Judged(make_request(prompt, asking, evaluation, now_ms), evaluation)
+
+
+def open_question(step: Step, judged: Judged) -> None:
+    """Adds the facts of a question, with its expiry or, where policy answers, with the debt of telling the peer."""
+    request, now_ms = judged.request, step.decision.now_ms
+    scope, ref = tasks.scope_of(step.record, step.step_id), find_action(request.action_id)
+    step.decision.introduce(ref)
+    step.add([Fact(scope, judged.evaluation.to_payload())])
+    step.add(approval.decide(None, OpenAction(request, scope), now_ms))
+    if judged.asks:
+        step.due.append(DueChange(f"expire:{request.action_id}", request.expires_ms))
+        return
+    opened = step.decision.state(ref)
+    allows, source = judged.evaluation.decision == "allow", judged.evaluation.source
+    settling = SettleAction(allows, source)
+    step.add(
+        approval.decide(opened if isinstance(opened, ActionRecord) else None, settling, now_ms)
+    )
+    step.due.append(DueChange(f"return:{request.action_id}", now_ms))

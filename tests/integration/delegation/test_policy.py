@@ -1,0 +1,128 @@
+"""Rules answer a peer in nobody's place: nobody is asked, the peer is told, and the record says who decided."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+import orjson
+import pytest
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.payloads.approval import ActionResolved, PermissionEvaluated
+from passerelle.core.status import Status
+from passerelle.permission_bridge.conditions import read_condition
+from passerelle.permission_bridge.rules import Effect, Rule, make_policy
+from tests.support.house import House
+from tests.support.scripted_tasks import Turn
+
+pytestmark = pytest.mark.anyio
+
+OPTIONS: Final[list[Json]] = [
+    {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
+    {"option_id": "no", "name": "Reject", "kind": "reject_once"},
+]
+
+
+def form(tool: str, action: str = "pay-1") -> JsonObject:
+    subject: JsonObject = {"type": "tool_call", "name": tool, "arguments": {"amount": 40}}
+    return {
+        "action_id": action,
+        "rev": 1,
+        "digest": "sha256:ab",
+        "kind": "permission",
+        "title": "Pay 40 EUR",
+        "subject": subject,
+        "options": OPTIONS,
+        "risk": "medium",
+    }
+
+
+def asks(tool: str) -> str:
+    return f"ask-data {orjson.dumps({PERMISSION: form(tool)}).decode()}"
+
+
+def rule(tool: str, effect: Effect) -> Rule:
+    return Rule(f"{effect}-{tool}", effect, read_condition(f"action.tool == '{tool}'"))
+
+
+def read_answer(message: JsonObject) -> JsonObject:
+    [part] = cast("list[JsonObject]", message["parts"])
+    return cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])
+
+
+@pytest.mark.requirement("EXT-1", "CHN-14")
+@pytest.mark.parametrize(
+    ("effect", "option", "state"), [("allow", "yes", "allowed"), ("deny", "no", "rejected")]
+)
+async def test_rule_answers_the_peer_and_nobody_is_asked(
+    house: House, effect: Effect, option: str, state: str
+) -> None:
+    house.rules = make_policy((rule("pay", effect),))
+    accepted = await house.send(asks("pay"))
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 2
+    assert read_answer(house.peer.messages[1])["option_id"] == option
+    events = await house.events(accepted)
+    said = [event.fact.payload for event in events]
+    [evaluated] = [one for one in said if isinstance(one, PermissionEvaluated) and one.rules]
+    [resolved] = [one for one in said if isinstance(one, ActionResolved)]
+    assert (evaluated.decision, evaluated.rules) == (effect, (f"{effect}-pay",))
+    decision = resolved.decision
+    assert (decision.outcome, decision.cause, decision.decided_by) == (state, "rule", "gateway")
+    assert "task.waiting" not in [event.type for event in events]
+
+
+async def test_rule_that_asks_or_none_at_all_leaves_it_to_a_person(house: House) -> None:
+    house.rules = make_policy((rule("pay", "allow"), rule("pay", "ask"), rule("look", "allow")))
+    accepted, _ = await house.talk(asks("pay"))
+    record = await house.record(accepted)
+    assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
+    assert len(house.peer.messages) == 1
+
+
+async def test_changed_rules_count_for_the_next_question_and_leave_an_open_one_alone(
+    house: House,
+) -> None:
+    first, _ = await house.talk(asks("pay"))
+    view = await house.question(first)
+    house.rules = make_policy((rule("pay", "deny"),))
+    second = await house.send(asks("pay"))
+    await house.until(second, Status.COMPLETED)
+    assert read_answer(house.peer.messages[-1])["option_id"] == "no"
+    again = await house.question(first)
+    assert (again["state"], again["digest"]) == ("pending", view["digest"])
+    await house.respond(again, option_id="yes")
+    await house.until(first, Status.COMPLETED)
+    assert read_answer(house.peer.messages[-1])["option_id"] == "yes"
+
+
+async def test_of_two_questions_in_one_pause_a_person_answers_the_one_that_no_rule_does(
+    house: House,
+) -> None:
+    """One message answers the pause, so what a rule has decided waits for the person."""
+    house.rules = make_policy((rule("look", "allow"),))
+    both = [{"data": {PERMISSION: form("look", "a-1")}}, {"data": {PERMISSION: form("pay", "a-2")}}]
+
+    async def ask_both(turn: Turn) -> None:
+        await turn.status("INPUT_REQUIRED", "Two things.", cast("list[Json]", both))
+
+    house.peer.next(ask_both)
+    accepted, _ = await house.talk("both")
+    record = await house.record(accepted)
+    assert len(record.open_actions) == 1
+    view = await house.question(accepted)
+    await house.respond(view, option_id="no")
+    await house.until(accepted, Status.COMPLETED)
+    parts = cast("list[JsonObject]", house.peer.messages[1]["parts"])
+    forms = [cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION]) for part in parts]
+    assert {str(one["action_id"]): one["option_id"] for one in forms} == {"a-1": "yes", "a-2": "no"}
+
+
+async def test_nobody_to_ask_means_no_and_a_question_for_words_ends_the_task(house: House) -> None:
+    house.rules = make_policy(mode="no_ask")
+    permission = await house.send(asks("pay"))
+    await house.until(permission, Status.COMPLETED)
+    assert read_answer(house.peer.messages[-1])["option_id"] == "no"
+    words = await house.send("ask Which colour?")
+    await house.until(words, Status.CANCELLED)
