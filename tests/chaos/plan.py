@@ -19,6 +19,7 @@ TALKER: Final = LASTING[1]
 SDK: Final = "report"
 """An agent of the SDK. It keeps its tasks in memory, so nobody kills it."""
 ERRANDS: Final = 60
+"""Of the shortest round: every fault has a place, and half of the errands meet none of their own."""
 SPREAD_S: Final = 24.0
 """Over this long the errands without a turn in line are begun."""
 
@@ -122,20 +123,20 @@ _CANCELS: Final = frozenset({Point.CANCEL_ASKED, Point.CANCEL_TOLD})
 _STREAMS: Final = frozenset({Point.MID_STREAM, Point.AT_WORK})
 
 
-def plan_round(number: int, draw: Random) -> list[Errand]:
+def plan_round(number: int, draw: Random, errands: int = ERRANDS) -> list[Errand]:
     """The errands of one round: those in line first, in their order, then the others by when they begin."""
     faults: list[Fault | None] = [*FAULTS]
-    faults += [None] * (ERRANDS - len(faults))
+    faults += [None] * (errands - len(faults))
     draw.shuffle(faults)
-    errands = [
+    planned = [
         _plan(f"r{number:02d}t{place:03d}", fault, draw) for place, fault in enumerate(faults)
     ]
     # The freeze lasts longest, and nothing else may be down meanwhile: it comes last.
     line = sorted(
-        (errand for errand in errands if errand.in_line),
+        (errand for errand in planned if errand.in_line),
         key=lambda errand: errand.fault is not None and errand.fault.action is Action.FREEZE,
     )
-    others = [errand for errand in errands if not errand.in_line]
+    others = [errand for errand in planned if not errand.in_line]
     return [*line, *sorted(others, key=lambda errand: errand.begins_s)]
 
 

@@ -27,7 +27,7 @@ _MOST_FACTS: Final = 60
 _TOLD_LABELS: Final = 5
 
 
-async def run_rounds(folder: Path, draw: Random, rounds: int) -> list[str]:
+async def run_rounds(folder: Path, draw: Random, rounds: int, errands: int) -> list[str]:
     """Prints a line for each round and one for what was found; the lines of what did not hold."""
     async with (
         run_site(folder) as site,
@@ -37,7 +37,7 @@ async def run_rounds(folder: Path, draw: Random, rounds: int) -> list[str]:
         caller = Caller(site, http)
         tolds: list[Told] = []
         for number in range(rounds):
-            tolds += await _run_round(site, caller, number, draw)
+            tolds += await _run_round(site, caller, number, plan_round(number, draw, errands))
         await site.settle()
         proof = Proof(site, records, tolds)
         verdict = await proof.prove()
@@ -57,10 +57,10 @@ def _open_http() -> httpx.AsyncClient:
     return httpx.AsyncClient(headers=headers, trust_env=False, limits=limits)
 
 
-async def _run_round(site: Site, caller: Caller, number: int, draw: Random) -> list[Told]:
+async def _run_round(site: Site, caller: Caller, number: int, plan: list[Errand]) -> list[Told]:
     """One round, and once more the faults that have met nobody in it."""
     began_s = time.monotonic()
-    tolds = await _run_plan(site, caller, plan_round(number, draw))
+    tolds = await _run_plan(site, caller, plan)
     for _ in range(_TIMES_AGAIN):
         if missed := site.traps.disarm_missed():
             tolds += await _run_plan(site, caller, plan_again(missed, number, len(tolds)))
