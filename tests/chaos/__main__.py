@@ -39,11 +39,10 @@ async def run(seed: int, *, short: bool) -> list[str]:
         rounds.mkdir()
         reopened.mkdir()
         if short:
-            parts = (
-                run_rounds(rounds, Random(seed), 1, ERRANDS),
-                reopen(reopened, SHORT_OPEN_RUNS),
-            )
-            return [fault for found in await asyncio.gather(*parts) for fault in found]
+            async with asyncio.TaskGroup() as group:
+                first = group.create_task(run_rounds(rounds, Random(seed), 1, ERRANDS))
+                second = group.create_task(reopen(reopened, SHORT_OPEN_RUNS))
+            return [*first.result(), *second.result()]
         faults = await run_rounds(rounds, Random(seed), ROUNDS, LONG_ERRANDS)
         return [*faults, *await reopen(reopened, OPEN_RUNS)]
 

@@ -37,7 +37,7 @@ ROOT: Final = Path(__file__).parents[2]
 KEY: Final = "psr_chaos"
 _TOKEN: Final = "CHAOS_GATEWAY"
 _TIMEOUT: Final = {"query": "3s", "arrival": "6s"}
-_BACK_S: Final = 30.0
+_BACK_S: Final = 90.0
 _FROZEN_S: Final = 120.0
 _HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}
 
