@@ -24,7 +24,7 @@ from passerelle.core.json import JsonObject
 from passerelle.gateway.demo.checks import StoryBroken, wait_for
 from passerelle.store.parent_guard import GuardMode, choose_guard, die_with_parent
 
-START_WITHIN_S: Final = 20.0
+START_WITHIN_S: Final = 60.0
 STOP_WITHIN_S: Final = 10.0
 SETTING: Final = "PASSERELLE_"
 _KILLED_WITHIN_S: Final = 5.0
