@@ -162,7 +162,8 @@ def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tup
         # Half a list of choices would mislead: what is left is to say no.
         offered.clear()
     kinds = {option.kind for option in offered.values()}
-    if wants_words and answerable and "answer" not in kinds:
+    # Who wants an authorization and offers no words for it does not take a secret in an answer.
+    if prompt.kind == "input" and answerable and "answer" not in kinds:
         offered.setdefault(ANSWER.option_id, ANSWER)
     if not kinds & {"reject_once", "cancel"}:
         offered[CANCEL.option_id] = CANCEL

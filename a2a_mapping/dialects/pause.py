@@ -28,6 +28,7 @@ class Pause:
     message: JsonObject
     at: str = ""
     """The time of the status as the peer says it; empty when it says none."""
+    artifacts: tuple[JsonObject, ...] = ()
 
     @property
     def message_id(self) -> str | None:
@@ -63,6 +64,7 @@ def read_pause(peer: str, task: JsonObject) -> Pause | None:
         native_status=state,
         message=object_at(status, "message"),
         at=text_at(status, "timestamp"),
+        artifacts=tuple(objects_at(task, "artifacts")),
     )
 
 

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.dialects import permission, plain_text
+from passerelle.a2a_mapping.dialects import (
+    adk,
+    agentstack,
+    cuga,
+    langgraph,
+    permission,
+    plain_text,
+    strands,
+)
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, read_pause
 from passerelle.core.json import JsonObject
 from passerelle.core.prompt import PeerPrompt
@@ -23,6 +31,11 @@ class Dialect:
 
 DIALECTS: Final = (
     Dialect(permission.NAME, permission.detect, permission.encode),
+    Dialect(agentstack.NAME, agentstack.detect, agentstack.encode),
+    Dialect(adk.NAME, adk.detect, adk.encode),
+    Dialect(strands.NAME, strands.detect, strands.encode),
+    Dialect(langgraph.NAME, langgraph.detect, langgraph.encode),
+    Dialect(cuga.NAME, cuga.detect, cuga.encode),
     Dialect(plain_text.NAME, plain_text.detect, plain_text.encode),
 )
 

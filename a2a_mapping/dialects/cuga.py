@@ -1,0 +1,32 @@
+"""CUGA: words, and in the metadata of the status message the id of an action that waits to be confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.json import JsonObject
+from passerelle.core.prompt import PeerPrompt
+
+NAME: Final = "cuga"
+
+
+def detect(pause: Pause) -> list[PeerPrompt]:
+    """The one action that waits, if the metadata names one."""
+    metadata = object_at(pause.message, "metadata")
+    native_id = text_at(metadata, "action_id")
+    if not native_id:
+        return []
+    tool = text_at(metadata, "tool") or text_at(metadata, "action")
+    return [ask_leave(NAME, pause, native_id, tool, metadata.get("args"), "")]
+
+
+def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+    """The confirmation as a data part and as metadata: unclear words would make it ask again."""
+    reply = replies[0]
+    form: JsonObject = {"action_id": reply.prompt.native_id, "confirmed": reply.answer.allowed}
+    message = make_reply((task, context), [reply.decision_id], [{"data": form}])
+    return {**message, "metadata": form}

@@ -1,0 +1,103 @@
+"""LangGraph: an artifact named ``Interrupt`` beside a status without a word; the answer is what it resumes with.
+
+Its middleware for human decisions lists tool calls (``action_requests``) with the decisions that each allows; one
+resume answers all of them, in their order. Any other interrupt wants words. Whatever is sent to a parked task becomes
+the resume value, text as well, so nothing but a decision is ever sent. Where a call allows no rejection, a no is
+CancelTask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
+from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.prompt import PeerPrompt
+
+NAME: Final = "langgraph"
+_ARTIFACT: Final = "Interrupt"
+_SEPARATOR: Final = " "
+
+
+def detect(pause: Pause) -> list[PeerPrompt]:
+    """The calls and questions of every interrupt; none when one of them has no id."""
+    asked = [one for one in pause.artifacts if text_at(one, "name") == _ARTIFACT]
+    # Artifacts stay: the last one is that of this pause.
+    parts = objects_at(asked[-1], "parts") if asked else []
+    found = [data for part in parts if (data := object_at(part, "data"))]
+    ids = {text_at(interrupt, "id") for interrupt in found}
+    if "" in ids or len(ids) != len(found):
+        return []
+    return [prompt for interrupt in found for prompt in _read(pause, interrupt)]
+
+
+def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+    """One resume for the whole pause; None when a no has no words here: cancel the task."""
+    resumed: dict[str, Json] = {}
+    for reply in sorted(replies, key=_place):
+        value = _answer(reply)
+        if value is None:
+            return None
+        name, _ = _split(reply)
+        if reply.prompt.kind == "permission":
+            held = resumed.setdefault(name, {"decisions": []})
+            if isinstance(held, dict) and isinstance(decisions := held["decisions"], list):
+                decisions.append(value)
+        else:
+            resumed[name] = value
+    [*values] = resumed.values()
+    resume: Json = values[0] if len(values) == 1 else resumed
+    ids = [reply.decision_id for reply in replies]
+    return make_reply((task, context), ids, [{"data": {"resume": resume}}])
+
+
+def _read(pause: Pause, interrupt: JsonObject) -> list[PeerPrompt]:
+    name, value = text_at(interrupt, "id"), interrupt.get("value")
+    form: JsonObject = value if isinstance(value, dict) else {}
+    calls, reviews = objects_at(form, "action_requests"), objects_at(form, "review_configs")
+    allowed = {text_at(one, "action_name"): texts_at(one, "allowed_decisions") for one in reviews}
+    if calls:
+        return [
+            _read_call(pause, f"{name}{_SEPARATOR}{place}", call, allowed)
+            for place, call in enumerate(calls)
+        ]
+    words = value if isinstance(value, str) else ""
+    asked = ask_leave(NAME, pause, f"{name}{_SEPARATOR}", "", value, words)
+    return [replace(asked, kind="input", action_type="free_input", options=(REPLY, CANCEL))]
+
+
+def _read_call(
+    pause: Pause, native_id: str, call: JsonObject, allowed: dict[str, list[str]]
+) -> PeerPrompt:
+    tool = text_at(call, "name")
+    args = call.get("args", call.get("arguments"))
+    asked = ask_leave(NAME, pause, native_id, tool, args, text_at(call, "description"))
+    decisions = allowed.get(tool, ["approve", "reject"])
+    yes = [APPROVE] if "approve" in decisions and APPROVE in asked.options else []
+    return replace(asked, options=(*yes, REJECT if "reject" in decisions else CANCEL))
+
+
+def _answer(reply: Reply) -> Json:
+    answer = reply.answer
+    if reply.prompt.kind != "permission":
+        return answer.text if answer.allowed else None
+    if answer.allowed:
+        return {"type": "approve"}
+    if not any(option.kind == "reject_once" for option in reply.prompt.options):
+        return None
+    return {"type": "reject", "message": answer.text or NO_CONSENT}
+
+
+def _split(reply: Reply) -> tuple[str, str]:
+    name, _, place = (reply.prompt.native_id or "").rpartition(_SEPARATOR)
+    return name, place
+
+
+def _place(reply: Reply) -> tuple[str, int]:
+    name, place = _split(reply)
+    return name, int(place or 0)

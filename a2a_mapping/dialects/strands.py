@@ -1,0 +1,64 @@
+"""Strands: a data part lists what is interrupted; the answer has one response for each, and nothing else.
+
+What an interrupt means is the agent's. Only one whose name says that it is an approval is a yes-or-no question,
+answered by ``y`` or ``n`` as the framework's own examples are; any other one wants words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.prompt import PeerPrompt
+
+NAME: Final = "strands"
+_GATES: Final = ("approv", "confirm", "permission")
+
+
+def detect(pause: Pause) -> list[PeerPrompt]:
+    """Each interrupt of the status message; none when one of them has no id."""
+    found = [
+        interrupt
+        for part in objects_at(pause.message, "parts")
+        for interrupt in objects_at(object_at(part, "data"), "interrupts")
+    ]
+    prompts = [_read(pause, interrupt) for interrupt in found]
+    ids = {prompt.native_id for prompt in prompts if prompt}
+    return [prompt for prompt in prompts if prompt] if len(ids) == len(found) else []
+
+
+def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+    """One response for each interrupt; None when words are missing: cancel the task."""
+    parts: list[Json] = []
+    for reply in replies:
+        response = _answer(reply)
+        if response is None:
+            return None
+        form: JsonObject = {"interruptId": reply.prompt.native_id, "response": response}
+        parts.append({"data": {"interruptResponse": form}})
+    return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+
+
+def _answer(reply: Reply) -> str | None:
+    if reply.prompt.kind == "permission":
+        return "y" if reply.answer.allowed else "n"
+    return reply.answer.text if reply.answer.allowed else None
+
+
+def _read(pause: Pause, interrupt: JsonObject) -> PeerPrompt | None:
+    native_id = text_at(interrupt, "interruptId") or text_at(interrupt, "id")
+    if not native_id:
+        return None
+    name, reason = text_at(interrupt, "name"), interrupt.get("reason")
+    tool = text_at(reason, "tool") if isinstance(reason, dict) else ""
+    text = reason if isinstance(reason, str) else ""
+    gate = ask_leave(NAME, pause, native_id, tool or name, reason, text)
+    if any(word in name.lower() for word in _GATES):
+        return gate
+    return replace(gate, kind="input", action_type="free_input", options=(REPLY, CANCEL))
