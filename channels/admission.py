@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-import orjson
-
-from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Welcome
+from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
+from passerelle.channels.link_record import LinkRecord
+from passerelle.core.codec import to_bytes
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
+from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.times import format_ms
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
-    from passerelle.core.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +62,9 @@ async def admit(
     device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"
     channel = derive_id("ch", principal.home, principal.key, device)
     now = format_ms(services.clock.now_ms())
-    record = orjson.dumps(_describe(hello, principal, channel, now))
-    generation = await services.channels.say_hello(principal.key, channel, record, None)
+    record = to_bytes(_describe(hello, principal, channel, now))
+    driver = services.links.find_driver(principal.key)
+    generation = await services.channels.say_hello(principal.key, channel, record, driver)
     pending, more = await services.snapshots.read_pending(principal, limits.pending)
     welcome = Welcome(
         connection=services.ids.mint("cn", principal.home),
@@ -91,18 +93,27 @@ def name_generation(channel: str, generation: int) -> str:
     return f"{channel}.{generation}"
 
 
-def _describe(hello: Hello, principal: Principal, channel: str, now: str) -> JsonObject:
-    """What identifies this link for good, over all of its sockets (CHN-1, CHN-2)."""
-    return {
-        "channelId": channel,
-        "transport": "ws",
-        "peerRole": hello.role,
-        "accountRef": principal.key,
-        "capabilities": [*sorted(hello.capabilities)],
-        "lastSeenAt": now,
-        "resumeTokenRef": channel,
-        "nativeProtocol": SUBPROTOCOL,
-        "deviceId": hello.device,
-        "tab": hello.tab,
-        "client": hello.sdk,
-    }
+_ROLES: Final[Mapping[Role, PeerRole]] = {
+    "ui": "ui",
+    "device": "device",
+    "peer": "peer",
+    "agent": "worker",
+}
+
+
+def _describe(hello: Hello, principal: Principal, channel: str, now: str) -> LinkRecord:
+    return LinkRecord(
+        channel_id=channel,
+        transport="ws",
+        peer_role=_ROLES[hello.role],
+        account_ref=principal.key,
+        tenant=principal.tenant,
+        principal=principal.id,
+        capabilities=tuple(sorted(hello.capabilities)),
+        last_seen_at=now,
+        resume_token_ref=channel,
+        native_protocol=SUBPROTOCOL,
+        device_id=hello.device,
+        tab=hello.tab,
+        client=hello.sdk,
+    )

@@ -53,6 +53,7 @@ from passerelle.channels.outputs import (
 )
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.session import Phase
+from passerelle.channels.story import LinkStory
 from passerelle.channels.subscription import Subscription
 from passerelle.channels.transport import Outbox
 from passerelle.channels.views import TaskView
@@ -67,12 +68,13 @@ from passerelle.core.errors import (
 from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Coroutine, Iterable, Mapping
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.limits import Limits
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices, Grant
+    from passerelle.channels.story import LinkFact
     from passerelle.channels.transport import Socket
     from passerelle.core.credentials import Credentials
     from passerelle.core.ports import AckResult
@@ -110,7 +112,9 @@ class Connection:
         self._stepped = asyncio.Event()
         self._over = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._closing = Close(CloseCode.NORMAL, "")
+        self._closing: Close | None = None
+        self._story: LinkStory | None = None
+        self._tellings: asyncio.Queue[LinkFact] = asyncio.Queue()
 
     @property
     def channel(self) -> str:
@@ -148,11 +152,14 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             self._roster.leave(self._owner, self)
+            await self._tell_the_rest()
             if self._acks:
                 await asyncio.wait(self._acks, timeout=_FLUSH_S)
 
     def feed(self, given: Input) -> None:
         """Gives the machine an input and carries out what follows."""
+        if self._story is not None and isinstance(given, Told):
+            self._tell(self._story.take(given))
         self._state, outputs = session.step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
@@ -239,7 +246,8 @@ class Connection:
             except TimeoutError:
                 self.feed(Ended(CloseCode.TOO_SLOW))
                 break
-        await self._socket.close(self._closing.code, fit_reason(self._closing.reason))
+        closing = self._closing or Close(CloseCode.NORMAL, "")
+        await self._socket.close(closing.code, fit_reason(closing.reason))
 
     def _schedule(self) -> None:
         due_s = session.next_tick_s(self._state)
@@ -266,8 +274,36 @@ class Connection:
             return
         self._admission = admission
         self._roster.install(self._owner, self)
+        self._story = LinkStory(admission.continues, hello.subscriptions)
+        self._tell(self._story.begin())
         self.feed(Admitted(admission.welcome))
+        self._spawn(self._tell_in_order())
         self._spawn(self._recheck_at_intervals(hello))
+
+    # What is told of the link
+
+    def _tell(self, facts: Iterable[LinkFact]) -> None:
+        for fact in facts:
+            self._tellings.put_nowait(fact)
+
+    async def _tell_in_order(self) -> None:
+        while True:
+            fact = await self._tellings.get()
+            with suppress(StoreUnavailable):  # the log of outages says that the store was away
+                await self.services.links.tell(self._known, fact)
+
+    async def _tell_the_rest(self) -> None:
+        """How the link ended, and what had not been told yet."""
+        if self._story is None:
+            return
+        code = self._closing.code if self._closing else None
+        self._tell(self._story.end(code, left=self._socket.left))
+        with suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(_FLUSH_S):
+                while not self._tellings.empty():
+                    await self.services.links.tell(self._known, self._tellings.get_nowait())
+
+    # Rights
 
     async def _recheck_at_intervals(self, hello: Hello) -> None:
         """Notices a newer connection of this device, a credential that has fallen, and rights that have changed."""
@@ -282,8 +318,10 @@ class Connection:
                 await self._recheck_rights()
 
     async def _is_superseded(self) -> bool:
-        newest = await self.services.channels.read_generation(self.channel)
-        return newest > self._known.generation
+        services = self.services
+        driver = services.links.find_driver(self._owner)
+        newest = await services.channels.keep(self.channel, self.generation, driver)
+        return newest > self.generation
 
     async def _recheck_caller(self, hello: Hello) -> bool:
         """Whether the credential still opens this channel; what it may do is what it may do now."""
@@ -353,6 +391,8 @@ class Connection:
             self._spawn(held[0].answer_snapshot(ask, held[0].grant))
 
     def _store_acks(self, cursors: Mapping[str, Cursor]) -> None:
+        if self._story is not None:
+            self._story.note_acks(cursors)
         for stream, cursor in cursors.items():
             held = self._subscriptions.get(stream)
             if held is not None and held[0].grant is not None:

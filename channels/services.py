@@ -12,10 +12,13 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
+    from passerelle.channels.admission import Admission
     from passerelle.channels.cursor import GapReason
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
+    from passerelle.channels.story import LinkFact
     from passerelle.channels.views import View
+    from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
@@ -96,6 +99,18 @@ class Calls(Protocol):
         ...
 
 
+class LinkFacts(Protocol):
+    """Where a connection says what there is to tell of its link (EXT-8)."""
+
+    def find_driver(self, owner: str) -> Incarnation | None:
+        """Under whose lease a link of a principal stands; None while this instance holds none there."""
+        ...
+
+    async def tell(self, admission: Admission, fact: LinkFact) -> None:
+        """Has a fact written, several of a kind as one. Raises StoreUnavailable."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelServices:
     """Everything that a connection works with."""
@@ -107,6 +122,7 @@ class ChannelServices:
     access: StreamAccess
     snapshots: Snapshots
     calls: Calls
+    links: LinkFacts
     authenticator: Authenticator
     read_credentials: Callable[[Scope], Credentials]
     """What the handshake shows, from its ASGI scope."""

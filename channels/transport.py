@@ -17,12 +17,18 @@ from passerelle.channels.wire import join_frames
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
+_LEFT: Final = frozenset({1000, 1001})
 _MESSAGE_BYTES: Final = 65_536
 """Frames are put together into one message up to this size; one larger frame goes alone."""
 
 
 class Socket(Protocol):
     """One accepted WebSocket."""
+
+    @property
+    def left(self) -> bool:
+        """Whether the other side has closed it, and with a code that says so."""
+        ...
 
     async def receive(self) -> str | bytes | None:
         """The next message; text, bytes where it was binary, None when the socket is gone."""
@@ -42,6 +48,7 @@ class AsgiSocket:
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
+        self.left = False
 
     async def receive(self) -> str | bytes | None:
         try:
@@ -49,6 +56,7 @@ class AsgiSocket:
         except WebSocketDisconnect:
             return None
         if message["type"] == "websocket.disconnect":
+            self.left = message.get("code") in _LEFT
             return None
         text: str | None = message.get("text")
         data: bytes = message.get("bytes") or b""

@@ -361,8 +361,57 @@ class Channels(Protocol):
         """Ends what ``listen`` began."""
         ...
 
+    async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
+        """Says that a link is still open, and returns the newest generation of its channel."""
+        ...
+
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwedLink:
+    """Facts of one kind about a link that are owed as one: ``total`` ever, ``told`` of them in facts before.
+
+    ``payloads``: the last one; where each counts, up to 16 of them, each with a line feed.
+    """
+
+    record: bytes
+    payloads: bytes
+    total: int
+    told: int
+
+
+class Links(Protocol):
+    """Facts that are owed about device links: several of one kind within a minute are told as one (EXT-8, I9)."""
+
+    async def owe(
+        self,
+        channel: str,
+        kind: str,
+        payload: bytes,
+        *,
+        listed: bool = False,
+        leaves: tuple[str, int] | None = None,
+    ) -> None:
+        """Notes a fact; a row ``link:<channel>:<kind>`` comes due for it.
+
+        ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
+        connection has ended.
+        """
+        ...
+
+    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+        """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
+        ...
+
+    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+        """What is owed; None where the record is gone."""
+        ...
+
+    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+        """What was read has been told."""
         ...
 
 

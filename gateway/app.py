@@ -28,6 +28,7 @@ from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.linking import UNBLOCK
+from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
@@ -38,6 +39,8 @@ from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.limits.limiter import Limiter
 from passerelle.gateway.limits.notices import Notices
 from passerelle.gateway.limits.spending import Spending
+from passerelle.gateway.links import ROW as LINK_ROW
+from passerelle.gateway.links import LinkFacts
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.parts import Surroundings, make_service
@@ -90,6 +93,7 @@ class Gateway:
     gate: Gate
     spending: Spending
     terms: AgentTerms
+    links: LinkFacts
     signer: Signer | None = None
 
 
@@ -218,7 +222,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             notices.tell_blocked,
         )
         terms = AgentTerms(settings)
-        service, duties, deliveries = _compose(
+        service, duties, deliveries, links = _compose(
             settings, store, hub, peers, outages, webhooks, spending, terms
         )
         await duties.start()
@@ -228,7 +232,18 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(notices.drain)
         gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
         yield Gateway(
-            service, store, hub, duties, peers, metrics, engine, gate, spending, terms, signer
+            service,
+            store,
+            hub,
+            duties,
+            peers,
+            metrics,
+            engine,
+            gate,
+            spending,
+            terms,
+            links,
+            signer,
         )
 
 
@@ -241,7 +256,7 @@ def _compose(
     webhooks: Webhooks,
     spending: Spending,
     terms: AgentTerms,
-) -> tuple[Service, Duties, Deliveries]:
+) -> tuple[Service, Duties, Deliveries, LinkFacts]:
     ids = SystemIds()
 
     def drives(shard: Shard) -> Incarnation:
@@ -315,6 +330,14 @@ def _compose(
         ),
         service.dead_letters.kinds,
     )
+    links = LinkFacts(
+        store.links,
+        store.channels,
+        Home(service.writes),
+        Recoveries(service.writes, store.log, store.projections),
+        drives,
+        wake,
+    )
     duties = make_duties(
         store,
         service.writes,
@@ -335,12 +358,14 @@ def _compose(
                 SEND_ROW: deadlines.on_send,
                 "retry": deadlines.on_retry,
                 TARGET_ROW: deliveries.on_due,
+                LINK_ROW: links.on_due,
             },
+            lose_link=links.lose,
             count=lambda what, outcome: _count(outages.metrics, what, outcome),
         ),
         outages.log,
     )
-    return service, duties, deliveries
+    return service, duties, deliveries, links
 
 
 def _count(metrics: Metrics, what: str, outcome: str) -> None:

@@ -133,6 +133,7 @@ def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> Chan
         access=ServiceAccess(service),
         snapshots=ServiceSnapshots(service),
         calls=ServiceCalls(service, gateway.gate),
+        links=gateway.links,
         authenticator=access.authenticator,
         read_credentials=access.reader.read_scope,
         clock=SystemClock(),

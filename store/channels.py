@@ -89,6 +89,25 @@ class RedisChannels:
                 reason = "this instance holds no lease in the shard"
                 raise StoreUnavailable(reason, "no")
 
+    async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
+        """Says that a link is still open, and returns the newest generation of its channel."""
+        shard = place(channel)
+        names = [keys.channel(shard, channel)]
+        if driver is not None:
+            names.append(keys.own(shard, driver.instance))
+        packed = read_script("keep_link").pack_call(
+            names,
+            {
+                "channel": channel,
+                "gen": str(generation),
+                "keep": str(KEEP_MS),
+                "instance": driver.instance if driver else "",
+                "inc": str(driver.number) if driver else "",
+            },
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        return int(cast("bytes", reply))
+
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
         shard = place(channel)

@@ -155,7 +155,7 @@ def instances() -> str:
 
 
 def channel(shard: Shard, channel_id: str) -> str:
-    """HASH record, gen, instance; expires 30 days unseen."""
+    """HASH s, gen, instance, live, seen; by kind of fact n ever, t told, w when, o owed. Expires 30 days unseen."""
     return _key(shard, "c", channel_id)
 
 

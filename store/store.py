@@ -25,6 +25,7 @@ from passerelle.store.info import ServerFacts, parse_info, read_facts, refuse_un
 from passerelle.store.inspection import RedisInspection
 from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
+from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
 from passerelle.store.projections import RedisProjections
@@ -68,6 +69,7 @@ class Store:
         self.projections = RedisProjections(nodes, self.log)
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
+        self.links = RedisLinks(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)

@@ -12,6 +12,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.record import record
 
 Transport: TypeAlias = Literal["ws", "sse", "webhook", "a2a", "stdio", "webpush"]
+PeerRole: TypeAlias = Literal["device", "ui", "peer", "worker"]
 Recovery: TypeAlias = Literal[
     "running", "idle", "waiting", "completed_undelivered", "archived_or_missing", "unreachable"
 ]
@@ -33,7 +34,7 @@ class Resumption:
     """How one stream was taken up again: events from ``from_sequence`` to ``to_sequence`` follow (CHN-3)."""
 
     stream: str
-    mode: Literal["resumed", "acked", "snap", "live", "gap"]
+    mode: Literal["resumed", "acked", "snap", "live", "start", "gap"]
     from_sequence: int
     to_sequence: int
 
@@ -48,7 +49,7 @@ class ChannelConnected:
     type: ClassVar = EventType.CHANNEL_CONNECTED
     channel_id: str
     transport: Transport
-    peer_role: Literal["device", "ui", "peer", "worker"]
+    peer_role: PeerRole
     account_ref: str
     native_protocol: str
     generation: int

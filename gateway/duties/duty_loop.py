@@ -15,7 +15,7 @@ from passerelle.gateway.duties.due import DueLoop, Handler
 from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.duties.settling import Settling
-from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, TakeOver
+from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, LoseLink, TakeOver
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -120,6 +120,7 @@ class DutySettings:
     adopt: Adopt
     handlers: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
     lease_ms: int = LEASE_MS
+    lose_link: LoseLink | None = None
     count: Callable[[str, str], None] = lambda _what, _outcome: None
 
 
@@ -160,6 +161,7 @@ def make_duties(
         adopt=settings.adopt,
         log=log,
         wake=due.wake,
+        lose_link=settings.lose_link,
     )
     due.handlers = {**settings.handlers, LEASE: taking.take_over, ADOPT: taking.take_up}
 

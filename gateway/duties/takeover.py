@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 Adopt: TypeAlias = Callable[[EntityRef], Awaitable[None]]
 """Re-attaches to the run of a task that is ours now; told twice of one task, it does nothing the second time."""
 
+LoseLink: TypeAlias = Callable[[str, str], Awaitable[None]]
+
 LEASE: Final = "own"
 ADOPT: Final = "adopt"
 _LOOK_AGAIN_MS: Final = 1_000
@@ -67,6 +69,8 @@ class TakeOver:
     adopt: Adopt
     log: FilteringBoundLogger
     wake: Callable[[Shard], None] = lambda _shard: None
+    lose_link: LoseLink | None = None
+    """Told of each device link in the set of the dead, and of the dead."""
 
     async def take_over(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """Empties the set of an instance whose lease has run out.
@@ -94,8 +98,12 @@ class TakeOver:
         self, shard: Shard, instance: str, heir: Incarnation | None, now_ms: int
     ) -> None:
         found = await self.leases.take_over(shard, instance)
-        if isinstance(found, Alive) or not found.runs:
+        if isinstance(found, Alive) or not (found.runs or found.channels):
             return
+        if self.lose_link is not None:
+            for first in range(0, len(found.channels), _AT_ONCE):
+                links = found.channels[first : first + _AT_ONCE]
+                await join_all(self.lose_link(channel, instance) for channel in links)
         old = Incarnation(instance, found.number)
         moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
         for first in range(0, len(moves), _AT_ONCE):

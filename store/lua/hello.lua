@@ -17,7 +17,8 @@ if control.driver then
   end
 end
 local generation = redis.call('HINCRBY', KEYS[1], 'gen', 1)
-redis.call('HSET', KEYS[1], 's', ARGV[2], 'instance', control.driver and control.driver[1] or '')
+redis.call('HSET', KEYS[1], 's', ARGV[2], 'live', '1',
+  'instance', control.driver and control.driver[1] or '')
 redis.call('PEXPIRE', KEYS[1], control.keep)
 if control.driver then
   redis.call('HSET', KEYS[4], 'c:' .. control.channel, string.format('%.0f', generation))

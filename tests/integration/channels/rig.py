@@ -16,6 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 
+from passerelle.channels.admission import Admission
 from passerelle.channels.client import ChannelClient
 from passerelle.channels.client_cursors import Cursors
 from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
@@ -24,9 +25,10 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
-from passerelle.channels.services import ChannelServices, Grant, StreamName
+from passerelle.channels.services import ChannelServices, Grant, LinkFacts, StreamName
+from passerelle.channels.story import LinkFact
 from passerelle.channels.views import FullView, PlainView, TaskView
-from passerelle.core.batch import Appended, Batch, IdempotencyRow
+from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
@@ -129,6 +131,19 @@ class ControlPlane:
 
 
 @dataclass
+class ToldLinks:
+    """What connections told of themselves; nothing becomes a fact here."""
+
+    facts: list[LinkFact] = field(default_factory=list[LinkFact])
+
+    def find_driver(self, owner: str) -> Incarnation | None:
+        return None
+
+    async def tell(self, admission: Admission, fact: LinkFact) -> None:
+        self.facts.append(fact)
+
+
+@dataclass
 class Rig:
     """A server and what it stands on."""
 
@@ -139,6 +154,7 @@ class Rig:
     endpoint: ChannelEndpoint
     control: ControlPlane
     services: ChannelServices
+    links: ToldLinks
     numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def make_session(self, owner: Principal = ADA, shard: Shard | None = None) -> str:
@@ -245,9 +261,10 @@ async def serve(
     limits: Limits | None = None,
     audit_s: float = 30.0,
     bounds: RingBounds | None = None,
+    link_facts: LinkFacts | None = None,
 ) -> AsyncGenerator[Rig]:
     """A hub and an endpoint over ``store``, on a free port of loopback."""
-    control = ControlPlane(store)
+    control, links = ControlPlane(store), ToldLinks()
     settings = HubSettings(
         jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
     )
@@ -260,6 +277,7 @@ async def serve(
             access=control,
             snapshots=control,
             calls=control,
+            links=link_facts or links,
             authenticator=KnownTokens(),
             read_credentials=READER.read_scope,
             clock=WallClock(),
@@ -283,7 +301,7 @@ async def serve(
             await wait_until(lambda: server.started, 5, "the server has started")
             url = f"ws://127.0.0.1:{port}/v1/channel"
             try:
-                yield Rig(url, port, store, hub, endpoint, control, services)
+                yield Rig(url, port, store, hub, endpoint, control, services, links)
             finally:
                 await endpoint.drain(0, 0)
                 server.should_exit = True

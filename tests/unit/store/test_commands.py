@@ -24,7 +24,7 @@ MAINTENANCE = {"inspection": frozenset({"SCAN"})}
 ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
-        *("ack", "hello", "bump_epoch", "delete_shared"),
+        *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
     }
 )
 """A full server keeps its leases, lets devices in, announces a loss, and can be drained."""

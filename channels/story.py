@@ -1,0 +1,154 @@
+"""What is told of a link beside its streams: that it began, was taken up again, had to be repaired, ended (EXT-8).
+
+``LinkStory`` is pure: it is shown what the client is told, and says what there is to tell of it. How a link began is
+known only when every stream of its ``hello`` has been answered; one that ends before tells what is known by then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.frames import Gap, Mode, Refusal, Snapshot, Subscribed, Unsubscribed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from passerelle.channels.cursor import Cursor, GapReason
+    from passerelle.channels.frames import Subscribe
+    from passerelle.channels.inputs import Told
+
+EndReason: TypeAlias = Literal[
+    "left",
+    "connection_lost",
+    "heartbeat_lost",
+    "superseded",
+    "revoked",
+    "slow",
+    "refused",
+    "drained",
+]
+
+_REASONS: Final[Mapping[CloseCode, EndReason]] = {
+    CloseCode.DRAIN: "drained",
+    CloseCode.HEARTBEAT_MISSED: "heartbeat_lost",
+    CloseCode.TOO_SLOW: "slow",
+    CloseCode.SUPERSEDED: "superseded",
+    CloseCode.TOKEN_EXPIRED: "revoked",
+    CloseCode.BAD_CREDENTIALS: "revoked",
+    CloseCode.FORBIDDEN: "revoked",
+    CloseCode.REVOKED: "revoked",
+    CloseCode.MALFORMED: "refused",
+    CloseCode.RATE_LIMIT: "refused",
+    CloseCode.FRAME_TOO_LARGE: "refused",
+    CloseCode.REPEATED_REFUSALS: "refused",
+}
+"""Any other code of ours is a fault on this side, which the client sees as a lost connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """Where one stream of a ``hello`` went on: from one sequence to the end that was known then."""
+
+    stream: str
+    mode: Mode
+    begins: int
+    ends: int
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The link stands. ``resumed``: it came back with a token, a cursor or an ack."""
+
+    resumed: bool
+    streams: tuple[TakenUp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A gap was announced and a snapshot took the place of what is missing (CHN-4)."""
+
+    stream: str
+    why: GapReason
+    have: Cursor | None
+    top: Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The link ended; ``acked`` is the last acknowledged sequence of each stream."""
+
+    reason: EndReason
+    code: int | None
+    acked: Mapping[str, int]
+
+
+LinkFact: TypeAlias = Began | Repaired | Over
+
+
+@dataclass(slots=True)
+class LinkStory:
+    """The story of one admitted connection; ``continues`` is the word of its resume token."""
+
+    continues: bool
+    asked: Iterable[Subscribe]
+    _waiting: dict[str, Cursor | None] = field(init=False)
+    _streams: list[TakenUp] = field(default_factory=list[TakenUp])
+    _gaps: dict[str, Gap] = field(default_factory=dict[str, Gap])
+    _acked: dict[str, int] = field(default_factory=dict[str, int])
+    _told: bool = False
+
+    def __post_init__(self) -> None:
+        self._waiting = {ask.stream: ask.cursor for ask in self.asked}
+
+    def begin(self) -> tuple[LinkFact, ...]:
+        """What there is to tell with the welcome."""
+        return self._tell_when_answered()
+
+    def take(self, told: Told) -> tuple[LinkFact, ...]:
+        """The client is told about one of its streams."""
+        match told.frame:
+            case Subscribed() as answer:
+                self._answer(answer)
+            case Unsubscribed(stream):
+                self._waiting.pop(stream, None)
+            case Refusal(of="sub", stream=str() as stream):
+                self._waiting.pop(stream, None)
+            case Gap() as gap:
+                self._gaps[gap.stream] = gap
+            case Snapshot(stream, cursor) if stream in self._gaps:
+                gap = self._gaps.pop(stream)
+                repaired = Repaired(stream, gap.why, gap.have, cursor)
+                return (*self._tell_when_answered(), repaired)
+            case _:
+                return ()
+        return self._tell_when_answered()
+
+    def note_acks(self, cursors: Mapping[str, Cursor]) -> None:
+        """Acknowledged positions are being stored."""
+        self._acked.update({stream: cursor.sequence for stream, cursor in cursors.items()})
+
+    def end(self, code: CloseCode | None, *, left: bool) -> tuple[LinkFact, ...]:
+        """The socket is closed: by us with ``code``, else by the client, in good order (``left``) or not."""
+        self._waiting.clear()
+        gone: EndReason = "left" if left else "connection_lost"
+        reason = gone if code is None else _REASONS.get(code, "connection_lost")
+        over = Over(reason, None if code is None else int(code), self._acked)
+        return (*self._tell_when_answered(), over)
+
+    def _answer(self, answer: Subscribed) -> None:
+        if answer.stream not in self._waiting:
+            return
+        asked = self._waiting.pop(answer.stream)
+        begins = (asked or answer.cursor).sequence
+        ends = answer.cursor.sequence + answer.missed
+        self._streams.append(TakenUp(answer.stream, answer.mode, begins, ends))
+
+    def _tell_when_answered(self) -> tuple[LinkFact, ...]:
+        if self._told or self._waiting:
+            return ()
+        self._told = True
+        modes = {one.mode for one in self._streams}
+        resumed = self.continues or bool(modes & {"resumed", "acked", "gap"})
+        return (Began(resumed, tuple(self._streams)),)

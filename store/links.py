@@ -1,0 +1,113 @@
+"""Facts that are owed about device links: several of one kind within a minute are told as one (EXT-8)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.ids import place
+from passerelle.core.ports import OwedLink
+from passerelle.store import keys
+from passerelle.store.channels import KEEP_MS
+from passerelle.store.connection import pack
+from passerelle.store.log import read_hash
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.core.ports import DueRow
+    from passerelle.store.nodes import Nodes
+
+WINDOW_MS: Final = 60_000
+LISTED: Final = 16
+"""Payloads of one kind that are kept where each of them counts; the number counts all."""
+
+
+class RedisLinks:
+    """``core.ports.Links`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
+        self._nodes = nodes
+        self._window_ms = window_ms
+
+    async def owe(
+        self,
+        channel: str,
+        kind: str,
+        payload: bytes,
+        *,
+        listed: bool = False,
+        leaves: tuple[str, int] | None = None,
+    ) -> None:
+        """Notes a fact; a row of the due set tells it, at once or when a minute has passed since the last one.
+
+        ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
+        connection has ended. Tried again after a lost reply: a fact too many is counted then.
+        """
+        instance, generation = leaves or (None, 0)
+        most = LISTED if listed else 0
+        await self._owe(channel, kind, payload, most, instance, str(generation))
+
+    async def lose(self, channel: str, payload: bytes, instance: str) -> None:
+        """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
+        await self._owe(channel, "disconnected", payload, 0, instance, None)
+
+    async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
+        """What is owed; None where the record is gone."""
+        shard = place(channel)
+        wanted = ("s", f"o:{kind}", f"n:{kind}", f"t:{kind}")
+        command = pack("HMGET", keys.channel(shard, channel), *wanted)
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        record, payloads, total, told = cast("list[bytes | None]", reply)
+        if record is None or payloads is None:
+            return None
+        return OwedLink(record, payloads, int(total or 0), int(told or 0))
+
+    async def settle(self, row: DueRow, kind: str, owed: OwedLink, *, listed: bool) -> None:
+        """What was read has been told."""
+        shard = place(row.entity)
+        packed = read_script("settle_link").pack_call(
+            [keys.channel(shard, row.entity), keys.due(shard)],
+            {
+                "channel": row.entity,
+                "kind": kind,
+                "told": str(owed.total),
+                "bytes": len(owed.payloads) if listed else 0,
+                "token": row.token,
+                "window": self._window_ms,
+            },
+        )
+        await retry(lambda: self._nodes.write(shard, packed))
+
+    async def read_all(self, channel: str) -> dict[str, bytes]:
+        """Every field of a channel's record; nothing where there is none."""
+        shard = place(channel)
+        command = pack("HGETALL", keys.channel(shard, channel))
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        return read_hash(reply)
+
+    async def _owe(
+        self,
+        channel: str,
+        kind: str,
+        payload: bytes,
+        most: int,
+        instance: str | None,
+        generation: str | None,
+    ) -> None:
+        shard = place(channel)
+        names = [keys.channel(shard, channel), keys.due(shard)]
+        if instance is not None:
+            names.append(keys.own(shard, instance))
+        packed = read_script("owe_link").pack_call(
+            names,
+            {
+                "channel": channel,
+                "kind": kind,
+                "window": self._window_ms,
+                "keep": str(KEEP_MS),
+                "most": most,
+                "gen": generation or False,
+            },
+            [payload],
+        )
+        await retry(lambda: self._nodes.write(shard, packed))

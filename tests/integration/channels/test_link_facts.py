@@ -1,0 +1,247 @@
+"""What becomes of a link as facts: the real due set, the real home session, real sockets (EXT-8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+import structlog
+
+from passerelle.channels.limits import Limits
+from passerelle.core.batch import Incarnation
+from passerelle.core.events import decode_event
+from passerelle.core.ids import Shard
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.channel import ChannelConnected
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal
+from passerelle.gateway.control.home import Home, name_home
+from passerelle.gateway.control.recoveries import Recoveries
+from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.gateway.duties.leases import choose_duties
+from passerelle.gateway.links import ROW, LinkFacts
+from passerelle.store import keys
+from passerelle.store.store import Store
+from tests.integration.channels.rig import ADA, Rig, serve
+from tests.integration.channels.test_connection import HELLO, hear, raw, tell
+from tests.integration.channels.test_following import lose_tail
+from tests.integration.duties.story import make_writes
+from tests.support.engine import Server, ask
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+HOME = StreamRef(StreamKind.SESSION, name_home(ADA))
+
+
+@dataclass
+class Instance:
+    """One gateway as far as channels and their facts go."""
+
+    rig: Rig
+    store: Store
+    duties: Duties
+    facts: LinkFacts
+
+    async def told(self) -> list[Any]:
+        """The payloads in Ada's home session."""
+        entries = await self.store.log.read_page(HOME, 0, 1_000)
+        events = [decode_event(entry.data) for entry in entries]
+        return [event.fact.payload for event in events if not event.type.startswith("session.")]
+
+    async def await_told(self, kind: str, times: int = 1) -> list[Any]:
+        """The payloads of a class once they stand for ``times`` facts in all."""
+
+        async def look() -> list[Any] | None:
+            found = [one for one in await self.told() if one.type == kind]
+            return found if sum(one.times for one in found) >= times else None
+
+        found = await wait_until(look, 10, f"{kind} is told {times} times")
+        return found or []
+
+
+@asynccontextmanager
+async def run_instance(
+    store: Store, name: str = "one", *, lease_ms: int = 5_000, idle_s: float = 35.0
+) -> AsyncGenerator[Instance]:
+    writes = make_writes(store)
+
+    def drives(shard: Shard) -> Incarnation:
+        return duties.drives(shard)
+
+    def wake(shard: Shard, within_s: float) -> None:
+        duties.due.wake(shard, within_s)
+
+    recoveries = Recoveries(writes, store.log, store.projections)
+    facts = LinkFacts(store.links, store.channels, Home(writes), recoveries, drives, wake)
+
+    async def adopt(_task: object) -> None:
+        return
+
+    duties = make_duties(
+        store,
+        writes,
+        DutySettings(
+            instance=name,
+            clock=asyncio.get_running_loop().time,
+            on_lost=lambda _shard: None,
+            adopt=adopt,
+            handlers={ROW: facts.on_due},
+            lease_ms=lease_ms,
+            lose_link=facts.lose,
+        ),
+        structlog.get_logger(),
+    )
+    async with duties, serve(store, Limits(recheck_s=0.2, idle_s=idle_s), link_facts=facts) as rig:
+        yield Instance(rig, store, duties, facts)
+
+
+async def visit(instance: Instance, hello: JsonObject = HELLO) -> JsonObject:
+    """Connects, is welcomed, and leaves."""
+    async with raw(instance.rig) as socket:
+        await tell(socket, hello)
+        return await hear(socket, "welcome")
+
+
+@pytest.mark.requirement("EXT-8", "CHN-1", "CHN-2")
+async def test_a_link_is_told_with_all_that_identifies_it(store: Store) -> None:
+    async with run_instance(store) as instance:
+        welcome = await visit(instance, {**HELLO, "caps": ["rpc", "perm"], "tab": "7"})
+        (told,) = await instance.await_told("channel.connected")
+        assert isinstance(told, ChannelConnected)
+        assert (told.channel_id, told.generation, told.transport) == (welcome["channel"], 1, "ws")
+        assert (told.account_ref, told.peer_role) == (ADA.key, "ui")
+        assert told.native_protocol == "passerelle.v1+json"
+        assert told.native.device_id == "phone"
+        assert told.capabilities == ("perm", "rpc")
+        assert told.resume_token_ref == welcome["channel"]
+        (ended,) = await instance.await_told("channel.disconnected")
+        assert (ended.channel_id, ended.reason) == (welcome["channel"], "left")
+
+
+@pytest.mark.requirement("EXT-8", "CHN-3")
+async def test_a_link_that_comes_back_is_resumed_and_says_where(store: Store) -> None:
+    async with run_instance(store) as instance:
+        rig = instance.rig
+        session = rig.make_session()
+        name = f"session:{session}"
+        await rig.append(session, 3)
+        cursor = await rig.cursor(session)
+        await visit(instance)
+        await rig.append(session, 2)
+        async with raw(rig) as socket:
+            await tell(socket, {**HELLO, "subs": [{"s": name, "c": cursor}]})
+            await hear(socket, "live")
+            (told,) = await instance.await_told("channel.resumed")
+            (stream,) = told.streams
+            assert (stream.stream, stream.mode) == (name, "resumed")
+            assert (stream.from_sequence, stream.to_sequence) == (3, 5)
+            assert told.generation == 2
+            await tell(socket, {"t": "ack", "a": {name: await rig.cursor(session)}})
+            socket.socket.transport.abort()
+        ended = (await instance.await_told("channel.disconnected", 1))[-1]
+        assert ended.reason == "left"
+
+
+@pytest.mark.requirement("CHN-4", "EXT-8")
+async def test_a_repair_is_told_with_its_reason(store: Store, engine_server: Server) -> None:
+    async with run_instance(store) as instance:
+        rig = instance.rig
+        session = rig.make_session()
+        await rig.append(session, 6)
+        cursor = await rig.cursor(session)
+        await lose_tail(rig, engine_server, session, 2)
+        async with raw(rig) as socket:
+            await tell(socket, {**HELLO, "subs": [{"s": f"session:{session}", "c": cursor}]})
+            await hear(socket, "snap")
+            (told,) = await instance.await_told("snapshot.repaired")
+        (repair,) = told.repairs
+        assert (repair.stream, repair.reason) == (f"session:{session}", "ahead")
+        assert (repair.from_sequence, repair.to_sequence) == (6, 4)
+
+
+@pytest.mark.requirement("EXT-8", "I9")
+async def test_many_reconnects_in_a_minute_are_two_facts_of_each_kind(
+    store: Store, engine_server: Server
+) -> None:
+    rounds = 24
+    async with run_instance(store) as instance:
+        session = instance.rig.make_session()
+        await instance.rig.append(session, 2)
+        gone = "0000000b.1.00000000"
+        hello: JsonObject = {**HELLO, "subs": [{"s": f"session:{session}", "c": gone}]}
+        for _ in range(rounds):
+            async with raw(instance.rig) as socket:
+                await tell(socket, hello)
+                await hear(socket, "snap")
+        kinds = ("channel.resumed", "channel.disconnected", "snapshot.repaired")
+        for kind in kinds:
+            assert len(await instance.await_told(kind)) == 1
+        await wait_until(lambda: instance.rig.endpoint.connections == 0, 5, "all have left")
+        assert pass_a_minute(engine_server, ADA) == len(kinds)
+        instance.facts.wake(ADA.home, 0)
+        for kind in kinds:
+            told = await instance.await_told(kind, rounds)
+            assert (len(told), sum(one.times for one in told)) == (2, rounds), kind
+        listed = await instance.await_told("snapshot.repaired", rounds)
+        assert [len(one.repairs) for one in listed] == [min(one.times, 16) for one in listed]
+        assert listed[1].times > 16
+        assert pass_a_minute(engine_server, ADA) == 0
+
+
+def pass_a_minute(engine: Server, who: Principal) -> int:
+    """Brings forward what is owed about links; returns how many rows that is."""
+    due = keys.due(who.home)
+    rows = cast("list[bytes]", ask(engine.url, "ZRANGE", due, 0, -1))
+    owed = [row.decode() for row in rows if row.startswith(b"link:")]
+    for row in owed:
+        ask(engine.url, "ZADD", due, "XX", 0, row)
+    return len(owed)
+
+
+@pytest.mark.requirement("CHN-10")
+async def test_a_device_that_falls_silent_is_told_as_disconnected(store: Store) -> None:
+    async with run_instance(store, idle_s=0.2) as instance, raw(instance.rig) as socket:
+        await tell(socket, HELLO)
+        await hear(socket, "welcome")
+        (ended,) = await instance.await_told("channel.disconnected")
+        assert (ended.reason, ended.close_code) == ("heartbeat_lost", 4012)
+
+
+def find_heir(instance: str, shard: Shard) -> str:
+    """A second instance that has the duty of a shard while both live: it need not wait for the view of a death."""
+    names = (f"heir{number}" for number in range(100))
+    return next(name for name in names if shard in choose_duties(name, (instance, name)))
+
+
+@pytest.mark.requirement("CHN-10", "I9")
+async def test_the_links_of_an_instance_that_died_are_told_by_another_one(
+    store: Store, other_store: Store
+) -> None:
+    async with (
+        run_instance(store, "one", lease_ms=600) as one,
+        run_instance(other_store, find_heir("one", ADA.home), lease_ms=600) as two,
+        raw(one.rig) as lost,
+        raw(one.rig) as moved,
+    ):
+        await tell(lost, HELLO)
+        channel = (await hear(lost, "welcome"))["channel"]
+        await tell(moved, {**HELLO, "device": "laptop"})
+        await hear(moved, "welcome")
+        await visit(two, {**HELLO, "device": "laptop"})
+        running = one.duties._running  # pyright: ignore[reportPrivateUsage]  # no product code dies
+        assert running is not None
+        running.cancel()
+
+        async def look() -> bool:
+            told = await two.await_told("channel.disconnected")
+            return any(ended.reason == "instance_lost" for ended in told)
+
+        await wait_until(look, 10, "the loss is told")
+        told = await two.await_told("channel.disconnected")
+        lost_ones = [ended for ended in told if ended.reason == "instance_lost"]
+        assert [ended.channel_id for ended in lost_ones] == [channel]
