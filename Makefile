@@ -5,14 +5,14 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz chaos interop check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos interop check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test conformance fuzz chaos interop check fix generate lock bench: .venv/.ready
+demo serve test conformance fuzz mutants chaos interop check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -40,6 +40,9 @@ fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT
 
 chaos: ## kills, cuts and restarts under delegated tasks; SEED=n plans the same again, SHORT=1 one round and 300 open runs
 	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
+
+mutants: ## takes out what is essential, one piece at a time; each has to turn a named test red
+	@$(BIN)/python -m tools.mutants
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

@@ -133,7 +133,7 @@ class LinkStory:
         """The socket is closed: by us with ``code``, else by the client, in good order (``left``) or not."""
         self._waiting.clear()
         gone: EndReason = "left" if left else "connection_lost"
-        reason = gone if code is None else _REASONS.get(code, "connection_lost")
+        reason: EndReason = gone if code is None else _REASONS.get(code, "connection_lost")
         over = Over(reason, None if code is None else int(code), self._acked)
         return (*self._tell_when_answered(), over)
 

@@ -36,12 +36,18 @@ def find_recovery(task: TaskRecord, held: int, now_ms: int) -> Recovery:
         return "waiting"
     if task.status is Status.LOST or doubt_status(task, now_ms) is not None:
         return "unreachable"
-    return "running" if task.run is not None or task.status in _STARTING else "idle"
+    if task.run is not None or task.status in _STARTING:
+        return "running"
+    return "idle"
 
 
 def choose_recovery(found: Iterable[Recovery]) -> Recovery:
     """The state of several tasks, or of several streams, together; with none of them, nothing is under way."""
-    return min(found, key=ORDER.index, default="idle")
+    states = set(found)
+    for state in ORDER:
+        if state in states:
+            return state
+    return "idle"
 
 
 _STARTING: Final = frozenset(

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import uvicorn
 from starlette.applications import Starlette
@@ -28,11 +29,11 @@ from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import ChannelServices, Grant, LinkFacts, StreamName
 from passerelle.channels.story import LinkFact
 from passerelle.channels.views import FullView, PlainView, TaskView
-from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation
+from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation, StaleEpoch
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import Shard, compose_id, place
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
@@ -177,8 +178,11 @@ class Rig:
         for first in range(0, count, 64):
             part = events[first : first + 64]
             row = IdempotencyRow(part[0].event_id, "d", b"", 60_000)
-            batch = Batch(session, part[0].event_id, 0, epoch, events=part, idem=row)
-            result = await self.store.log.append(batch)
+            make = partial(Batch, session, part[0].event_id)
+            log, shard = self.store.log, place(session)
+            result = await log.append(make(log.shard_epoch(shard), epoch, events=part, idem=row))
+            if isinstance(result, StaleEpoch):  # a loss was proved meanwhile
+                result = await log.append(make(result.epoch, epoch, events=part, idem=row))
             assert isinstance(result, Appended), result
         return [one.event_id for one in events]
 
@@ -262,13 +266,14 @@ async def serve(
     audit_s: float = 30.0,
     bounds: RingBounds | None = None,
     link_facts: LinkFacts | None = None,
+    on_lost: Callable[[StreamRef, GapReason], None] = lambda _stream, _why: None,
 ) -> AsyncGenerator[Rig]:
     """A hub and an endpoint over ``store``, on a free port of loopback."""
     control, links = ControlPlane(store), ToldLinks()
     settings = HubSettings(
         jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
     )
-    async with Hub(store.log, store.hints, settings) as hub:
+    async with Hub(store.log, store.hints, settings, on_lost) as hub:
         services = ChannelServices(
             hub=hub,
             log=store.log,

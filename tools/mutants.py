@@ -1,0 +1,114 @@
+"""``python -m tools.mutants``: takes what is essential out of the code, piece by piece, and wants a test to go red.
+
+A test that stays green without the thing that it is there for proves nothing. Rows stand in ``tests/mutants/*.toml``.
+Each is applied to a copy of the tree, and its named test is run there; the same tests are run on the unchanged copy
+first, and must be green.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+ROWS: Final = ROOT / "tests" / "mutants"
+_LIMIT_S: Final = 120
+_FAILED: Final = 1
+"""What pytest answers where a test is red; anything above means that nothing was proved."""
+_LEFT_OUT: Final = shutil.ignore_patterns(
+    ".git", ".venv", "node_modules", "__pycache__", ".*_cache", ".hypothesis"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One piece taken out of one file, and the test that has to notice."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    test: str
+
+
+def main() -> int:
+    """Returns the exit status: 0 when every mutant is noticed."""
+    mutants = [mutant for path in sorted(ROWS.glob("*.toml")) for mutant in read_mutants(path)]
+    faults = [fault for mutant in mutants if (fault := check_place(ROOT, mutant))]
+    if not faults:
+        with tempfile.TemporaryDirectory(prefix="psr-mutants-") as name:
+            faults = play(Path(name) / "tree", mutants)
+    for fault in faults:
+        print(f"mutants: {fault}", file=sys.stderr)
+    print(f"mutants: {len(mutants) - len(faults)} of {len(mutants)} noticed")
+    return 1 if faults else 0
+
+
+def read_mutants(path: Path) -> list[Mutant]:
+    """The rows of one file."""
+    rows = tomllib.loads(path.read_text("utf-8"))["mutant"]
+    return [Mutant(**row) for row in rows]
+
+
+def check_place(root: Path, mutant: Mutant) -> str | None:
+    """What is wrong with a row: code moves on, and a row that names nothing would be noticed by nobody."""
+    found = (root / mutant.file).read_text("utf-8").count(mutant.before)
+    return None if found == 1 else f"{mutant.name}: stands {found} times in {mutant.file}, not once"
+
+
+def apply(root: Path, mutant: Mutant) -> str:
+    """Writes a mutant into a tree, and returns the text that stood there."""
+    path = root / mutant.file
+    text = path.read_text("utf-8")
+    path.write_text(text.replace(mutant.before, mutant.after), "utf-8")
+    return text
+
+
+def play(tree: Path, mutants: list[Mutant]) -> list[str]:
+    """A sentence for each mutant that is not noticed, in a copy of this tree."""
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=_LEFT_OUT)
+    tests = [*dict.fromkeys(mutant.test for mutant in mutants)]
+    status, told = run_tests(tree, tests)
+    if status:
+        return [f"the tests are red by themselves: {told}"]
+    faults: list[str] = []
+    for mutant in mutants:
+        text = apply(tree, mutant)
+        status, told = run_tests(tree, [mutant.test])
+        (tree / mutant.file).write_text(text, "utf-8")
+        print(f"  {'noticed' if status == _FAILED else 'MISSED ':8} {mutant.name}", flush=True)
+        if status != _FAILED:
+            faults.append(f"{mutant.name}: {mutant.test} says {told}")
+    return faults
+
+
+def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
+    """The exit status of pytest in a tree, and its last line."""
+    command = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
+    # The tree's own packages come before those of the environment that this runs in.
+    environ = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    try:
+        done = subprocess.run(
+            [*command, *tests],
+            cwd=tree,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return _FAILED, f"nothing within {_LIMIT_S} s"
+    lines = (done.stdout or done.stderr).strip().splitlines() or ["nothing"]
+    return done.returncode, lines[-1]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
