@@ -42,6 +42,12 @@ class ChannelSettings(Section):
     inbound_bytes: int = Field(default=65_536, ge=1_024, le=16_777_216)
     subscriptions: int = Field(default=128, ge=1, le=10_000)
     replay_events: int = Field(default=1_000, ge=1, le=10_000)
+    device_connections: int = Field(
+        default=8, ge=1, le=1_000, description="Of one device, on each instance: its tabs."
+    )
+    principal_connections: int = Field(
+        default=64, ge=1, le=100_000, description="Of one caller, on each instance."
+    )
     heartbeat: Duration = Field(
         default=parse_duration("25s"),
         json_schema_extra={"default": "25s"},
@@ -54,6 +60,8 @@ class ChannelSettings(Section):
             inbound_bytes=self.inbound_bytes,
             subscriptions=self.subscriptions,
             replay_events=self.replay_events,
+            device_connections=self.device_connections,
+            principal_connections=self.principal_connections,
             heartbeat_s=self.heartbeat.seconds,
             idle_s=self.heartbeat.seconds + HEARTBEAT_SLACK_S,
         )
