@@ -36,16 +36,25 @@ class Admission:
     continues: bool
 
 
-async def identify(services: ChannelServices, hello: Hello, shown: Credentials) -> Principal:
-    """Who says ``hello``; nothing is written.
+async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> Credentials:
+    """What a connection shows of itself in all: in its ``hello``, and in the handshake (``shown``).
 
     Raises:
-        Unauthenticated: neither ``hello`` nor the handshake (``shown``) had a credential that holds.
+        Unauthenticated: a ticket that does not hold here.
+    """
+    if hello.ticket is not None:
+        shown = await services.redeem(hello.ticket, shown.origin, hello.device)
+    return replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
+
+
+async def identify(services: ChannelServices, shown: Credentials) -> Principal:
+    """Who it is; nothing is written.
+
+    Raises:
+        Unauthenticated: there is no credential that holds.
         Forbidden: the credential may not open channels.
     """
-    principal = await services.authenticator.authenticate(
-        replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
-    )
+    principal = await services.authenticator.authenticate(shown)
     if Scope.CONNECT not in principal.scopes:
         raise Forbidden("the credential may not open channels", scope=Scope.CONNECT)
     return principal
@@ -79,9 +88,16 @@ async def admit(
         now=now,
         pending=pending,
         pending_more=more,
+        expires_s=_count_left_s(principal, services.clock.now_ms()),
     )
     continues = hello.resume in {name_generation(channel, generation - ago) for ago in (1, 2)}
     return Admission(principal, device, channel, generation, welcome, continues)
+
+
+def _count_left_s(principal: Principal, now_ms: int) -> int | None:
+    if principal.expires_ms is None:
+        return None
+    return max(0, (principal.expires_ms - now_ms) // 1000)
 
 
 def name_generation(channel: str, generation: int) -> str:

@@ -58,8 +58,10 @@ from passerelle.channels.frames import (
     Answer,
     ClientFrame,
     Drain,
+    Expiry,
     Failure,
     Refusal,
+    Renew,
     Role,
     ServerBeat,
     ServerFrame,
@@ -100,6 +102,7 @@ __all__ = [
 
 _ACK_EVERY_S: Final = 1.0
 _CALL_S: Final = 30.0
+_RENEWS_BELOW_S: Final = 60
 
 
 def _draw() -> float:
@@ -344,9 +347,8 @@ class ChannelClient:
                 self._streams.pass_over(cursors)
             case Answer() | Failure():
                 self._calls.settle(frame)
-            case Drain():
-                if self._replacement is None:
-                    self._replacement = asyncio.create_task(self._replace(link, frame))
+            case Expiry() | Drain():
+                await self._take_notice(link, frame)
             case Welcome():
                 return
             case _:
@@ -357,6 +359,17 @@ class ChannelClient:
             self._dialer.retry_s = refusal.retry_s
         elif refusal.of == "sub" and refusal.stream is not None:
             self._streams.end(refusal.stream, refusal.code)
+
+    async def _take_notice(self, link: Link, notice: Expiry | Drain) -> None:
+        if isinstance(notice, Expiry):
+            await self._renew(link, notice.expires_s)
+        elif self._replacement is None:
+            self._replacement = asyncio.create_task(self._replace(link, notice))
+
+    async def _renew(self, link: Link, expires_s: int) -> None:
+        """Shows a new token before the old one ends; a token that was given as a text is the only one there is."""
+        if expires_s <= _RENEWS_BELOW_S and (token := await self._dialer.renew()) is not None:
+            await link.send(Renew(token))
 
     async def _replace(self, link: Link, drain: Drain) -> Link | None:
         """Opens the next link first and closes the old one then, so that there is no hole between them."""

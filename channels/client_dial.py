@@ -64,6 +64,11 @@ class Dialer:
         except (OSError, InvalidHandshake, TimeoutError) as error:
             return Stopped(ABNORMAL, str(error))
 
+    async def renew(self) -> str | None:
+        """Another token, where the application gave a function to ask."""
+        token = self._identity.token
+        return None if token is None or isinstance(token, str) else await token()
+
     def note(self, lasted_s: float) -> None:
         """A link has ended after ``lasted_s``."""
         if lasted_s >= STABLE_S:

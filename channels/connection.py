@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import structlog
 
 from passerelle.channels import session
-from passerelle.channels.admission import Admission, admit, identify
+from passerelle.channels.admission import Admission, admit, identify, show
 from passerelle.channels.closing import CloseCode, fit_reason
 from passerelle.channels.failures import end_connection, refuse_call
 from passerelle.channels.frames import (
@@ -36,6 +36,7 @@ from passerelle.channels.inputs import (
     Input,
     Left,
     Received,
+    Renewed,
     Ticked,
     Told,
     Undecodable,
@@ -46,6 +47,7 @@ from passerelle.channels.outputs import (
     Execute,
     Open,
     Output,
+    Reauthenticate,
     Release,
     Send,
     StoreAcks,
@@ -111,6 +113,7 @@ class Connection:
         self._group = asyncio.TaskGroup()
         self._stepped = asyncio.Event()
         self._over = asyncio.Event()
+        self._recheck_now = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closing: Close | None = None
         self._story: LinkStory | None = None
@@ -187,6 +190,8 @@ class Connection:
                 self.outbox.put(encode_server(frame))
             case Admit(hello):
                 self._spawn(self._admit(hello))
+            case Reauthenticate(token):
+                self._spawn(self._renew(token))
             case Open(ask):
                 self._subscribe(ask)
             case Release(stream):
@@ -265,7 +270,8 @@ class Connection:
 
     async def _admit(self, hello: Hello) -> None:
         try:
-            principal = await identify(self.services, hello, self._credentials)
+            self._credentials = await show(self.services, hello, self._credentials)
+            principal = await identify(self.services, self._credentials)
             self._owner = principal.key
             await self._roster.enter(self._owner, hello.device, self)
             admission = await admit(self.services, self.limits, hello, principal)
@@ -276,9 +282,9 @@ class Connection:
         self._roster.install(self._owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
         self._tell(self._story.begin())
-        self.feed(Admitted(admission.welcome))
+        self.feed(Admitted(admission.welcome, self._find_end_s(principal)))
         self._spawn(self._tell_in_order())
-        self._spawn(self._recheck_at_intervals(hello))
+        self._spawn(self._recheck_at_intervals())
 
     # What is told of the link
 
@@ -305,12 +311,15 @@ class Connection:
 
     # Rights
 
-    async def _recheck_at_intervals(self, hello: Hello) -> None:
+    async def _recheck_at_intervals(self) -> None:
         """Notices a newer connection of this device, a credential that has fallen, and rights that have changed."""
         while True:
-            await asyncio.sleep(self.limits.recheck_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.limits.recheck_s):
+                    await self._recheck_now.wait()
+            self._recheck_now.clear()
             with suppress(RemoteError):  # asked again at the next round
-                if not await self._recheck_caller(hello):
+                if not await self._recheck_caller():
                     return
                 if await self._is_superseded():
                     self.supersede()
@@ -323,18 +332,46 @@ class Connection:
         newest = await services.channels.keep(self.channel, self.generation, driver)
         return newest > self.generation
 
-    async def _recheck_caller(self, hello: Hello) -> bool:
-        """Whether the credential still opens this channel; what it may do is what it may do now."""
+    async def _recheck_caller(self) -> bool:
+        """Whether the credential still opens this channel; what it may do is what it may do now.
+
+        One that has run out is the machine's business: it may still be renewed.
+        """
         known = self._known
+        ends_ms = known.principal.expires_ms
+        if ends_ms is not None and ends_ms <= self.services.clock.now_ms():
+            return True
         try:
-            principal = await identify(self.services, hello, self._credentials)
-            if principal.key != known.principal.key:
+            principal = await identify(self.services, self._credentials)
+            if principal.key != self._owner:
                 raise Unauthenticated("the credential is somebody else's now")
         except CallerError as error:
             self.feed(Ended(*end_connection(error, "auth", admitted=True)))
             return False
         self._admission = replace(known, principal=principal)
         return True
+
+    async def _renew(self, token: str) -> None:
+        """Takes a new credential of the same principal; any other one ends the connection."""
+        shown = replace(self._credentials, bearer=token)
+        try:
+            found = await identify(self.services, shown)
+        except PasserelleError as error:
+            self.feed(Ended(*end_connection(error, "auth")))
+            return
+        if found.key != self._owner:
+            notice = Refusal("unauthenticated", "another principal", "auth", fatal=True)
+            self.feed(Ended(CloseCode.BAD_CREDENTIALS, notice))
+            return
+        self._credentials, self._admission = shown, replace(self._known, principal=found)
+        self.feed(Renewed(self._find_end_s(found)))
+
+    def _find_end_s(self, principal: Principal) -> float | None:
+        """The end of a credential by the clock of the loop."""
+        if principal.expires_ms is None:
+            return None
+        left_ms = principal.expires_ms - self.services.clock.now_ms()
+        return self._loop.time() + left_ms / 1000
 
     async def _recheck_rights(self) -> None:
         for stream, (subscription, _) in tuple(self._subscriptions.items()):
@@ -354,6 +391,10 @@ class Connection:
         """Ends this connection because the same device and tab has a newer one."""
         notice = Refusal("superseded", "a newer connection has this device", fatal=True)
         self.feed(Ended(CloseCode.SUPERSEDED, notice))
+
+    def recheck(self) -> None:
+        """Looks at credential and rights now: who may come in has changed."""
+        self._recheck_now.set()
 
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""

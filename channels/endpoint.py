@@ -76,6 +76,11 @@ class ChannelEndpoint:
         finally:
             self._leave(connection)
 
+    def recheck(self) -> None:
+        """Has every connection look at its credential and rights now."""
+        for connection in self._connections:
+            connection.recheck()
+
     async def drain(self, within_ms: int = 2_000, jitter_ms: int = 5_000) -> None:
         """Takes no new socket, tells every client to go elsewhere, and returns when they are gone.
 
@@ -111,7 +116,8 @@ class ChannelEndpoint:
 
     def _read_credentials(self, websocket: WebSocket) -> Credentials:
         read = self._services.read_credentials(websocket.scope)
-        return read if read.bearer else replace(read, bearer=_read_offered(websocket))
+        shown = replace(read, origin=websocket.headers.get("origin"))
+        return shown if shown.bearer else replace(shown, bearer=_read_offered(websocket))
 
     def _leave(self, connection: Connection) -> None:
         self._connections.discard(connection)

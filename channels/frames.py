@@ -113,6 +113,9 @@ class Hello(Frame):
         tuple[Subscribe, ...],
         Wire("subs", Nested(Subscribe, _MOST_STREAMS), "`sub` frames without `t`"),
     ] = ()
+    ticket: Annotated[
+        str | None, Wire("ticket", Text(), "a ticket in place of a bearer, for browsers")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,17 @@ class Call(Frame):
     data: _Data = field(default_factory=dict[str, Json])
 
 
-ClientFrame: TypeAlias = Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call
+@dataclass(frozen=True, slots=True)
+class Renew(Frame):
+    """A new bearer of the same principal, in place of one that expires. The link goes on."""
+
+    TAG: ClassVar = "auth"
+    token: Annotated[str, Wire("token", Text(TOKEN), "bearer")]
+
+
+ClientFrame: TypeAlias = (
+    Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call | Renew
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +199,9 @@ class Welcome(Frame):
         tuple[JsonObject, ...], Wire("pending", Records(1_000), "open questions to the caller")
     ]
     pending_more: Annotated[bool, Wire("pendingMore", Flag(), "whether there are more")]
+    expires_s: Annotated[
+        int | None, Wire("exp", Integer(), "seconds for which the credential holds, where it ends")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +324,14 @@ class Refusal(Frame):
 
 
 @dataclass(frozen=True, slots=True)
+class Expiry(Frame):
+    """The credential ends soon: send ``auth`` with a new one. Sent again, with its time, when it is taken."""
+
+    TAG: ClassVar = "auth"
+    expires_s: Annotated[int, Wire("exp", Integer(), "seconds for which the credential holds")]
+
+
+@dataclass(frozen=True, slots=True)
 class Drain(Frame):
     """Connect elsewhere first, then close this one."""
 
@@ -328,6 +352,7 @@ ServerFrame: TypeAlias = (
     | Answer
     | Failure
     | Refusal
+    | Expiry
     | Drain
 )
 

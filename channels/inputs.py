@@ -40,9 +40,17 @@ class Undecodable:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The credential holds."""
+    """The credential holds, until ``expires_s`` where it ends."""
 
     welcome: Welcome
+    expires_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A new credential of the same principal holds, until ``expires_s`` where it ends."""
+
+    expires_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ Input: TypeAlias = (
     Received
     | Undecodable
     | Admitted
+    | Renewed
     | Told
     | Delivered
     | AckJudged

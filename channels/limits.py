@@ -31,6 +31,10 @@ class Limits:
     """Refused frames after which a connection is closed."""
     recheck_s: float = 30.0
     """How often generation and rights of an open connection are looked at again."""
+    renew_s: float = 60.0
+    """How long before the end of a credential the client is asked for another one."""
+    grace_s: float = 25.0
+    """How long after its end it may still come."""
     replay_events: int = 1_000
     replay_events_max: int = 10_000
     """How far a subscription may raise ``replay_events``."""

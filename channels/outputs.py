@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from passerelle.channels.closing import CloseCode
@@ -23,6 +23,13 @@ class Admit:
     """Look at the credential of a ``hello``; answer with Admitted or Ended."""
 
     hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Reauthenticate:
+    """Look at a credential that is to take the place of ours; answer with Renewed or Ended."""
+
+    token: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +75,6 @@ class Close:
     reason: str
 
 
-Output: TypeAlias = Send | Admit | Open | Release | TakeSnapshot | StoreAcks | Execute | Close
+Output: TypeAlias = (
+    Send | Admit | Reauthenticate | Open | Release | TakeSnapshot | StoreAcks | Execute | Close
+)

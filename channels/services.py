@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from passerelle.core.errors import NotFound
+from passerelle.core.errors import NotFound, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.types import Scope
 
@@ -111,6 +111,11 @@ class LinkFacts(Protocol):
         ...
 
 
+async def refuse_ticket(_ticket: str, _origin: str | None, _device: str) -> Credentials:
+    """Where no tickets are given out, none holds."""
+    raise Unauthenticated("the ticket is not known")
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelServices:
     """Everything that a connection works with."""
@@ -130,3 +135,5 @@ class ChannelServices:
     ids: Ids
     on_gap: Callable[[GapReason], None] = lambda _why: None
     """Told of each gap that a client is told of."""
+    redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket
+    """What was shown for a ticket, by the ticket, the origin and the device; raises Unauthenticated."""

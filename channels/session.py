@@ -35,11 +35,13 @@ from passerelle.channels.frames import (
     ClientBeat,
     ClientFrame,
     Drain,
+    Expiry,
     Failure,
     Gap,
     Hello,
     Live,
     Refusal,
+    Renew,
     ServerBeat,
     Snapshot,
     Subscribe,
@@ -57,6 +59,7 @@ from passerelle.channels.inputs import (
     Input,
     Left,
     Received,
+    Renewed,
     Ticked,
     Told,
     Undecodable,
@@ -68,6 +71,7 @@ from passerelle.channels.outputs import (
     Execute,
     Open,
     Output,
+    Reauthenticate,
     Release,
     Send,
     StoreAcks,
@@ -103,6 +107,10 @@ class State:
     window_frames: int = 0
     refusals: int = 0
     drains_at_s: float | None = None
+    expires_s: float | None = None
+    """When the credential ends; None where it does not."""
+    warned: bool = False
+    """Whether the client knows that it ends soon."""
 
     @property
     def is_saturated(self) -> bool:
@@ -111,6 +119,9 @@ class State:
 
 
 Step: TypeAlias = tuple[State, tuple[Output, ...]]
+
+_NEVER_S: Final = 2**31
+"""What is told of a credential that does not end."""
 
 ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
     Phase.GREETING: frozenset({Received, Undecodable, Ticked, DrainAsked, Ended, Left}),
@@ -123,6 +134,7 @@ ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
             Delivered,
             AckJudged,
             Answered,
+            Renewed,
             Ticked,
             DrainAsked,
             Ended,
@@ -148,6 +160,9 @@ def next_tick_s(state: State) -> float:
         times.append(state.acks_stored_s + state.limits.ack_interval_s)
     if state.drains_at_s is not None:
         times.append(state.drains_at_s)
+    if state.expires_s is not None:
+        limits = state.limits
+        times.append(state.expires_s + (limits.grace_s if state.warned else -limits.renew_s))
     return min(times)
 
 
@@ -160,11 +175,14 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
             return _receive(replace(state, heard_s=now_s), given, now_s)
         case Undecodable(answer):
             return _refuse(_count(replace(state, heard_s=now_s), now_s), answer)
-        case Admitted(welcome):
+        case Admitted(welcome, expires_s):
             wanted = state.hello.subscriptions if state.hello else ()
-            opened = replace(state, phase=Phase.OPEN, heard_s=now_s)
+            opened = replace(state, phase=Phase.OPEN, heard_s=now_s, expires_s=expires_s)
             opened, outputs = _subscribe_all(opened, wanted)
             return opened, (Send(welcome), *outputs)
+        case Renewed(expires_s):
+            renewed = replace(state, expires_s=expires_s, warned=False)
+            return renewed, (Send(Expiry(_count_down(expires_s, now_s))),)
         case Told(frame):
             return _tell(state, frame)
         case Delivered(stream, cursor):
@@ -199,7 +217,9 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
             return _serve(_count(state, now_s), frame)
 
 
-def _serve(state: State, frame: Hello | Subscribe | Unsubscribe | AskSnapshot | Call) -> Step:
+def _serve(
+    state: State, frame: Hello | Subscribe | Unsubscribe | AskSnapshot | Call | Renew
+) -> Step:
     if state.window_frames > state.limits.frames_per_window:
         return _limit_rate(state)
     match frame:
@@ -215,6 +235,8 @@ def _serve(state: State, frame: Hello | Subscribe | Unsubscribe | AskSnapshot | 
             return state, (TakeSnapshot(frame),)
         case Call():
             return _execute(state, frame)
+        case Renew(token):
+            return state, (Reauthenticate(token),)
         case _:
             assert_never(frame)
 
@@ -342,7 +364,23 @@ def _tick(state: State, now_s: float) -> Step:
         return _close(state, CloseCode.HEARTBEAT_MISSED, "nothing heard")
     if state.drains_at_s is not None and now_s >= state.drains_at_s:
         return _close(state, CloseCode.DRAIN, "draining")
-    return _store_acks_when_due(state, now_s)
+    if state.expires_s is not None and now_s >= state.expires_s + state.limits.grace_s:
+        notice = Refusal("token_expired", "renew the credential and connect again", fatal=True)
+        return _close(state, CloseCode.TOKEN_EXPIRED, notice.message, notice)
+    state, warning = _warn_of_expiry(state, now_s)
+    state, outputs = _store_acks_when_due(state, now_s)
+    return state, (*warning, *outputs)
+
+
+def _warn_of_expiry(state: State, now_s: float) -> Step:
+    expires_s = state.expires_s
+    if expires_s is None or state.warned or now_s < expires_s - state.limits.renew_s:
+        return state, ()
+    return replace(state, warned=True), (Send(Expiry(_count_down(expires_s, now_s))),)
+
+
+def _count_down(expires_s: float | None, now_s: float) -> int:
+    return _NEVER_S if expires_s is None else max(0, round(expires_s - now_s))
 
 
 def _drain(state: State, within_ms: int, jitter_ms: int, now_s: float) -> Step:

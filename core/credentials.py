@@ -12,6 +12,7 @@ class Credentials:
     ``certificate`` is the identity that a proxy wrote into its header after it had checked the caller's certificate.
     Anybody can write that header: it means something only beside ``address``, the other end of the socket itself
     (never what a forwarding header says). ``device`` is a name the caller chose, and proves nothing.
+    ``origin`` is that of the web page, where it is one.
     """
 
     bearer: str | None = field(default=None, repr=False)
@@ -19,3 +20,4 @@ class Credentials:
     certificate: str | None = None
     address: str | None = None
     device: str | None = None
+    origin: str | None = None

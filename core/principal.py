@@ -33,7 +33,8 @@ class Principal:
     """An authenticated caller. ``agents`` are the names it may call, or None for all of them.
 
     ``operations`` are the only ones that it may use at an agent (``*``: at every agent that is not named), by their
-    A2A names; None, or an agent that is not in it, means all of them.
+    A2A names; None, or an agent that is not in it, means all of them. ``expires_ms`` is when the credential ends that
+    showed who it is; None where it does not.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Principal:
     operations: Mapping[str, frozenset[str] | None] = field(
         default_factory=dict[str, frozenset[str] | None], hash=False
     )
+    expires_ms: int | None = field(default=None, compare=False)
 
     @property
     def home(self) -> Shard:

@@ -17,6 +17,7 @@ from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.push import ServicePush
+from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
@@ -25,6 +26,7 @@ from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
+from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.signing.jwks import make_jwks_route
 from passerelle.gateway.standing_metrics import watch
@@ -96,10 +98,15 @@ def make_edges(
             access_log=settings.access_log,
         ),
     )
-    endpoint = _make_endpoint(gateway, settings, access)
+    tickets = Tickets(gateway.store.tickets, SystemIds())
+    endpoint = _make_endpoint(gateway, settings, access, tickets)
+    access.on_change(endpoint.recheck)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
     watch(gateway)
-    routes = _make_routes(gateway, access, endpoint, find_fault)
+    routes = [
+        *_make_routes(gateway, access, endpoint, find_fault),
+        make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
+    ]
     site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
 
     async def drain() -> None:
@@ -123,7 +130,9 @@ def _make_extended_cards(
     )
 
 
-def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> ChannelEndpoint:
+def _make_endpoint(
+    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets
+) -> ChannelEndpoint:
     service, store = gateway.service, gateway.store
     services = ChannelServices(
         hub=gateway.hub,
@@ -139,6 +148,7 @@ def _make_endpoint(gateway: Gateway, settings: Settings, access: Access) -> Chan
         clock=SystemClock(),
         ids=SystemIds(),
         on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
+        redeem=tickets.redeem,
     )
     return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
 

@@ -159,6 +159,11 @@ def channel(shard: Shard, channel_id: str) -> str:
     return _key(shard, "c", channel_id)
 
 
+def ticket(shard: Shard, name: str) -> str:
+    """STRING what a ticket stands for, sealed; expires within a minute, and is taken once."""
+    return _key(shard, "tk", name)
+
+
 def probe(shard: Shard) -> str:
     """STRING of the write probe; expires at once."""
     return _key(shard, "probe")

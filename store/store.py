@@ -32,6 +32,7 @@ from passerelle.store.projections import RedisProjections
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.targets import RedisTargets
+from passerelle.store.tickets import RedisTickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,7 @@ class Store:
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)
+        self.tickets = RedisTickets(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)

@@ -15,6 +15,8 @@ from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import Screen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.ports import Clock
     from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
@@ -29,6 +31,7 @@ class Access:
         self._clock = clock
         self._trusted = PeerSessions()
         self._screened = PeerSessions(screen=Screen())
+        self._on_change: list[Callable[[], None]] = []
         self._key_sets: dict[IssuerSettings, KeySet] = {}
         proxy = settings.proxy
         self.reader = CredentialReader(proxy.certificate_header.lower() if proxy else None)
@@ -39,6 +42,12 @@ class Access:
         """Knows whom the settings name, from the next request on. Key sets of issuers that stay are kept."""
         if self._known is not None:
             self._known.callers = self._make(settings)
+        for tell in self._on_change:
+            tell()
+
+    def on_change(self, tell: Callable[[], None]) -> None:
+        """Calls back whenever who may come in has changed: what is open is looked at again."""
+        self._on_change.append(tell)
 
     async def aclose(self) -> None:
         """Closes the connections to identity providers."""

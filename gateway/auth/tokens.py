@@ -6,7 +6,7 @@ every request. What is remembered is forgotten when the issuer's keys change: a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import jwt
@@ -85,7 +85,8 @@ class Tokens:
                 continue
             principal = read_principal(issuer.settings, claims)
             if principal is not None:
-                self._remember(issuer, digested, principal, claims)
+                principal = replace(principal, expires_ms=_read_end_ms(issuer, claims))
+                self._remember(issuer, digested, principal)
             return principal
         return None
 
@@ -113,15 +114,16 @@ class Tokens:
             return None
         return claims
 
-    def _remember(
-        self, issuer: Issuer, digested: bytes, principal: Principal, claims: Claims
-    ) -> None:
+    def _remember(self, issuer: Issuer, digested: bytes, principal: Principal) -> None:
         if len(self._known) >= _KEPT:
             del self._known[next(iter(self._known))]
         now_ms = self._clock.now_ms()
-        expires_ms = int((float(claims["exp"]) + issuer.settings.clock_skew.seconds) * 1000)
-        until_ms = min(expires_ms, now_ms + _LONGEST_MS)
+        until_ms = min(principal.expires_ms or 0, now_ms + _LONGEST_MS)
         self._known[digested] = _Verified(principal, until_ms, issuer.keys, issuer.keys.version)
+
+
+def _read_end_ms(issuer: Issuer, claims: Claims) -> int:
+    return int((float(claims["exp"]) + issuer.settings.clock_skew.seconds) * 1000)
 
 
 def read_principal(settings: IssuerSettings, claims: Claims) -> Principal | None:

@@ -176,3 +176,31 @@ def without_names(value: Json) -> Json:
             if name not in {"remoteTaskId", "remoteContextId", "messageId"}
         }
     return [without_names(item) for item in value] if isinstance(value, list) else value
+
+
+async def test_a_page_opens_a_channel_with_a_ticket_and_shows_no_bearer(
+    gateway: GatewayProcess, caller: Caller
+) -> None:
+    page = gateway.url
+    answer = await caller.http.post(
+        "/v1/tickets", json={"device": "browser"}, headers={"Origin": page}
+    )
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    given = answer.json()
+    assert given["expiresIn"] == 30
+    hello: JsonObject = {
+        "t": "hello",
+        "v": 1,
+        "device": "browser",
+        "role": "ui",
+        "ticket": given["ticket"],
+    }
+    async with open_channel(gateway.url, page) as channel:
+        await channel.send(hello)
+        await channel.expect("welcome")
+    async with open_channel(gateway.url, page) as channel:
+        await channel.send(hello)
+        assert await channel.read_close() == 4500
+    bare = dict.fromkeys(gateway.authorization, "")
+    refused = await caller.http.post("/v1/tickets", json={"device": "browser"}, headers=bare)
+    assert refused.status_code == 401

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 import orjson
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
-from websockets.typing import Subprotocol
+from websockets.typing import Origin, Subprotocol
 
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.json import JsonObject
@@ -79,11 +79,12 @@ class RawChannel:
 
 
 @contextlib.asynccontextmanager
-async def open_channel(url: str) -> AsyncGenerator[RawChannel]:
-    """An open socket before any hello; ``url`` is that of the gateway."""
+async def open_channel(url: str, origin: str | None = None) -> AsyncGenerator[RawChannel]:
+    """An open socket before any hello; ``url`` is that of the gateway, ``origin`` that of a web page."""
     async with connect(
         f"{url.replace('http', 'ws', 1)}/v1/channel",
         subprotocols=[Subprotocol(SUBPROTOCOL)],
+        origin=Origin(origin) if origin else None,
         compression=None,
         proxy=None,
     ) as socket:

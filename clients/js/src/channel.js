@@ -19,6 +19,7 @@ import { Streams } from "./streams.js";
 
 const ACK_EVERY_MS = 1_000;
 const CALL_S = 30;
+const RENEWS_BELOW_S = 60;
 const SDK = "js/1";
 const CAPABILITIES = ["perm", "rpc"];
 
@@ -36,6 +37,7 @@ const CAPABILITIES = ["perm", "rpc"];
  * @typedef {object} Options
  * @property {string} device lasting name of this device
  * @property {string | (() => string | Promise<string>)} [token] bearer, or what gives one before each attempt
+ * @property {() => string | Promise<string>} [ticket] gets a ticket before each attempt, in place of a bearer
  * @property {string} [tab] one of several connections of the device
  * @property {frames.Hello["role"]} [role]
  * @property {Cursors} [cursors] where positions are kept; in memory by default
@@ -260,8 +262,9 @@ export class Channel {
 
   /** @returns {Promise<frames.Hello>} */
   async #composeHello() {
-    const { device, tab, role = "ui", token } = this.#options;
+    const { device, tab, role = "ui", token, ticket } = this.#options;
     const shown = typeof token === "function" ? await token() : token;
+    const once = await ticket?.();
     const resume = this.#welcome?.resume;
     return {
       t: "hello",
@@ -271,10 +274,23 @@ export class Channel {
       sdk: SDK,
       caps: CAPABILITIES,
       ...(shown !== undefined && { token: shown }),
+      ...(once !== undefined && { ticket: once }),
       ...(tab !== undefined && { tab }),
       ...(resume !== undefined && { resume }),
       subs: this.#streams.askAll().map(({ t: _, ...subscription }) => subscription),
     };
+  }
+
+  /**
+   * Shows a new token before the old one ends; a token that was given as a text is the only one there is.
+   * @param {Link} link
+   * @param {number} expires
+   */
+  async #renew(link, expires) {
+    const { token } = this.#options;
+    if (expires <= RENEWS_BELOW_S && typeof token === "function") {
+      link.send({ t: "auth", token: await token() });
+    }
   }
 
   /**
@@ -308,6 +324,9 @@ export class Channel {
       case "ok":
       case "err":
         this.#calls.settle(frame);
+        break;
+      case "auth":
+        void this.#renew(link, frame.exp);
         break;
       case "drain":
         // The next link is opened first and this one closed then, so that there is no hole between them.

@@ -25,6 +25,8 @@ export interface Hello {
   resume?: string;
   /** `sub` frames without `t` */
   subs?: Omit<Subscribe, "t">[];
+  /** a ticket in place of a bearer, for browsers */
+  ticket?: string;
 }
 
 /** Follow a stream: from the cursor `c`, else from `from`, else from the device's stored ack. */
@@ -90,6 +92,13 @@ export interface Call {
   d?: JsonObject;
 }
 
+/** A new bearer of the same principal, in place of one that expires. The link goes on. */
+export interface Renew {
+  t: "auth";
+  /** bearer */
+  token: string;
+}
+
 /** Accepted. What is pending comes first, from keyed state, before any replay. */
 export interface Welcome {
   t: "welcome";
@@ -117,6 +126,8 @@ export interface Welcome {
   pending: JsonObject[];
   /** whether there are more */
   pendingMore: boolean;
+  /** seconds for which the credential holds, where it ends */
+  exp?: number;
 }
 
 /** Where a stream goes on; always with a cursor, also for a stream that has no event yet. */
@@ -252,6 +263,13 @@ export interface Refusal {
   retry?: number;
 }
 
+/** The credential ends soon: send `auth` with a new one. Sent again, with its time, when it is taken. */
+export interface Expiry {
+  t: "auth";
+  /** seconds for which the credential holds */
+  exp: number;
+}
+
 /** Connect elsewhere first, then close this one. */
 export interface Drain {
   t: "drain";
@@ -268,7 +286,8 @@ export type ClientFrame =
   | AskSnapshot
   | Ack
   | ClientBeat
-  | Call;
+  | Call
+  | Renew;
 
 export type ServerFrame =
   | Welcome
@@ -282,4 +301,5 @@ export type ServerFrame =
   | Answer
   | Failure
   | Refusal
+  | Expiry
   | Drain;

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,10 +26,17 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
-from passerelle.channels.services import ChannelServices, Grant, LinkFacts, StreamName
+from passerelle.channels.services import (
+    ChannelServices,
+    Grant,
+    LinkFacts,
+    StreamName,
+    refuse_ticket,
+)
 from passerelle.channels.story import LinkFact
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation, StaleEpoch
+from passerelle.core.commands import Authenticator
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
@@ -260,13 +267,17 @@ class Application:
 
 
 @asynccontextmanager
-async def serve(
+async def serve(  # noqa: PLR0913  each is a part that a test may put in place of the usual one
     store: Store,
     limits: Limits | None = None,
+    *,
     audit_s: float = 30.0,
     bounds: RingBounds | None = None,
     link_facts: LinkFacts | None = None,
     on_lost: Callable[[StreamRef, GapReason], None] = lambda _stream, _why: None,
+    authenticator: Authenticator | None = None,
+    redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket,
+    origins: Collection[str] = (),
 ) -> AsyncGenerator[Rig]:
     """A hub and an endpoint over ``store``, on a free port of loopback."""
     control, links = ControlPlane(store), ToldLinks()
@@ -283,12 +294,13 @@ async def serve(
             snapshots=control,
             calls=control,
             links=link_facts or links,
-            authenticator=KnownTokens(),
+            authenticator=authenticator or KnownTokens(),
             read_credentials=READER.read_scope,
             clock=WallClock(),
             ids=RandomIds(),
+            redeem=redeem,
         )
-        endpoint = ChannelEndpoint(services, limits)
+        endpoint = ChannelEndpoint(services, limits, origins)
         app = Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port: int = listener.getsockname()[1]

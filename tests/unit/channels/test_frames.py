@@ -20,11 +20,13 @@ from passerelle.channels.frames import (
     ClientFrame,
     Drain,
     Event,
+    Expiry,
     Failure,
     Gap,
     Hello,
     Live,
     Refusal,
+    Renew,
     ServerBeat,
     ServerFrame,
     Snapshot,
@@ -60,6 +62,8 @@ CLIENT_FRAMES: list[ClientFrame] = [
     ClientBeat(4, {"inbox": CURSOR}),
     Call("5", "submit_turn", "k-81", {"parts": [{"text": "book it\nnow"}]}),
     Call("6", "get_task", None, {}),
+    Hello(1, "dev", "ui", ticket="psr_once"),
+    Renew("next"),
 ]
 
 SERVER_FRAMES: list[ServerFrame] = [
@@ -79,6 +83,7 @@ SERVER_FRAMES: list[ServerFrame] = [
     Answer("5", {"turnId": "tu_4"}),
     Failure("6", "store_unavailable", "gone", 3, {"reason": "x"}),
     Refusal("ack_ahead", "beyond", "ack", "inbox", fatal=True, retry_s=2),
+    Expiry(60),
     Drain(2_000, 5_000),
 ]  # fmt: skip
 

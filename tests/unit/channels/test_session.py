@@ -20,11 +20,13 @@ from passerelle.channels.frames import (
     ClientBeat,
     ClientFrame,
     Drain,
+    Expiry,
     Failure,
     Gap,
     Hello,
     Live,
     Refusal,
+    Renew,
     ServerBeat,
     Snapshot,
     Subscribe,
@@ -43,6 +45,7 @@ from passerelle.channels.inputs import (
     Input,
     Left,
     Received,
+    Renewed,
     Ticked,
     Told,
     Undecodable,
@@ -54,6 +57,7 @@ from passerelle.channels.outputs import (
     Execute,
     Open,
     Output,
+    Reauthenticate,
     Release,
     Send,
     StoreAcks,
@@ -108,6 +112,7 @@ INPUTS: list[Input] = [
     Received(Subscribe(NAME)),
     Undecodable(Refusal("malformed", "no", fatal=True)),
     Admitted(WELCOME),
+    Renewed(None),
     Told(Live(NAME, at(3), 0)),
     Delivered(NAME, at(3)),
     AckJudged(NAME, "stale_generation"),
@@ -179,6 +184,27 @@ def test_silence_closes_and_any_frame_is_a_sign_of_life() -> None:
     assert outputs == []
     _, outputs = run(state, Ticked(), now_s=65)
     assert closes(outputs) == [CloseCode.HEARTBEAT_MISSED]
+
+
+def test_a_credential_that_ends_is_asked_for_once_and_then_ends_the_connection() -> None:
+    limits = Limits(renew_s=60, grace_s=25, idle_s=1_000)
+    state, _ = run(
+        session.start(limits, 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME, 100)
+    )  # fmt: skip
+    assert session.next_tick_s(state) == 40
+    state, outputs = run(state, Ticked(), now_s=40)
+    assert sent(outputs) == [Expiry(60)]
+    assert session.next_tick_s(state) == 125
+    assert run(state, Ticked(), now_s=124) == (state, [])
+    _, outputs = run(state, Ticked(), now_s=125)
+    assert closes(outputs) == [CloseCode.TOKEN_EXPIRED]
+    state, outputs = run(state, Received(Renew("next")), now_s=110)
+    assert outputs == [Reauthenticate("next")]
+    state, outputs = run(state, Renewed(700.0), now_s=110)
+    assert sent(outputs) == [Expiry(590)]
+    assert session.next_tick_s(state) == 640
+    state, _ = run(state, Renewed(None), now_s=110)
+    assert session.next_tick_s(state) == 110 + 1_000
 
 
 @pytest.mark.requirement("CHN-5")

@@ -1,0 +1,65 @@
+"""``POST /v1/tickets``: a ticket with which a web page opens a channel or reads a stream, once and soon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from passerelle.core.codec import from_bytes, to_wire
+from passerelle.core.principal import Scope
+from passerelle.core.record import record
+from passerelle.gateway.auth.tickets import TICKET_MS
+from passerelle.gateway.rpc_call import require_scope
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from passerelle.core.commands import Authenticator
+    from passerelle.gateway.auth.credentials import CredentialReader
+    from passerelle.gateway.auth.tickets import Tickets
+
+PATH: Final = "/v1/tickets"
+
+
+@record
+class TicketParams:
+    """For which device it is."""
+
+    device: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+@record
+class TicketGiven:
+    """``expires_in`` in seconds; it is taken once, from the same device and the same origin."""
+
+    ticket: str
+    expires_in: int
+
+
+@dataclass(frozen=True, slots=True)
+class TicketEdge:
+    """Answers for whoever may open channels."""
+
+    tickets: Tickets
+    authenticator: Authenticator
+    reader: CredentialReader
+
+    async def answer(self, request: Request) -> Response:
+        """One request."""
+        shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
+        principal = await self.authenticator.authenticate(shown)
+        require_scope(principal, (Scope.CONNECT, Scope.READ_TASKS))
+        params = from_bytes(TicketParams, await request.body())
+        ticket = await self.tickets.issue(shown, params.device)
+        given = TicketGiven(ticket, TICKET_MS // 1000)
+        return JSONResponse(to_wire(given), 201, {"Cache-Control": "no-store"})
+
+
+def make_ticket_route(edge: TicketEdge) -> Route:
+    """The route of the edge."""
+    return Route(PATH, edge.answer, methods=["POST"], name="issue_ticket")
