@@ -137,6 +137,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.IdempotencyConflict: ErrorKind.CONFLICT,
     errors.ActionClosed: ErrorKind.UNSUPPORTED_OPERATION,
     errors.StaleAnswer: ErrorKind.CONFLICT,
+    errors.StreamGap: ErrorKind.CONFLICT,
     errors.ConfigInvalid: ErrorKind.INTERNAL,
     errors.DirectoryInUse: ErrorKind.INTERNAL,
     errors.RemoteError: ErrorKind.UNAVAILABLE,

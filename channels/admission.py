@@ -69,7 +69,7 @@ async def admit(
         StoreUnavailable: the record could not be written.
     """
     device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"
-    channel = derive_id("ch", principal.home, principal.key, device)
+    channel = name_channel(principal, device)
     now = format_ms(services.clock.now_ms())
     record = to_bytes(_describe(hello, principal, channel, now))
     driver = services.links.find_driver(principal.key)
@@ -98,6 +98,11 @@ def _count_left_s(principal: Principal, now_ms: int) -> int | None:
     if principal.expires_ms is None:
         return None
     return max(0, (principal.expires_ms - now_ms) // 1000)
+
+
+def name_channel(principal: Principal, device: str) -> str:
+    """The id of a device's channel; ``device`` with its tab."""
+    return derive_id("ch", principal.home, principal.key, device)
 
 
 def name_generation(channel: str, generation: int) -> str:

@@ -56,9 +56,8 @@ from passerelle.channels.outputs import (
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.session import Phase
 from passerelle.channels.story import LinkStory
-from passerelle.channels.subscription import Subscription
+from passerelle.channels.subscription import Subscription, name_ack
 from passerelle.channels.transport import Outbox
-from passerelle.channels.views import TaskView
 from passerelle.channels.wire import decode_client, encode_server, split_message
 from passerelle.core.errors import (
     CallerError,
@@ -174,8 +173,7 @@ class Connection:
 
     def name_device(self, stream: str, grant: Grant) -> str:
         """The field of a stream's acks: a task's view never moves the ack of its session."""
-        device = self._known.device
-        return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device
+        return name_ack(self._known.device, stream, grant)
 
     async def claim(self, stream: str, grant: Grant) -> bool:
         """Writes our generation beside the ack, so that an older connection can move it no more."""

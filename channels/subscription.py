@@ -30,7 +30,7 @@ from passerelle.channels.hub import From, Start
 from passerelle.channels.inputs import Delivered, Ended, Told
 from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
-from passerelle.channels.views import is_dense
+from passerelle.channels.views import TaskView, is_dense
 from passerelle.channels.wire import build_event, encode_server
 from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
 
@@ -284,3 +284,8 @@ class Subscription:
         events = min(asked, limits.replay_events_max)
         scale = max(1, events // limits.replay_events)
         return ReplayBounds(events, limits.replay_bytes * scale)
+
+
+def name_ack(device: str, stream: str, grant: Grant) -> str:
+    """Under which name a device's ack is stored: a task's view never moves the ack of its session."""
+    return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device

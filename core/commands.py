@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from passerelle.core.json import JsonObject
+from passerelle.core.link_requests import LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
@@ -112,6 +113,7 @@ Command: TypeAlias = (
     | RetryDelivery
     | TaskRequest
     | SessionRequest
+    | LinkRequest
 )
 
 
@@ -321,6 +323,7 @@ Result: TypeAlias = (
     | SessionChanged
     | TurnInterrupted
     | ThreadResumed
+    | LinkAnswer
 )
 
 

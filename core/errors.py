@@ -25,6 +25,7 @@
     │   ├── IdempotencyConflict     one key, two different requests
     │   ├── ActionClosed            the question is answered, expired, cancelled or superseded
     │   ├── StaleAnswer             the answer names an older revision or another digest
+    │   ├── StreamGap               a cursor that cannot be honoured exactly
     │   ├── ConfigInvalid           a setting that cannot be used
     │   └── DirectoryInUse          another gateway has this data directory
     └── RemoteError                 something we depend on failed
@@ -207,6 +208,17 @@ class Limited(CallerError):
     @property
     def stable_code(self) -> str:
         return _LIMIT_CODES[self.kind]
+
+
+class StreamGap(CallerError):
+    """A cursor cannot be honoured exactly: what is left is never given for what follows (I8)."""
+
+    code = "gap"
+
+    def __init__(self, stream: str, why: str, top: str | None) -> None:
+        super().__init__(
+            f"the stream cannot be followed from there: {why}", stream=stream, why=why, top=top
+        )
 
 
 class NotFound(CallerError):

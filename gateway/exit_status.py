@@ -55,6 +55,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.IdempotencyConflict: ExitStatus.CALLER,
     errors.ActionClosed: ExitStatus.CLOSED,
     errors.StaleAnswer: ExitStatus.STALE,
+    errors.StreamGap: ExitStatus.STALE,
     errors.ConfigInvalid: ExitStatus.CALLER,
     errors.DirectoryInUse: ExitStatus.CALLER,
     errors.RemoteError: ExitStatus.REMOTE,

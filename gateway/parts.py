@@ -18,6 +18,7 @@ from passerelle.gateway.control.conditions import Conditions
 from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.creating import Creating
 from passerelle.gateway.control.dead_letters import DeadLetters
+from passerelle.gateway.control.device_streams import DeviceStreams
 from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
@@ -30,6 +31,7 @@ from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
 from passerelle.gateway.control.records import Records
+from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.control.references import References
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
@@ -182,6 +184,13 @@ def make_service(around: Surroundings) -> Service:
             conditions=conditions,
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
+        device_streams=DeviceStreams(
+            store.acks,
+            store.channels,
+            store.log,
+            Recoveries(writes, store.log, store.projections),
+            around.clock,
+        ),
         message_bounds=around.message_bounds,
     )
 

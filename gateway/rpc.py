@@ -42,6 +42,7 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.json import JsonObject
+from passerelle.core.link_requests import ChannelReconnected, EventsAcked
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
 from passerelle.core.status import Status
@@ -225,6 +226,8 @@ def render_result(result: Result) -> JsonObject:
             | SessionChanged()
             | TurnInterrupted()
             | ThreadResumed()
+            | EventsAcked()
+            | ChannelReconnected()
         ):
             return to_wire(result)
         case PushConfigSet():

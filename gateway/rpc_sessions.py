@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from passerelle.core.link_requests import (
+    AckEvents,
+    ChannelReconnected,
+    EventsAcked,
+    ReconnectChannel,
+)
 from passerelle.core.principal import Scope
 from passerelle.core.session_requests import (
     DescribeSession,
@@ -24,6 +30,9 @@ def _row(name: str, summary: str, params: type[Any], result: type[Any] | None = 
     return Call(name, summary, (scope,), params, lambda given, _: given, result)
 
 
+_FOLLOW: Final = (Scope.READ_TASKS, Scope.CALL, Scope.READ_APPROVALS, Scope.DECIDE)
+"""Which of them a stream takes is looked at with the stream."""
+
 SESSION_ROWS: Final[Sequence[Call]] = (
     _row("list_sessions", "The sessions of the caller, the newest activity first", ListSessions),
     _row("open_session", "Open a session with a name", OpenSession, SessionChanged),
@@ -31,5 +40,21 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         "update_session", "Change the title or labels of a session", DescribeSession, SessionChanged
     ),
     _row("interrupt_turn", "Stop what is under way in a session", InterruptTurn, TurnInterrupted),
+    Call(
+        "ack_events",
+        "Say that a device has a stream up to a cursor",
+        _FOLLOW,
+        AckEvents,
+        lambda given, _: given,
+        EventsAcked,
+    ),
+    Call(
+        "reconnect_channel",
+        "Bring a device up to date in a stream: its state, then the events after what it has",
+        _FOLLOW,
+        ReconnectChannel,
+        lambda given, _: given,
+        ChannelReconnected,
+    ),
     _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
 )

@@ -41,10 +41,12 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
+from passerelle.core.link_requests import AckEvents, ReconnectChannel
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import SPAN_BITS, read_trace
+from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.rpc_call import require_operation
 
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.catalogue import Catalogue
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.dead_letters import DeadLetters
+    from passerelle.gateway.control.device_streams import DeviceStreams
     from passerelle.gateway.control.follow_ups import FollowUps
     from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.listing import Listing
@@ -111,6 +114,7 @@ class Service:
     records: Records
     task_control: TaskControl
     session_control: SessionControl
+    device_streams: DeviceStreams
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
@@ -132,6 +136,10 @@ class Service:
                 return PushConfigDeleted()
             case RetryDelivery():
                 return await self.dead_letters.retry(principal, command)
+            case AckEvents() | ReconnectChannel():
+                return await self.device_streams.execute(
+                    ServiceAccess(self), ServiceSnapshots(self), principal, command
+                )
             case _:
                 return await self._control(principal, command, idem)
 

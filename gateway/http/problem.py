@@ -46,6 +46,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.IdempotencyConflict: 409,
     errors.ActionClosed: 410,  # answered by somebody: 409, see find_status
     errors.StaleAnswer: 412,
+    errors.StreamGap: 410,
     errors.ConfigInvalid: INTERNAL,
     errors.DirectoryInUse: INTERNAL,
     errors.RemoteError: 503,

@@ -120,6 +120,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
     Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
+    Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
+    Operation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),

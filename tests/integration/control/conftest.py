@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.desk import Desk
 from tests.support.engine import Server, engine_server, started_legs
-from tests.support.house import open_house
+from tests.support.house import House, open_house
 
-__all__ = ["desk", "engine_server", "started_legs"]
+__all__ = ["desk", "engine_server", "house", "started_legs"]
 
 
 @pytest.fixture
@@ -19,3 +19,10 @@ async def desk(engine_server: Server, tmp_path: Path, anyio_backend: str) -> Asy
     """A desk over a house with the peers ``echo`` and ``other``; what it stored is proved after the test."""
     async with open_house(engine_server.url, tmp_path / "blobs", "echo", "other") as opened:
         yield Desk(opened)
+
+
+@pytest.fixture
+async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[House]:
+    """A house with the peer ``echo``."""
+    async with open_house(engine_server.url, tmp_path / "blobs") as opened:
+        yield opened

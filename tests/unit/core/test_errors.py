@@ -92,6 +92,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "ContentTypeNotSupported": "content_type_not_supported",
         "Unauthenticated": "unauthenticated",
         "CredentialExpired": "credential_expired",
+        "StreamGap": "gap",
         "Forbidden": "forbidden",
         "NotFound": "not_found",
         "UnsupportedOperation": "unsupported_operation",

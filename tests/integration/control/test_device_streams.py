@@ -1,0 +1,121 @@
+"""Acknowledging and coming back without a link that stays, over the service that HTTP and channels share (CMD-25)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.channels.cursor import end_of, parse_cursor
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import BadCursor, NotFound, StreamGap
+from passerelle.core.json import JsonObject
+from passerelle.core.link_requests import (
+    AckEvents,
+    ChannelReconnected,
+    EventsAcked,
+    ReconnectChannel,
+)
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal
+from tests.support.house import ADA, BOB, House
+
+pytestmark = pytest.mark.anyio
+
+
+async def ack(house: House, stream: str, cursor: str, who: Principal = ADA) -> EventsAcked:
+    command = AckEvents(stream=stream, device="phone", cursor=cursor)
+    return cast("EventsAcked", await house.service.execute(who, command, None))
+
+
+async def reconnect(
+    house: House, stream: str, cursor: str | None = None, who: Principal = ADA, limit: int = 100
+) -> ChannelReconnected:
+    command = ReconnectChannel(stream=stream, device="phone", cursor=cursor, limit=limit)
+    return cast("ChannelReconnected", await house.service.execute(who, command, None))
+
+
+async def cursors(house: House, accepted: TurnAccepted) -> list[str]:
+    """The cursor after each stored event, from the first on."""
+    stream = StreamRef(StreamKind.SESSION, accepted.session_id)
+    head = await house.store.log.read_head(stream)
+    assert head is not None
+    entries = await house.entries(accepted.session_id)
+    after = [entry.previous for entry in entries[1:]] + [end_of(head).chain]
+    return [
+        f"{head.epoch}.{entry.sequence}.{chain}"
+        for entry, chain in zip(entries, after, strict=True)
+    ]
+
+
+def sequences(events: tuple[JsonObject, ...]) -> list[int]:
+    return [cast("int", event["sequence"]) for event in events]
+
+
+@pytest.mark.requirement("CMD-25", "CHN-3", "CHN-5")
+async def test_a_device_comes_back_to_the_state_and_the_events_after_its_ack(house: House) -> None:
+    accepted, _ = await house.talk("chunks 5")
+    stream = f"session:{accepted.session_id}"
+    known = await cursors(house, accepted)
+    fresh = await reconnect(house, stream)
+    assert (fresh.mode, fresh.events, fresh.cursor) == ("snap", (), known[-1])
+    assert (await ack(house, stream, known[-4])).cursor == known[-4]
+    assert (await ack(house, stream, known[-6])).cursor == known[-4]
+    again = await reconnect(house, stream)
+    assert again.mode == "acked"
+    assert sequences(again.events) == [len(known) - 2, len(known) - 1, len(known)]
+    assert again.snapshot["asOf"] == again.cursor == known[-1]
+    assert (again.recovery, again.more) == ("completed_undelivered", False)
+    first = await reconnect(house, stream, known[0], limit=2)
+    assert (first.mode, sequences(first.events), first.more) == ("resumed", [2, 3], True)
+    rest = await reconnect(house, stream, first.cursor)
+    assert sequences((*first.events, *rest.events)) == list(range(2, len(known) + 1))
+    await ack(house, stream, known[-1])
+    assert (await reconnect(house, stream)).recovery == "idle"
+
+
+@pytest.mark.requirement("CMD-25", "CHN-4")
+async def test_a_cursor_that_does_not_hold_is_repaired_by_the_snapshot(house: House) -> None:
+    accepted, _ = await house.talk("echo hello")
+    stream = f"session:{accepted.session_id}"
+    (*_, last) = await cursors(house, accepted)
+    held = parse_cursor(last)
+    for cursor, why in (
+        (f"{held.epoch}.{held.sequence}.00000000", "forked"),
+        (f"{held.epoch}.{held.sequence + 9}.00000000", "ahead"),
+        (f"0000000b.{held.sequence}.{held.chain}", "epoch"),
+    ):
+        found = await reconnect(house, stream, cursor)
+        assert (found.mode, found.why, found.events) == ("gap", why, ())
+        assert found.snapshot["asOf"] == found.cursor == last
+        with pytest.raises(StreamGap) as refused:
+            await ack(house, stream, cursor)
+        assert (refused.value.details["why"], refused.value.details["top"]) == (why, last)
+    with pytest.raises(BadCursor):
+        await reconnect(house, stream, "nonsense")
+
+
+@pytest.mark.requirement("CMD-25")
+@pytest.mark.parametrize("cursor", [None, "0000000a.1.00000000", "nonsense"])
+async def test_a_stream_of_somebody_else_and_none_at_all_are_answered_alike(
+    house: House, cursor: str | None
+) -> None:
+    accepted, _ = await house.talk("echo hello")
+    told: set[str] = set()
+    for stream in (f"session:{accepted.session_id}", "session:se_none", f"task:{accepted.facade}"):
+        with pytest.raises(NotFound) as refused:
+            await reconnect(house, stream, cursor, who=BOB)
+        told.add(refused.value.message.replace(stream, "S"))
+        with pytest.raises(NotFound):
+            await ack(house, stream, cursor or "0000000a.1.00000000", who=BOB)
+    assert len(told) == 1
+
+
+@pytest.mark.requirement("CHN-12")
+async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -> None:
+    accepted = await house.send("ask Which one?")
+    await house.hear(accepted)
+    stream = f"session:{accepted.session_id}"
+    found = await reconnect(house, stream)
+    assert found.recovery == "waiting"
+    assert (await reconnect(house, f"task:{accepted.facade}")).recovery == "waiting"
