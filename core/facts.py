@@ -95,7 +95,8 @@ class RetryPolicy:
     backoff_ms: int = 1000
     backoff_max_ms: int = 30_000
     total_timeout_ms: int = 1_800_000
-    idle_timeout_ms: int = 120_000
+    idle_timeout_ms: int | None = None
+    """How long a run may go without news of its worker; None: only the total limit ends it."""
     backoff: Literal["exponential", "fixed"] | None = None
     """None: exponential. What an operator says nothing of is not written into each attempt."""
     jitter_percent: int | None = None

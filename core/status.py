@@ -64,6 +64,8 @@ class Delivery(StrEnum):
 TERMINAL: Final = frozenset({Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.COMPLETED})
 """A task in one of these has ended; ``lost`` has not, since the worker may still be found."""
 ENDED: Final = TERMINAL | {Status.ARCHIVED}
+WORKING: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.UNKNOWN, Status.CANCELLING})
+"""The worker is at it, as far as is known: news of it are awaited."""
 HELD: Final = frozenset({Status.PAUSED, Status.BLOCKED})
 """Nothing is sent for a task in one of these; its run, if it has one, is kept."""
 UNDRIVEN: Final = ENDED | {Status.RETRYING}

@@ -23,6 +23,7 @@ from passerelle.core.task_record import (
     TaskRecord,
     TaskScope,
 )
+from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,7 +141,7 @@ def _attempt(state: TaskRecord, event: Event, **changes: Any) -> TaskRecord:  # 
     """Changes the attempt that the event is about. Only a frame of the peer is a sign that it lives."""
     run_id, seen = event.fact.scope.run_id, event.fact.scope.step_id is not None
     if seen:
-        changes["last_seen_at"] = event.timestamp
+        changes |= {"last_seen_at": event.timestamp, "silent_since": None}
     attempts = tuple(
         change(attempt, **changes) if attempt.run_id == run_id else attempt
         for attempt in state.attempts
@@ -206,6 +207,9 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
         state = change(state, coverage=payload.coverage)
     if payload.native_status is not None or event.fact.scope.step_id is not None:
         state = _step(state, event, payload.native_status)
+    if payload.silent_since is not None:
+        beat = {"last_seen_at": event.timestamp, "silent_since": payload.silent_since}
+        state = _attempt(state, event, **beat)
     if payload.status is not None:
         state = _run_status(state, event, payload.status)
         state = _set(state, event, payload.status, status_reason=None)
@@ -239,6 +243,9 @@ def _hold(state: TaskRecord, event: Event, status: Status, reason: str | None) -
 
 def _resumed(state: TaskRecord, payload: say.TaskResumed, event: Event) -> TaskRecord:
     status = payload.status or Status.RUNNING
+    if state.status in HELD and state.run is not None:
+        paused_ms = parse_ms(event.timestamp) - parse_ms(state.status_at)
+        state = _attempt(state, event, held_ms=state.run.held_ms + max(paused_ms, 0))
     state = _run_status(_step(state, event, payload.native_status), event, status)
     if status is Status.RUNNING:
         state = _progress(state, phase=Phase.WORKING)

@@ -36,6 +36,7 @@ class Attempt:
     message_id: str
     started_at: str
     last_seen_at: str
+    """The last sign of life of the worker, with or without news."""
     pending_message_id: str | None = None
     """A message that was meant to be sent and that no answer has come for: its outcome is not known."""
     intended_at: str | None = None
@@ -53,10 +54,19 @@ class Attempt:
     output_refs: tuple[str, ...] = ()
     checkpoint_refs: tuple[Ref, ...] = ()
     steps: int = 0
+    silent_since: str | None = None
+    """The last news of the worker, where it has shown since that it lives; None: what was seen last was news."""
+    held_ms: int = 0
+    """For how long the task was paused or blocked meanwhile."""
     traceparent: str | None = None
     tracestate: str | None = None
     reason: str | None = None
     """Why there is a further attempt; None for the first one."""
+
+    @property
+    def news_at(self) -> str:
+        """When the worker last said something new."""
+        return self.silent_since or self.last_seen_at
 
     @property
     def trace(self) -> Trace | None:

@@ -348,6 +348,7 @@ def _compose(
             adopt=service.dispatch.adopt,
             handlers={
                 "timeout": deadlines.on_timeout,
+                "idle": deadlines.on_idle,
                 "expire": deadlines.on_expire,
                 "return": deadlines.on_return,
                 "cancel": deadlines.on_cancel,

@@ -80,7 +80,7 @@ def make_retry_policy(agent: AgentSettings) -> RetryPolicy:
         backoff_ms=retry.initial.ms,
         backoff_max_ms=retry.max.ms,
         total_timeout_ms=agent.timeout.total.ms,
-        idle_timeout_ms=agent.timeout.idle.ms,
+        idle_timeout_ms=agent.timeout.inactivity.ms if agent.timeout.inactivity else None,
         backoff=retry.backoff if "backoff" in said else None,
         jitter_percent=round(retry.jitter * 100) if "jitter" in said else None,
         retry_on=retry.retry_on if "retry_on" in said else None,

@@ -14,12 +14,11 @@ from passerelle.core.facts import Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.read_models.mark import Mark, blocked, not_applicable, stale, unknown
 from passerelle.core.record import record
-from passerelle.core.status import ENDED, WAITING, Delivery, Status, Visibility
+from passerelle.core.status import ENDED, WAITING, WORKING, Delivery, Status, Visibility
 from passerelle.core.task_record import ArtifactRef, Edge, Progress, TaskRecord, TaskScope
 from passerelle.core.times import parse_ms
 
 QUIET_MS: Final = 60_000
-_WORKING: Final = frozenset({Status.QUEUED, Status.RUNNING, Status.UNKNOWN, Status.CANCELLING})
 
 
 @record
@@ -116,7 +115,7 @@ def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
     if task.stale_from is not None:
         return stale(f"event {task.stale_from} is of a class that this version cannot read")
     run = task.run
-    if run is None or task.status not in _WORKING:
+    if run is None or task.status not in WORKING:
         return None
     silent_ms = now_ms - parse_ms(run.last_seen_at)
     if silent_ms <= QUIET_MS:

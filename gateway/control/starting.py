@@ -14,7 +14,7 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core import thread as threads
-from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
+from passerelle.core.batch import EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import Draining, InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.events import Fact
@@ -29,6 +29,7 @@ from passerelle.gateway.control.places import Place
 from passerelle.gateway.control.task_changes import read_task, render_change
 from passerelle.gateway.control.turns import Opened, begin_attempt, submit
 from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill
 from passerelle.gateway.peers.carried import TRACE
@@ -174,10 +175,9 @@ class Starting:
         def body(decision: Decision) -> Terms:
             _decide(decision, start)
             decision.set_field(start.task, OWNER, str(driver).encode())
-            limit_ms = start.plan.policy.total_timeout_ms
             return Terms(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
-                due=(DueChange(f"timeout:{start.task.id}", decision.now_ms + limit_ms),),
+                due=list_limits(start.task.id, start.plan.policy, decision.now_ms),
                 idem=start.once.remember(start.run_id),
             )
 

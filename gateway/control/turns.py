@@ -21,7 +21,6 @@ from passerelle.core import task as tasks
 from passerelle.core import thread as threads
 from passerelle.core.batch import (
     Conflict,
-    DueChange,
     EntityKind,
     EntityRef,
     Fenced,
@@ -57,6 +56,7 @@ from passerelle.core.times import format_ms
 from passerelle.core.trace import Trace
 from passerelle.gateway.control.places import Place, hash_key, list_places, mint_place
 from passerelle.gateway.control.writes import MAX_TRIES, Refusal, Terms, Writes, Written
+from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill, hold, show
 
@@ -326,10 +326,9 @@ class Opening:
                 result=to_bytes(receipt),
                 ttl_ms=IDEMPOTENCY_MS,
             )
-        deadline = decision.now_ms + self.plan.policy.total_timeout_ms
         return Terms(
             runs=(RunMove(run_id, task.id, driver, enters=True),),
-            due=(DueChange(f"timeout:{task.id}", deadline),),
+            due=list_limits(task.id, self.plan.policy, decision.now_ms),
             targets=self._attach_push(decision, task),
             idem=row,
         )

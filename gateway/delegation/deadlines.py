@@ -8,27 +8,33 @@ is taken over, and the row comes due again. A row that has nothing left to say i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_record import ActionRecord
-from passerelle.core.batch import Claim, EntityKind, EntityRef
+from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.ids import read_shard
-from passerelle.core.status import ENDED
+from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.delegation.endings import explain_limit, time_out
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.endings import time_out
+from passerelle.gateway.delegation.limits import explain_limit, find_end
 from passerelle.gateway.delegation.sending import is_kept_back
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
+    from passerelle.gateway.delegation.limits import Limit
     from passerelle.gateway.delegation.retries import Retries
+
+_KEPT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -42,17 +48,43 @@ class Deadlines:
     retries: Retries
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
-    async def on_timeout(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+    async def on_timeout(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``timeout:<task>``: the total limit of a run."""
-        if await self._is_over(row.entity):
+        await self._judge_limit(shard, row, "total", now_ms)
+
+    async def on_idle(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``idle:<task>``: the limit of a run without news of its agent."""
+        await self._judge_limit(shard, row, "idle", now_ms)
+
+    async def _judge_limit(self, shard: Shard, row: DueRow, limit: Limit, now_ms: int) -> None:
+        record = await self._find_task(row.entity)
+        end_ms = find_end(record, limit, now_ms) if record else None
+        if record is None or record.status in UNDRIVEN or end_ms is None:
             await self.drop(shard, row)
-            return
+        elif end_ms > now_ms:
+            await self._move(record, row, end_ms)
+        else:
+            await self._time_out(row, limit)
+
+    async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
+        def body(_decision: Decision) -> Terms:
+            key = f"{row.member}:{at_ms}"
+            return Terms(
+                claim=Claim(row.member, row.token),
+                due=(DueChange(row.member, at_ms),),
+                idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
+            )
+
+        await self.writes.decide(record.session_id, [], body)
+
+    async def _time_out(self, row: DueRow, limit: Limit) -> None:
         driver = self.dispatch.find(row.entity)
         run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
         remote = run.record.run.remote_task_id if run.record.run else None
         if driver is not None:
-            driver.failure = PeerUnavailable(explain_limit(run), agent=run.sight.peer)
-        await time_out(run, Claim(row.member, row.token))
+            reason = explain_limit(run.record, limit)
+            driver.failure = PeerUnavailable(reason, agent=run.sight.peer)
+        await time_out(run, limit, Claim(row.member, row.token))
         if remote is not None:
             await self.dispatch.stop_peer(run.sight.peer, remote)
         self.dispatch.runs.drop(row.entity)

@@ -36,6 +36,7 @@ from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.pulse import note_life
 from passerelle.gateway.delegation.reconciling import reconcile
 from passerelle.gateway.delegation.refusal import explain
 from passerelle.gateway.delegation.run import Run, RunMovedError
@@ -305,6 +306,7 @@ class Driver:
             if self.run.has_ended():
                 return
             self.ladder.note_look(reached=reached)
+            await note_life(self, self.ladder.longest_s)
             parked, changed = self.run.is_parked(), self._read_news() != before
             if parked or not self.ladder.subscribes(parked=False):
                 await self._switch(self.ladder.below)

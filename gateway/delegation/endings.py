@@ -18,11 +18,13 @@ from passerelle.core.times import parse_ms
 from passerelle.gateway.control.failures import make_error
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.limits import explain_limit, read_limit
 
 if TYPE_CHECKING:
     from passerelle.core.batch import Claim
     from passerelle.core.errors import TooLarge
     from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.limits import Limit
     from passerelle.gateway.delegation.run import Run
     from passerelle.gateway.delegation.step import Step
 
@@ -116,10 +118,10 @@ async def give_up(driver: Driver, error: TooLarge) -> None:
         await driver.peer.cancel(remote)
 
 
-async def time_out(run: Run, claim: Claim) -> None:
-    """The total limit is over: the task ends, whoever drives it and whatever it waits for."""
-    limit_ms = read_limit_ms(run)
-    reason = explain_limit(run)
+async def time_out(run: Run, limit: Limit, claim: Claim) -> None:
+    """A limit is over: the task ends, whoever drives it and whatever it waits for."""
+    limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
+    reason = explain_limit(run.record, limit)
     failure = Failure("timed_out", ErrorCategory.TIMEOUT, reason, source=run.sight.peer)
 
     def end(step: Step) -> None:
@@ -128,17 +130,7 @@ async def time_out(run: Run, claim: Claim) -> None:
             step.add(step.tell(FailRun(Status.TIMED_OUT, failure)))
         step.close_actions("task_cancelled")
         # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
-        ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut("total", limit_ms))
+        ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
         step.end_with(step.tell(ending), FAILED, reason)
 
     await run.append(end, lambda _step: Terms(claim=claim))
-
-
-def read_limit_ms(run: Run) -> int:
-    """The total limit of the task."""
-    return run.record.attempts[-1].retry_policy.total_timeout_ms
-
-
-def explain_limit(run: Run) -> str:
-    """What callers are told when the total limit is over."""
-    return f"the task took longer than {read_limit_ms(run) // 1000} s"

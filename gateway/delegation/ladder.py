@@ -69,6 +69,11 @@ class Ladder:
         return self._pause_s * (1 - _SPREAD / 2 + _SPREAD * chance)
 
     @property
+    def longest_s(self) -> float:
+        """No rest of a run that is under way is longer, in seconds."""
+        return self.patience.poll_max_s * (1 + _SPREAD / 2)
+
+    @property
     def below(self) -> Mechanism:
         """How a run is followed that is not subscribed to."""
         return "push" if self.calls_back else "polling"

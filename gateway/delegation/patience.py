@@ -18,6 +18,8 @@ class Patience:
     liveness_s: float = 120.0
     look_s: float = 10.0
     """How long a silent stream is followed without a look at what others have written."""
+    heartbeat_s: float = 45.0
+    """How old the last sign of life of a peer may become in the record, as long as it answers."""
     revive_s: float = 5.0
     """Until a run whose driver broke is taken up again, doubled each time."""
     doubt_s: float = 35.0

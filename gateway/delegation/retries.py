@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import text_at
-from passerelle.core.batch import Claim, DueChange, RunMove
+from passerelle.core.batch import Claim, RunMove
 from passerelle.core.errors import Draining, NotFound, RemoteError
 from passerelle.core.facts import ErrorCategory, Failure, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted
@@ -26,6 +26,7 @@ from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_stop, fail_owed
 from passerelle.gateway.delegation.first_message import compose_input
+from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 
 if TYPE_CHECKING:
@@ -87,11 +88,10 @@ class Retries:
             step.decision.set_field(task, OWNER, str(driver).encode())
 
         def conclude(step: Step) -> Terms:
-            deadline = step.decision.now_ms + started.retry_policy.total_timeout_ms
             return Terms(
                 claim=claim,
                 runs=(RunMove(run_id, task.id, driver, enters=True),),
-                due=(DueChange(f"timeout:{task.id}", deadline),),
+                due=list_limits(task.id, started.retry_policy, step.decision.now_ms),
             )
 
         await run.append(start, conclude)

@@ -33,6 +33,7 @@ from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.failing import name_row
+from passerelle.gateway.delegation.limits import drop_limits
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
@@ -214,7 +215,8 @@ class Run:
         due = (*terms.due, *step.due)
         task_id = self.sight.task.id
         if leaves:
-            due = (*due, DueChange(f"timeout:{task_id}", None))
+            last = step.record.attempts[-1] if step.record.attempts else None
+            due = (*due, *drop_limits(task_id, last))
         if ends:
             due = (*due, DueChange(f"cancel:{task_id}", None))
             if any(edge.is_waited_for for edge in step.record.relationships):

@@ -152,7 +152,7 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
     run = driver.run.record.run
     if run is None:
         return False
-    ends_ms = parse_ms(run.started_at) + run.retry_policy.total_timeout_ms
+    ends_ms = parse_ms(run.started_at) + run.held_ms + run.retry_policy.total_timeout_ms
     return driver.clock.now_ms() + wait_ms < ends_ms
 
 

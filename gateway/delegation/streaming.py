@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
+from passerelle.gateway.delegation.pulse import probe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -93,6 +94,7 @@ async def _look_around(driver: Driver) -> None:
         for held in driver.run.held.values()
     ):
         driver.wake()
+    await probe(driver)
 
 
 async def _read(

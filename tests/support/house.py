@@ -293,6 +293,7 @@ class House:
         row = DueRow(member, (await self.due(entity))[member])
         handlers = {
             "timeout": deadlines.on_timeout,
+            "idle": deadlines.on_idle,
             "expire": deadlines.on_expire,
             "return": deadlines.on_return,
             "cancel": deadlines.on_cancel,

@@ -31,11 +31,17 @@ def test_every_setting_of_an_agent_arrives() -> None:
             "interfaces": ["HTTP+JSON/1.0", "JSONRPC/1.0"],
             "allowed_origins": ["https://calls.example.com"],
             "limits": {"concurrency": 50, "rate": "100/s"},
-            "timeout": {"connect": "1s", "query": "2s", "idle": "3s", "total": "1m"},
+            "timeout": {
+                "connect": "1s",
+                "query": "2s",
+                "idle": "3s",
+                "inactivity": "4s",
+                "total": "1m",
+            },
         }
     )
     policy = make_retry_policy(agent)
-    assert (policy.total_timeout_ms, policy.idle_timeout_ms) == (60_000, 3_000)
+    assert (policy.total_timeout_ms, policy.idle_timeout_ms) == (60_000, 4_000)
     assert make_peer_config(agent, {"ECHO_TOKEN": " t0p \n"}) == PeerConfig(
         name="echo",
         url="https://agents.example.com/echo",

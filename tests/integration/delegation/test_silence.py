@@ -1,0 +1,150 @@
+"""Peers that say nothing: their life is a fact, and a limit ends the waiting where one is set."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import TurnAccepted, Wait
+from passerelle.core.events import Event
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.task import TaskProgress, TaskTimedOut
+from passerelle.core.status import Status
+from passerelle.core.times import parse_ms
+from tests.support.desk import Desk
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def be_watchful(house: House) -> None:
+    """A gateway that looks and tells at once."""
+    house.patience = replace(house.patience, look_s=0.02, heartbeat_s=0.1)
+    await house.restart()
+
+
+async def beats(house: House, accepted: TurnAccepted) -> list[Event]:
+    return [
+        event
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, TaskProgress) and event.fact.payload.silent_since
+    ]
+
+
+@pytest.mark.requirement("AP-6", "ST-19")
+@pytest.mark.parametrize(
+    ("word", "wait", "subscribes", "followed"),
+    [
+        ("silent", "stream", True, "streaming"),
+        ("close", "unary", True, "subscription"),
+        ("close", "unary", False, "polling"),
+    ],
+)
+async def test_silent_agent_that_lives_is_told_of_with_when_it_said_something_last(
+    house: House, word: str, wait: Wait, followed: str, *, subscribes: bool
+) -> None:
+    await be_watchful(house)
+    house.peer.subscribes = subscribes
+    accepted = await house.send(word, wait=wait)
+
+    async def has_beaten() -> list[Event] | None:
+        found = await beats(house, accepted)
+        return found if len(found) > 1 else None
+
+    found = await wait_until(has_beaten, 5, "it is told of twice")
+    assert found is not None
+    run = (await house.record(accepted)).attempts[-1]
+    said_at = run.news_at
+    for event in found[1:]:
+        beat = cast("TaskProgress", event.fact.payload)
+        assert (beat.silent_since, beat.followed_by) == (said_at, followed)
+        assert event.fact.facade is None, "no caller is shown a frame of it"
+    assert parse_ms(run.last_seen_at) > parse_ms(said_at)
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert record.attempts[-1].silent_since is None
+    if wait == "stream":
+        assert house.peer.count("SubscribeToTask") == 0, "its stream was never left"
+
+
+@pytest.mark.requirement("I6")
+async def test_stream_that_has_missed_something_is_left_for_a_question(house: House) -> None:
+    await be_watchful(house)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    (remote,) = house.peer.tasks.values()
+    swallowed: list[JsonObject] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(remote, "tell", swallowed.append)
+        remote.status("COMPLETED", "and nobody was told")
+    await house.until(accepted, Status.COMPLETED)
+    assert "and nobody was told" in str(await house.read(accepted))
+
+
+@pytest.mark.requirement("ST-14", "CF-12", "TEV-13", "I9")
+async def test_agent_without_news_times_out_by_its_limit_though_it_lives(house: House) -> None:
+    house.policy = RetryPolicy(idle_timeout_ms=5_000)
+    await be_watchful(house)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    watching = asyncio.create_task(house.watch(accepted))
+    await wait_until(lambda: house.peer.count("GetTask"), 5, "it is asked whether it lives")
+    await house.come_due("idle", accepted.task_id, after_ms=5_000)
+    record = await house.until(accepted, Status.TIMED_OUT)
+    (told,) = [
+        event.fact.payload
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, TaskTimedOut)
+    ]
+    assert told == TaskTimedOut("idle", 5_000)
+    assert record.attempts[-1].status is Status.TIMED_OUT
+    assert "no news of the agent for 5 s" in str((await watching)[-1])
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 5, "the peer was told to stop")
+    due = await house.due(accepted.task_id)
+    assert not {f"idle:{accepted.task_id}", f"timeout:{accepted.task_id}"} & set(due)
+
+
+@pytest.mark.requirement("ST-14")
+async def test_news_and_the_questions_of_an_agent_put_its_limit_off(house: House) -> None:
+    house.policy = RetryPolicy(idle_timeout_ms=5_000)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    member = f"idle:{accepted.task_id}"
+    (remote,) = house.peer.tasks.values()
+    house.clock.ahead_ms += 4_000
+    remote.status("WORKING")
+    record = await house.until(accepted, Status.RUNNING)
+    await house.come_due("idle", accepted.task_id, after_ms=1_000)
+    end_ms = parse_ms(record.attempts[-1].last_seen_at) + 5_000
+    assert int((await house.due(accepted.task_id))[member]) == end_ms
+    remote.status("INPUT_REQUIRED", "which?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    await house.come_due("idle", accepted.task_id, after_ms=60_000)
+    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+    assert int((await house.due(accepted.task_id))[member]) > house.clock.now_ms()
+
+
+@pytest.mark.requirement("CMD-8", "ST-10")
+async def test_total_limit_stands_still_while_a_task_is_paused(house: House) -> None:
+    desk = Desk(house)
+    house.policy = RetryPolicy(total_timeout_ms=60_000)
+    accepted = await house.send("silent", wait="stream")
+    task_id = accepted.task_id
+    await house.until(accepted, Status.QUEUED)
+    house.clock.ahead_ms += 20_000
+    await desk.do("pause_task", taskId=task_id)
+    await house.come_due("timeout", task_id, after_ms=600_000)
+    assert (await house.record(accepted)).status is Status.PAUSED
+    await desk.do("resume_task", taskId=task_id)
+    held_ms = (await house.record(accepted)).attempts[-1].held_ms
+    assert 600_000 <= held_ms < 605_000
+    await house.come_due("timeout", task_id, after_ms=39_000 - 5_000)
+    assert (await house.record(accepted)).status is Status.RUNNING
+    await house.come_due("timeout", task_id, after_ms=7_000)
+    await house.until(accepted, Status.TIMED_OUT)
