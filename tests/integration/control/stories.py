@@ -123,6 +123,12 @@ async def paused(desk: Desk) -> str:
     return task_id
 
 
+async def retrying(desk: Desk) -> str:
+    """The agent has failed once, and is tried again later."""
+    desk.house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
+    return await desk.start("fail at it")
+
+
 async def cancelling(desk: Desk) -> str:
     """The agent hears the wish, and goes on."""
     desk.house.peer.on_cancel = "ignored"
@@ -199,6 +205,7 @@ STORIES: Final[dict[Status, Story]] = {
     Status.WAITING_RESOURCE: Story(waiting_resource, tells(*_BEGUN, _E.TASK_WAITING)),
     Status.BLOCKED: Story(blocked, tells(_E.TASK_DEPENDENCY_UPDATED, _E.TASK_BLOCKED)),
     Status.PAUSED: Story(paused, tells(*_BEGUN, _E.TASK_PAUSED)),
+    Status.RETRYING: Story(retrying, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_RETRYING)),
     Status.CANCELLING: Story(cancelling, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED)),
     Status.CANCELLED: Story(cancelled, tells(*_BEGUN, _E.TASK_CANCEL_REQUESTED, _E.TASK_CANCELLED)),
     Status.TIMED_OUT: Story(timed_out, tells(*_BEGUN, _E.TASK_ATTEMPT_FAILED, _E.TASK_TIMED_OUT)),

@@ -20,9 +20,7 @@ from tests.support.waiting import wait_until
 
 LATER: Final[dict[Status | EventType, str]] = {
     Status.PREPARING: "ST-4",
-    Status.RETRYING: "ST-11",
     Status.ARCHIVED: "ST-18",
-    EventType.TASK_RETRYING: "TEV-10",
     EventType.TASK_ARCHIVED: "TEV-17",
 }
 EVENTS: Final = frozenset(payload.type for payload in get_args(TaskPayload))
@@ -37,6 +35,7 @@ ROWS: Final = {
     Status.WAITING_RESOURCE: pytest.mark.requirement("ST-8", "CF-7", "TEV-7"),
     Status.BLOCKED: pytest.mark.requirement("ST-9", "CF-8", "TEV-8", "TEV-19"),
     Status.PAUSED: pytest.mark.requirement("ST-10", "TEV-9"),
+    Status.RETRYING: pytest.mark.requirement("ST-11", "CF-10", "TEV-10"),
     Status.CANCELLING: pytest.mark.requirement("ST-12", "TEV-11"),
     Status.CANCELLED: pytest.mark.requirement("ST-13", "CF-15", "TEV-12"),
     Status.TIMED_OUT: pytest.mark.requirement("ST-14", "CF-12", "TEV-13"),
