@@ -62,8 +62,8 @@ class CancelTask:
     task: str
     agent: str | None = None
     reason: str | None = None
-    propagation: Literal["active_run", "subtree"] = "active_run"
-    """``subtree``: its child tasks are cancelled with it."""
+    propagation: Literal["none", "active_run", "subtree"] = "active_run"
+    """``none``: the task ends here, and its agent is not told. ``subtree``: its child tasks are cancelled with it."""
 
 
 @record

@@ -224,7 +224,13 @@ def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskR
     state = _step(state, event, payload.native_status)
     state = _progress(_run_status(state, event, payload.status), phase=Phase.WAITING)
     if payload.retry_at is not None:
-        state = _attempt(state, event, send_after=payload.retry_at, pending_message_id=None)
+        state = _attempt(
+            state,
+            event,
+            send_after=payload.retry_at,
+            send_options=payload.send_options,
+            pending_message_id=None,
+        )
     return _set(state, event, payload.status, status_reason=payload.reason)
 
 

@@ -43,6 +43,8 @@ class Attempt:
     """When the message was last meant to be sent, if that was after the start."""
     send_after: str | None = None
     """The peer has not taken the message, and gets it again at this time."""
+    send_options: JsonObject | None = None
+    """What the request said beside that message."""
     ended_at: str | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None

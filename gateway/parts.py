@@ -104,7 +104,8 @@ def make_service(around: Surroundings) -> Service:
     )
     contents = Contents(store.log, store.blobs)
     log = structlog.get_logger("passerelle")
-    runs = Runs(log)
+    runs, ownership = Runs(log), Ownership(writes)
+    references = References(ownership, contents)
     dispatch = Dispatch(
         writes=writes,
         blobs=store.blobs,
@@ -119,6 +120,7 @@ def make_service(around: Surroundings) -> Service:
         find_tags=around.find_tags,
         find_rules=around.find_rules,
         habits=Habits(store.habits),
+        references=references,
         correlates=around.correlates,
         doubts_s=around.doubts_s,
         patience=around.patience,
@@ -126,7 +128,7 @@ def make_service(around: Surroundings) -> Service:
         always_task=around.always_task,
         callbacks=_make_callbacks(around, writes),
     )
-    actions, ownership, inputs = Actions(writes), Ownership(writes), Inputs(dispatch)
+    actions, inputs = Actions(writes), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
     webhooks = around.webhooks
     push_configs = PushConfigs(
@@ -134,7 +136,6 @@ def make_service(around: Surroundings) -> Service:
     )
     kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
-    references = References(ownership, contents)
     conditions = Conditions(around.find_acceptance)
     planning = Planning(writes, around.retry_policy, around.drives, conditions, around.spending)
     changes = TaskChanges(writes, ownership, dispatch)

@@ -77,11 +77,11 @@ class ThreadParams:
 
 @record
 class CancelTaskParams:
-    """The task to stop, why, and whether its child tasks stop with it."""
+    """The task to stop, why, and who stops with it: nobody, its agent, or its child tasks as well."""
 
     task_id: _Id
     reason: Annotated[str, Field(max_length=1_000)] | None = None
-    propagation: Literal["active_run", "subtree"] = "active_run"
+    propagation: Literal["none", "active_run", "subtree"] = "active_run"
 
 
 @record

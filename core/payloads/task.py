@@ -104,7 +104,8 @@ class TaskProgress:
 class TaskWaiting:
     """Waits for somebody (TEV-7); ``waiting_for`` and ``status`` go together.
 
-    ``retry_at``, RFC 3339, says of a message that the peer would not take when it is sent again.
+    ``retry_at``, RFC 3339, says of a message that the peer would not take when it is sent again,
+    and ``send_options`` what the request said beside the message.
     """
 
     type: ClassVar = EventType.TASK_WAITING
@@ -114,6 +115,7 @@ class TaskWaiting:
     action_ids: tuple[str, ...] = ()
     native_status: str | None = None
     retry_at: str | None = None
+    send_options: JsonObject | None = None
 
 
 @record

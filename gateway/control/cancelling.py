@@ -80,7 +80,7 @@ class Cancelling:
             require_operation(principal, owned.record.kind, Method.CANCEL_TASK)
         told: list[Owned] = []
         for owned in wanted:
-            if owned.record.run is None:
+            if owned.record.run is None or requested.propagation == "none":
                 await self.finishing.stop(owned, requested)
             else:
                 await self._wish(owned, requested)

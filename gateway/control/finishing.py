@@ -64,7 +64,7 @@ class Finishing:
         return await self._end(principal, command, idem, lambda step: _fail(step, command))
 
     async def stop(self, owned: Owned, requested: TaskCancelRequested) -> None:
-        """Cancels a task that nobody works on: the wish and the end are one append, and no agent is called."""
+        """Cancels a task that nobody works on, or whose agent is to go on: the wish and the end are one append."""
         await self._write(owned, None, lambda step: _stop(step, requested), None)
 
     async def _end(
@@ -130,10 +130,18 @@ def _fail(step: Step, command: FailTask) -> None:
 
 
 def _stop(step: Step, requested: TaskCancelRequested) -> None:
-    if step.record.run is not None:
+    works = step.record.run is not None
+    if works and requested.propagation != "none":
         raise ConflictError("the task was started just now; cancel it once more")
     step.add(step.tell(tell.RequestCancel(requested)))
+    if works:
+        stopped = Failure("cancelled", ErrorCategory.CALLER, "left to its agent", source=_SOURCE)
+        step.add(step.tell(tell.FailRun(Status.CANCELLED, stopped)))
     step.close_actions("task_cancelled")
     cancelled = TaskCancelled(requested.actor, requested.source)
     facts = step.tell(tell.ConfirmCancel(cancelled))
-    step.end_with(facts, CANCELED, requested.reason or "cancelled before it was sent")
+    step.end_with(
+        facts,
+        CANCELED,
+        requested.reason or ("cancelled" if works else "cancelled before it was sent"),
+    )

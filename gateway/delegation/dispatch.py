@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
-    from passerelle.gateway.control.references import Referred
+    from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.habits import Habits
@@ -71,6 +71,7 @@ class Dispatch:
     find_tags: Callable[[str], frozenset[str]]
     find_rules: Callable[[], Policy]
     habits: Habits
+    references: References
     patience: Patience = field(default_factory=Patience)
     spending: Spending | None = None
     always_task: Callable[[str], bool] = lambda _agent: False
@@ -142,6 +143,7 @@ class Dispatch:
             clock=self.clock,
             log=self.log,
             may_send=lambda: self.may_send(sight.task.shard),
+            refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
             offer=lambda record: self._offer(peer, record),
             patience=self._find_patience(peer.name),

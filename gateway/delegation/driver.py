@@ -84,6 +84,8 @@ class Driver:
     """The push configuration with which the peer calls back, where it can."""
     habits: Habits
     """What is known of peers."""
+    refer: Callable[[JsonObject], Awaitable[Referred]]
+    """What a stored message refers to, told to this peer."""
     key: str | None = None
     """A key that the first message carries, by which the peer's task is found again."""
     patience: Patience = field(default_factory=Patience)
@@ -148,15 +150,7 @@ class Driver:
         run = self.run.record.run
         if run is None:
             return
-        to = RemoteAddress(
-            context_id=run.remote_context_id,
-            task_id=run.remote_task_id,
-            references=referred.ids,
-            parts=referred.parts,
-        )
-        sent = address_send(params, to)
-        if self.key is not None:
-            sent = correlate(sent, self.key)
+        sent = self._address(params, referred)
         news = await self.offer(self.run.record)
         if news is not None:
             sent = ask_for_news(sent, news)
@@ -166,7 +160,7 @@ class Driver:
             await find_send(self)
         await self.attend()
 
-    def recall(self) -> JsonObject | None:
+    async def recall(self) -> JsonObject | None:
         """What was sent first, or is to be: as it was addressed here, else made anew from what is stored."""
         run = self.run.record.run
         if self._sent is not None or run is None:
@@ -174,8 +168,19 @@ class Driver:
         message = find_first(self.run.sight.accepted, run)
         if message is None:
             return None
-        to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
-        sent = address_send({"message": message}, to)
+        referred = await self.refer(message)
+        self._sent = self._address({**(run.send_options or {}), "message": message}, referred)
+        return self._sent
+
+    def _address(self, params: JsonObject, referred: Referred) -> JsonObject:
+        run = self.run.record.attempts[-1]
+        to = RemoteAddress(
+            context_id=run.remote_context_id,
+            task_id=run.remote_task_id,
+            references=referred.ids,
+            parts=referred.parts,
+        )
+        sent = address_send(params, to)
         return sent if self.key is None else correlate(sent, self.key)
 
     def learn(self) -> None:

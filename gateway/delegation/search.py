@@ -68,7 +68,7 @@ async def find_send(driver: Driver) -> None:
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
         waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
         is_over = now_ms - _find_intent_ms(driver) > driver.patience.doubt_s * 1000 and not waits
-        again = driver.recall() if verdict == "absent" and is_over else None
+        again = await driver.recall() if verdict == "absent" and is_over else None
         if again is not None:
             if await deliver_again(driver, again):
                 return

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+import orjson
+
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
@@ -45,6 +48,9 @@ _FIRST_WAIT_MS: Final = 1_000
 _LONGEST_WAIT_MS: Final = 30_000
 _LONGEST_CROWD_MS: Final = 5_000
 _CROWD_LOOK_S: Final = 0.05
+_OURS: Final = "taskPushNotificationConfig"
+"""A secret of a call back stands in no record; whoever sends later makes another one."""
+_OPTIONS_BYTES: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +105,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
                 await _confirm(driver)
                 return True
             continue
-        await _hold(driver, standing)
+        await _hold(driver, sent, standing)
         if not await _go_on(driver):
             return True
         tries, crowded_ms = tries + 1, driver.clock.now_ms()
@@ -107,7 +113,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
 
 async def deliver_kept(driver: Driver) -> bool:
     """The same for a message that another driver held back."""
-    sent = driver.recall()
+    sent = await driver.recall()
     if sent is None:
         return False
     return not await _go_on(driver) or await deliver(driver, sent)
@@ -117,6 +123,17 @@ async def deliver_again(driver: Driver, sent: JsonObject) -> bool:
     """The same for a message of which is known that it never arrived: the same id, and another intent (a2a.md 8)."""
     await driver.patiently(_intend)
     return await deliver(driver, sent)
+
+
+def read_options(sent: JsonObject) -> JsonObject | None:
+    """What a request says beside its message, for whoever sends it later; of what is too large nothing is kept."""
+    options: JsonObject = {name: value for name, value in sent.items() if name != "message"}
+    configuration = object_at(options, "configuration")
+    if _OURS in configuration:
+        options["configuration"] = {
+            name: value for name, value in configuration.items() if name != _OURS
+        }
+    return options if options and len(orjson.dumps(options)) <= _OPTIONS_BYTES else None
 
 
 def _is_moment(driver: Driver, since_ms: int) -> bool:
@@ -156,10 +173,10 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
     return driver.clock.now_ms() + wait_ms < ends_ms
 
 
-async def _hold(driver: Driver, held: Held) -> None:
+async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
     """The task waits, and the send is owed at its time."""
     at_ms = driver.clock.now_ms() + held.wait_ms
-    refusal = held.refusal
+    refusal, options = held.refusal, read_options(sent)
 
     def wait(step: Step) -> None:
         if step.record.run is None or step.record.status not in tasks.TABLE[WaitFor]:
@@ -171,6 +188,7 @@ async def _hold(driver: Driver, held: Held) -> None:
             status=Status.WAITING_RESOURCE,
             reason=refusal.failure.message,
             retry_at=format_ms(at_ms),
+            send_options=options,
         )
         step.add(step.tell(WaitFor(waiting)))
 

@@ -54,12 +54,17 @@ def cancel(
     subtree: Annotated[
         bool, typer.Option("--subtree", help="Its child tasks are cancelled with it.")
     ] = False,
+    here_only: Annotated[
+        bool, typer.Option("--here-only", help="The task ends here; its agent is not told.")
+    ] = False,
 ) -> None:
     """Stop a task.
 
     The wish is stored at once, then the agent is told; the task is cancelled when the agent has confirmed it.
     """
-    propagation = "subtree" if subtree else "active_run"
+    if subtree and here_only:
+        raise CallerError("--subtree and --here-only do not go together")
+    propagation = "subtree" if subtree else "none" if here_only else "active_run"
     body: dict[str, Json] = {"reason": reason, "propagation": propagation}
     answer = link.post(name_path("/v1/tasks", task, "cancel"), body)
     outcome = text_at(answer, "outcome")

@@ -322,6 +322,23 @@ async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
     assert desk.house.peer.count("CancelTask") == len(family)
 
 
+@pytest.mark.requirement("CMD-9")
+async def test_a_cancel_that_stays_here_ends_the_task_and_tells_no_agent(desk: Desk) -> None:
+    task_id = await desk.start("silent")
+    await desk.until(task_id, Status.QUEUED)
+    await desk.do("cancel_task", taskId=task_id, propagation="none", reason="enough")
+    record = await desk.record(task_id)
+    assert (record.status, record.attempts[-1].status) == (Status.CANCELLED, Status.CANCELLED)
+    types = await desk.types(task_id)
+    assert types.index("task.cancel_requested") < types.index("task.cancelled")
+    (remote,) = desk.house.peer.tasks.values()
+    remote.status("COMPLETED", "late")
+    assert desk.house.service.dispatch.find(task_id) is None
+    assert desk.house.peer.count("CancelTask") == 0
+    assert (await desk.record(task_id)).last == record.last
+    assert not [row for row in await desk.house.due(task_id) if task_id in row]
+
+
 @pytest.mark.requirement("CMD-11")
 async def test_a_task_is_completed_only_with_every_fact(desk: Desk) -> None:
     task_id = await desk.start("silent")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
-from passerelle.core.commands import TurnAccepted, Wait
+from passerelle.core.commands import SubmitTurn, TurnAccepted, Wait
 from passerelle.core.decision import Decision
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.json import JsonObject
 from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.status import Status
@@ -17,7 +19,7 @@ from passerelle.core.task import decide
 from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
-from tests.support.house import House, task_of
+from tests.support.house import ADA, House, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -78,6 +80,33 @@ async def test_message_that_is_held_back_is_sent_by_the_next_driver(house: House
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts == ["hello", "hello"]
     assert house.peer.count("ListTasks") == 0, "it is known that the peer does not have it"
+
+
+@pytest.mark.requirement("LT-10")
+async def test_message_of_the_next_driver_says_all_that_the_first_one_said(house: House) -> None:
+    before, _ = await house.talk("chunks 1")
+    message = house.message("go on")
+    message["referenceTaskIds"] = [before.facade]
+    params: JsonObject = {
+        "configuration": {"acceptedOutputModes": ["text/plain"]},
+        "metadata": {"tier": "gold"},
+    }
+    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "60"}))
+    command = SubmitTurn(
+        "echo", message, "a2a", "unary", context_id=before.context_id, params=params
+    )
+    accepted = await house.service.execute(ADA, command, None)
+    assert isinstance(accepted, TurnAccepted)
+    house.remember(accepted.session_id)
+    await until_held(house, accepted)
+    await house.restart()
+    house.clock.ahead_ms += 60_000
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    _, first, second = [one.params for one in house.peer.requests if one.method == "SendMessage"]
+    assert second == first
+    assert cast("JsonObject", second["message"])["referenceTaskIds"] == list(house.peer.tasks)[:1]
+    assert second["metadata"] == {"tier": "gold"}
 
 
 async def test_agent_that_names_no_time_is_tried_again_in_ours(house: House) -> None:
