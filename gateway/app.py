@@ -27,7 +27,7 @@ from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
-from passerelle.gateway.control.linking import UNBLOCK
+from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
@@ -353,6 +353,7 @@ def _compose(
                 "return": deadlines.on_return,
                 "cancel": deadlines.on_cancel,
                 "input": deadlines.on_input,
+                EDGE: lambda _shard, row, _now_ms: service.task_control.linking.finish(row, drop),
                 UNBLOCK: lambda _shard, row, _now_ms: service.task_control.linking.unblock(
                     row, drop
                 ),

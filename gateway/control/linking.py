@@ -1,19 +1,21 @@
 """Edges between tasks, and from tasks to other things: both ends are told, and a removed edge stays (CMD-13, GR-10).
 
 A task is *blocked* by an edge from a task that has not completed, and goes on when it has, or when the edge is removed.
-Tasks of one caller may live in different shards, so two ends are two appends, the far end first: whoever repeats a
-command that broke off between them finishes it, since an edge has a name of its own and is not made twice.
+Tasks of one caller may live in different shards, so two ends are two appends. The first one owes the second as a due
+row (I9): it is done at once, and by that row where something came between. An edge has a name of its own and is not
+made twice.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core.batch import Claim, EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
 from passerelle.core.status import Status
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from passerelle.core.task_requests import TaskChanged
     from passerelle.gateway.control.task_changes import TaskChanges
 
+EDGE: Final = "edge"
+"""Kind of the due row of an edge whose other end is to be told."""
 UNBLOCK: Final = "unblock"
 """Kind of the due row of an ended task that others wait for."""
 _FAR_ENDS: Final[dict[EDGE_KINDS, EDGE_KINDS]] = {
@@ -64,10 +68,7 @@ class Linking:
             waits_for = {"blocks": near, "blocked_by": far}.get(command.kind)
             if waits_for is not None and waits_for.status is Status.COMPLETED:
                 status = "satisfied"
-            await self._tell_far(near, far, command, status)
-        return await self.changes.change(
-            principal, command, idem, lambda record: decide_edge(record, _edge(command, status))
-        )
+        return await self._change(principal, command, idem, _edge(command, status), near, far)
 
     async def unlink(
         self, principal: Principal, command: UnlinkTasks, idem: str | None
@@ -82,11 +83,48 @@ class Linking:
             command = replace(command, target=far.task_id)
         if all(edge.edge_id != _name(command) for edge in near.relationships):
             raise NotFound("edge", _name(command))
-        if far is not None:
-            await self._tell_far(near, far, command, "removed")
-        return await self.changes.change(
-            principal, command, idem, lambda record: decide_edge(record, _edge(command, "removed"))
+        return await self._change(principal, command, idem, _edge(command, "removed"), near, far)
+
+    async def _change(
+        self,
+        principal: Principal,
+        command: LinkTasks | UnlinkTasks,
+        idem: str | None,
+        edge: TaskDependencyUpdated,
+        near: TaskRecord,
+        far: TaskRecord | None,
+    ) -> TaskChanged:
+        """Writes the near end, and then the far one."""
+        owed = None
+        if far is not None and edge.kind in _FAR_ENDS:
+            decide_edge(far, _mirror(near.task_id, edge))  # refused at one end, it is made at none
+            owed = f"{EDGE}:{near.task_id}:{edge.edge_id}"
+        changed = await self.changes.change(
+            principal, command, idem, lambda record: decide_edge(record, edge), owed
         )
+        if far is not None and owed is not None:
+            await self._write_edge(far, _mirror(near.task_id, edge))
+        return changed
+
+    async def finish(self, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]) -> None:
+        """``edge:<task>:<edge>``: the other end stands as this one does, whatever came between the two."""
+        shard = read_shard(row.entity)
+        if shard is None:
+            return
+        near = await self._read(row.entity)
+        edge = _recall(near, row.member.split(":", 2)[2]) if near else None
+        far = await self._read(edge.target) if edge else None
+        if near is not None and edge is not None and far is not None:
+            with suppress(UnsupportedOperation):  # it was put away meanwhile, and waits for nothing
+                await self._write_edge(far, _mirror(near.task_id, edge))
+        await drop(shard, row)
+
+    async def _read(self, task_id: str) -> TaskRecord | None:
+        if read_shard(task_id) is None:
+            return None
+        ref = EntityRef(EntityKind.TASK, task_id)
+        record = (await self.changes.writes.load([ref]))[ref].record
+        return record if isinstance(record, TaskRecord) else None
 
     async def _find_ends(
         self, principal: Principal, command: LinkTasks | UnlinkTasks
@@ -99,18 +137,6 @@ class Linking:
         if far.ref == near.ref:
             raise InvalidInput("target", "a task has no edge to itself")
         return near.record, far.record
-
-    async def _tell_far(
-        self,
-        near: TaskRecord,
-        far: TaskRecord,
-        command: LinkTasks | UnlinkTasks,
-        status: str,
-    ) -> None:
-        kind = _FAR_ENDS.get(command.kind)
-        if kind is not None:
-            mirrored = replace(_edge(command, status), kind=kind, target=near.task_id)
-            await self._write_edge(far, replace(mirrored, edge_id=f"{kind}:{near.task_id}"))
 
     async def _write_edge(self, record: TaskRecord, edge: TaskDependencyUpdated) -> None:
         ref = EntityRef(EntityKind.TASK, record.task_id)
@@ -155,11 +181,8 @@ class Linking:
         await self.changes.writes.decide(record.session_id, [ref], body)
 
     async def _satisfy(self, blocker: TaskRecord, target: str) -> None:
-        if read_shard(target) is None:
-            return
-        ref = EntityRef(EntityKind.TASK, target)
-        blocked = (await self.changes.writes.load([ref]))[ref].record
-        if isinstance(blocked, TaskRecord):
+        blocked = await self._read(target)
+        if blocked is not None:
             kind: Final = "blocked_by"
             edge_id = f"{kind}:{blocker.task_id}"
             edge = TaskDependencyUpdated(
@@ -206,6 +229,24 @@ def _refuse_knot(near: TaskRecord, far: TaskRecord, kind: str) -> None:
             and one.status == "open"
         ):
             raise InvalidInput("target", "the two tasks would wait for each other")
+
+
+def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
+    """An edge as it stands; one that a task waits for no more, whether that is written by now or not."""
+    known = next((one for one in record.relationships if one.edge_id == edge_id), None)
+    if known is None:
+        return None
+    is_over = known.is_waited_for and record.status is Status.COMPLETED
+    status = "satisfied" if is_over else known.status
+    return TaskDependencyUpdated(
+        edge_id, cast("EDGE_KINDS", known.kind), known.target, status, reason=known.reason
+    )
+
+
+def _mirror(near: str, edge: TaskDependencyUpdated) -> TaskDependencyUpdated:
+    """The same edge as it stands at its other end."""
+    kind = _FAR_ENDS[edge.kind]
+    return replace(edge, kind=kind, target=near, edge_id=f"{kind}:{near}")
 
 
 def _name(command: LinkTasks | UnlinkTasks) -> str:

@@ -6,8 +6,9 @@ Whoever drives the run of the task reads what was written, and looks up: it is a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from passerelle.core.batch import DueChange
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound, StoreUnavailable, VersionMismatch
 from passerelle.core.task_record import TaskRecord
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     )
     Decide: TypeAlias = Callable[[TaskRecord], list[Fact]]
 
+_OWED_MS: Final = 1_000
+"""Whoever appends does what follows at once; the row is for what comes between."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskChanges:
@@ -49,9 +53,14 @@ class TaskChanges:
     dispatch: Dispatch
 
     async def change(
-        self, principal: Principal, command: Change, idem: str | None, decide: Decide
+        self,
+        principal: Principal,
+        command: Change,
+        idem: str | None,
+        decide: Decide,
+        owed: str | None = None,
     ) -> TaskChanged:
-        """Appends what ``decide`` says of the task as it stands.
+        """Appends what ``decide`` says of the task as it stands, and ``owed``, a due row for what has to follow.
 
         Raises:
             NotFound: no such task of the caller.
@@ -66,7 +75,8 @@ class TaskChanges:
         def body(decision: Decision) -> Terms:
             record = read_task(decision, owned.ref, command.version)
             decision.add(decide(record))
-            return Terms(idem=once.remember(owned.ref.id))
+            due = () if owed is None else (DueChange(owed, decision.now_ms + _OWED_MS),)
+            return Terms(idem=once.remember(owned.ref.id), due=due)
 
         written = await self.writes.decide(owned.record.session_id, [owned.ref], body)
         if not isinstance(written, Written):

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import InvalidInput, NotFound, VersionMismatch
+from passerelle.core.batch import Batch, EntityKind, EntityRef
+from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import DueRow
 from passerelle.core.session import SessionRecord
@@ -56,6 +56,41 @@ async def test_a_blocked_task_goes_on_when_its_blocker_completes(desk: Desk) -> 
     (edge,) = (await desk.record(blocked)).relationships
     assert ((await desk.record(blocked)).status, edge.status) == (Status.ACCEPTED, "satisfied")
     assert member not in await desk.house.due(blocker)
+
+
+@pytest.mark.requirement("CMD-13", "GR-10", "I9")
+async def test_edge_whose_making_broke_off_between_its_ends_is_finished_by_its_row(
+    desk: Desk,
+) -> None:
+    blocker, blocked = await desk.create("first"), await desk.create("second")
+    log = desk.house.log
+
+    async def break_off(_batch: Batch) -> None:
+        log.refuses_writes = True
+
+    log.after_append = break_off
+    with pytest.raises(StoreUnavailable):
+        await desk.do("link_tasks", taskId=blocker, kind="blocks", target=blocked)
+    log.refuses_writes, log.after_append = False, None
+    assert len((await desk.record(blocker)).relationships) == 1
+    assert (await desk.record(blocked)).relationships == ()
+    member = f"edge:{blocker}:blocks:{blocked}"
+    row = DueRow(member, (await desk.house.due(blocker))[member])
+    dropped: list[DueRow] = []
+
+    async def drop(_shard: object, row: DueRow) -> bool:
+        dropped.append(row)
+        return True
+
+    for _ in range(2):
+        await desk.house.service.task_control.linking.finish(row, drop)
+        record = await desk.record(blocked)
+        assert (record.status, record.relationships[0].target) == (Status.BLOCKED, blocker)
+        assert (await desk.types(blocked)).count("task.dependency.updated") == 1
+    assert dropped == [row, row]
+    await desk.do("unlink_tasks", taskId=blocker, kind="blocks", target=blocked)
+    await desk.house.service.task_control.linking.finish(row, drop)
+    assert (await desk.record(blocked)).status is Status.ACCEPTED
 
 
 @pytest.mark.requirement("CMD-12", "TR-10")
