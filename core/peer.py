@@ -1,4 +1,4 @@
-"""The seam to peer agents: six calls over canonical A2A 1.0 JSON.
+"""The seam to peer agents: seven calls over canonical A2A 1.0 JSON.
 
 An unknown outcome is a value, not an exception: whoever sends decides what follows, and nothing is ever
 sent twice behind its back.
@@ -139,4 +139,8 @@ class Peer(Protocol):
 
     async def cancel(self, task: str) -> PeerOutcome:
         """CancelTask."""
+        ...
+
+    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
+        """CreateTaskPushNotificationConfig: where the peer is to call with news of a task."""
         ...

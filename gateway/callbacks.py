@@ -51,15 +51,13 @@ class Callbacks:
     )
 
     async def offer(self, record: TaskRecord, card: PeerCard) -> JsonObject | None:
-        """The push config for the live run of a task; None where the peer does not call back, or streams anyway.
+        """The push config for the live run of a task; None where the peer does not call back.
 
         Raises:
             StoreUnavailable: it could not be stored; the run goes on without.
         """
         run = record.run
         if run is None or not card.push:
-            return None
-        if run.delivery_mechanism == "streaming":
             return None
         nonce, token = self._draw(_CHARACTERS, BITS), self._draw(_CHARACTERS, BITS)
         ttl_ms = run.retry_policy.total_timeout_ms + _SLACK_MS
@@ -71,6 +69,14 @@ class Callbacks:
             "token": token,
             "authentication": {"scheme": "Bearer", "credentials": token},
         }
+
+    async def is_offered(self, run: str) -> bool:
+        """Whether somebody has made a config for a run by now.
+
+        Raises:
+            StoreUnavailable: nobody can tell.
+        """
+        return await self.store.find(run) is not None
 
     async def judge(
         self, run: str, nonce: str, tokens: tuple[str | None, ...], body: JsonObject

@@ -181,4 +181,4 @@ def _make_callback_routes(gateway: Gateway) -> list[BaseRoute]:
     dispatch = gateway.service.dispatch
     if dispatch.callbacks is None:
         return []
-    return [make_callback_route(CallbackEdge(dispatch.callbacks, dispatch.wake))]
+    return [make_callback_route(CallbackEdge(dispatch.callbacks, dispatch.hint))]

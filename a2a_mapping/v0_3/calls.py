@@ -113,6 +113,8 @@ def read_call(method: Method, params: JsonObject, form: Form) -> LegacyCall:
 
 def write_params(method: Method, params: JsonObject, form: Form) -> JsonObject:
     """1.0 params of the operations on messages and tasks, for a peer that speaks 0.3."""
+    if method is Method.CREATE_PUSH_CONFIG:
+        return write_task_config(params, form)
     if method not in _SENDS:
         return drop_empty(dict(params), "historyLength", "metadata", "tenant")
     written = {name: value for name, value in params.items() if name != "tenant"}

@@ -14,6 +14,7 @@ from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.asking import ask
+from passerelle.gateway.delegation.calling_back import CallingBack
 from passerelle.gateway.delegation.driver import Driver
 from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.patience import Patience
@@ -145,22 +146,13 @@ class Dispatch:
             may_send=lambda: self.may_send(sight.task.shard),
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
-            offer=lambda record: self._offer(peer, record),
+            calling_back=CallingBack(self.callbacks, peer),
             patience=self._find_patience(peer.name),
         )
 
     def _find_patience(self, agent: str) -> Patience:
         doubt_s = self.doubts_s(agent)
         return self.patience if doubt_s is None else replace(self.patience, doubt_s=doubt_s)
-
-    async def _offer(self, peer: Peer, record: TaskRecord) -> JsonObject | None:
-        """How the peer may call back; without, it is asked all the same."""
-        if self.callbacks is None:
-            return None
-        try:
-            return await self.callbacks.offer(record, await peer.describe())
-        except PasserelleError:
-            return None
 
     def _make_run(
         self, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation | None
@@ -283,6 +275,11 @@ class Dispatch:
     def find(self, task_id: str) -> Driver | None:
         """The driver of a task, if it is driven here."""
         return self.runs.find(task_id)
+
+    def hint(self, task_id: str) -> bool:
+        """The peer has called back: whoever reads its stream hears of it there."""
+        driver = self.runs.find(task_id)
+        return driver is not None and (driver.is_streaming or self.wake(task_id))
 
     def wake(self, task_id: str, action_id: str | None = None) -> bool:
         """Tells the driver to look; whether it is here."""

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock
-    from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.writes import Terms
+    from passerelle.gateway.delegation.calling_back import CallingBack
     from passerelle.gateway.delegation.habits import Habits
 
 _TASK_NOT_FOUND: Final = -32001
@@ -80,8 +80,8 @@ class Driver:
     """Whether enough of the lease is left to begin something that cannot be undone."""
     returns: Callable[[Driver], Awaitable[bool]]
     """Carries answers of people back; whether something was done."""
-    offer: Callable[[TaskRecord], Awaitable[JsonObject | None]]
-    """The push configuration with which the peer calls back, where it can."""
+    calling_back: CallingBack
+    """What the peer was told to call with, where it can."""
     habits: Habits
     """What is known of peers."""
     refer: Callable[[JsonObject], Awaitable[Referred]]
@@ -151,10 +151,9 @@ class Driver:
         if run is None:
             return
         sent = self._address(params, referred)
-        news = await self.offer(self.run.record)
+        news = await self.calling_back.offer(self.run.record)
         if news is not None:
             sent = ask_for_news(sent, news)
-            self.ladder.calls_back = True
         self._sent = sent
         if not (await deliver(self, sent) or self.run.is_held()):
             await find_send(self)
@@ -314,13 +313,19 @@ class Driver:
             await note_life(self, self.ladder.longest_s)
             parked, changed = self.run.is_parked(), self._read_news() != before
             if parked or not self.ladder.subscribes(parked=False):
-                await self._switch(self.ladder.below)
+                await self._step_down()
             await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=parked))
 
     async def _reconcile(self, withheld: str) -> None:
         await reconcile(self, withheld)
         if not self.run.has_ended():
             await self.rest(self.patience.parked_poll_s)
+
+    async def _step_down(self) -> None:
+        """From streams to questions, with the peer's calls beside them where it has them."""
+        await self.calling_back.agree(self.run.record)
+        self.ladder.calls_back = self.calling_back.is_agreed
+        await self._switch(self.ladder.below)
 
     async def _find_task(self) -> None:
         """The message that is not known to be at the peer: sent at its time, or looked for."""

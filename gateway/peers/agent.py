@@ -131,6 +131,10 @@ class AgentPeer:
     async def cancel(self, task: str) -> PeerOutcome:
         return await self._ask("CancelTask", {"id": task})
 
+    async def ask_for_news(self, task: str, config: JsonObject) -> PeerOutcome:
+        async with self._questions.ask():
+            return await self._ask("CreateTaskPushNotificationConfig", {**config, "taskId": task})
+
     def list_breakers(self) -> dict[str, Mode]:
         """How the breaker of each interface that was used stands."""
         return {interface.choice: line.mode for interface, line in self._lines.items()}

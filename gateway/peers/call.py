@@ -19,6 +19,7 @@ Operation: TypeAlias = Literal[
     "ListTasks",
     "CancelTask",
     "SubscribeToTask",
+    "CreateTaskPushNotificationConfig",
     "GetExtendedAgentCard",
 ]
 

@@ -37,7 +37,10 @@ class HttpJson:
 
 
 def address(base: str, call: Call, body: bytes) -> Request:
-    """Verb and path of a call below ``base``; a send carries ``body``. The paths of 0.3 differ by their base alone."""
+    """Verb and path of a call below ``base``; sends and push configurations carry ``body``.
+
+    The paths of 0.3 differ by their base alone.
+    """
     task = quote(text_at(call.params, "id"), safe="")
     match call.operation:
         case "SendMessage":
@@ -53,6 +56,9 @@ def address(base: str, call: Call, body: bytes) -> Request:
             return Request("POST", f"{base}/tasks/{task}:cancel", b"{}")
         case "SubscribeToTask":
             return Request("POST", f"{base}/tasks/{task}:subscribe", b"{}")
+        case "CreateTaskPushNotificationConfig":
+            task = quote(text_at(call.params, "taskId"), safe="")
+            return Request("POST", f"{base}/tasks/{task}/pushNotificationConfigs", body)
         case "GetExtendedAgentCard":
             return Request("GET", f"{base}/extendedAgentCard")
         case _:

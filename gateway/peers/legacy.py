@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE: Final = "SubscribeToTask"
 _EXTENDED: Final = "GetExtendedAgentCard"
+_AS_IT_STANDS: Final = frozenset({_EXTENDED, "CreateTaskPushNotificationConfig"})
+"""Whoever reads cards knows those of 0.3, and nobody reads a push configuration that comes back."""
 
 
 class LegacyJsonRpc:
@@ -69,8 +71,7 @@ class LegacyHttpJson:
 
 
 def _upgrade(call: Call, outcome: PeerOutcome, form: Form) -> PeerOutcome:
-    if not isinstance(outcome, Answered) or call.operation == _EXTENDED:
-        # Whoever reads cards knows those of 0.3.
+    if not isinstance(outcome, Answered) or call.operation in _AS_IT_STANDS:
         return outcome
     if call.operation in SENDS or call.operation == _SUBSCRIBE:
         return _upgrade_frame(outcome, form)

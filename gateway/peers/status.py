@@ -41,7 +41,9 @@ _BY_STATUS: Final = {
     "INVALID_ARGUMENT": ErrorKind.INVALID_PARAMS,
     "UNIMPLEMENTED": ErrorKind.METHOD_NOT_FOUND,
 }
-_OF_TASKS: Final = frozenset[str]({"GetTask", "CancelTask", "SubscribeToTask"})
+_OF_TASKS: Final = frozenset[str](
+    {"GetTask", "CancelTask", "SubscribeToTask", "CreateTaskPushNotificationConfig"}
+)
 
 
 def read_status_body(operation: Operation, reply: Reply) -> PeerOutcome:

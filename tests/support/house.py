@@ -101,6 +101,7 @@ class House:
     stack: AsyncExitStack
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     patience: Patience = QUICK
+    public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
     rules: Policy = DEFAULT_POLICY
     service: Service = field(init=False)
@@ -131,6 +132,7 @@ class House:
                 tally=lambda _outcome, _seconds: None,
                 news=lambda _shard, _feed: None,
                 catalogue=Catalogue(self.registry),
+                public_url=self.public_url,
             )
         )
 

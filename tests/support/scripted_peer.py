@@ -79,7 +79,7 @@ class ScriptedPeer:
     """The peer. Settings are attributes and hold from the next request on.
 
     ``keeps_history``: whether tasks have one. ``lists``, ``subscribes``: whether
-    ListTasks and SubscribeToTask are answered. ``on_cancel``: how a
+    ListTasks and SubscribeToTask are answered. ``refuses``: methods that are not. ``on_cancel``: how a
     task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
     ``card_headers`` beside it. ``requests``: all that were received, in order; ``card_reads``: the statuses
     with which the card was served. ``tasks``: by id, living and finished.
@@ -96,6 +96,7 @@ class ScriptedPeer:
         self.keeps_history = True
         self.lists = True
         self.subscribes = True
+        self.refuses: frozenset[str] = frozenset()
         self.on_cancel: CancelOutcome = "canceled"
         self.bearer: str | None = None
         self.card: JsonObject = {}
@@ -285,6 +286,8 @@ class ScriptedPeer:
     async def _dispatch(
         self, request: web.Request, call_id: Json, method: str, params: JsonObject
     ) -> web.StreamResponse:
+        if method in self.refuses:
+            raise QueryError(-32004, f"{method} is not for you")
         match method:
             case "SendMessage":
                 turn = self._begin(params)
@@ -294,22 +297,29 @@ class ScriptedPeer:
             case "SendStreamingMessage":
                 turn = self._begin(params)
                 return await answer_stream(request, call_id, turn.transcript, turn.start, {End})
+            case "SubscribeToTask":
+                return await self._subscribe(request, call_id, self._find(str(params["id"])))
+            case _:
+                return send_result(call_id, self._query(method, params))
+
+    def _query(self, method: str, params: JsonObject) -> JsonObject:
+        """What is answered at once."""
+        match method:
             case "GetTask":
-                task = self._find(str(params["id"]))
-                return send_result(call_id, show_task(task, params.get("historyLength")))
+                return show_task(self._find(str(params["id"])), params.get("historyLength"))
             case "ListTasks":
                 if not self.lists:
                     raise QueryError(-32004, "tasks are not listed here")
                 known = [task for task in self.tasks.values() if not task.forgotten]
-                return send_result(call_id, list_tasks(known, params))
+                return list_tasks(known, params)
             case "GetExtendedAgentCard":
                 if self.extended_card is None:
                     raise QueryError(-32007, "there is no extended card")
-                return send_result(call_id, self.extended_card)
+                return self.extended_card
             case "CancelTask":
-                return send_result(call_id, self._cancel(self._find(str(params["id"]))))
-            case "SubscribeToTask":
-                return await self._subscribe(request, call_id, self._find(str(params["id"])))
+                return self._cancel(self._find(str(params["id"])))
+            case "CreateTaskPushNotificationConfig":
+                return {**params, "taskId": self._find(str(params["taskId"])).id}
             case _:
                 raise QueryError(-32601, f"there is no method {method}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 PUBLIC = "https://gw.example.com"
+TELL = "CreateTaskPushNotificationConfig"
 SEEN = {"state": "TASK_STATE_COMPLETED"}
 
 
@@ -188,6 +189,30 @@ async def test_peer_is_told_nothing_where_it_cannot_call_or_streams_anyway(
     async with run_rig(engine_server.url, tmp_path, public_url=public_url) as rig:
         called = await begin(rig, capabilities)
         assert called.config == {}
+
+
+async def test_peer_whose_stream_is_gone_is_told_to_call_back_instead(
+    engine_server: Server, tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = partial(Patience, poll_s=60.0, poll_max_s=60.0)
+    monkeypatch.setattr("passerelle.gateway.app.Patience", patient)
+    async with run_rig(engine_server.url, tmp_path, public_url=PUBLIC) as rig:
+        called = await begin(rig, {"streaming": True, "pushNotifications": True})
+        rig.peer.cut()
+        await wait_until(lambda: rig.peer.count(TELL), 10, "the peer is told where to call")
+        (told,) = [one.params for one in rig.peer.requests if one.method == TELL]
+        assert told["taskId"] == called.remote
+        called = replace(called, config=told)
+        rig.peer.release_all()
+        await wait_until(
+            lambda: rig.peer.tasks[called.remote].state == "COMPLETED", 10, "the peer is done"
+        )
+        assert (await called.post()).status_code == 202
+
+        async def completed() -> bool:
+            return await called.state() == "TASK_STATE_COMPLETED"
+
+        await wait_until(completed, 10, "the gateway knows")
 
 
 async def test_webhook_of_a_caller_is_never_sent_to_the_peer(rig: Rig) -> None:

@@ -122,6 +122,13 @@ def test_push_config_is_found_wherever_it_stands(form: Form, params: JsonObject)
     assert call.params == FLAT
 
 
+@pytest.mark.parametrize("form", [Form.KIND, Form.PROTO])
+def test_push_config_for_a_peer_reads_back_as_it_was(form: Form) -> None:
+    written = write_params(Method.CREATE_PUSH_CONFIG, FLAT, form)
+    assert read_call(Method.CREATE_PUSH_CONFIG, written, form).params == FLAT
+    assert written["pushNotificationConfig"] == CONFIG
+
+
 def test_push_config_is_named_by_its_own_id_or_is_the_first_of_the_task() -> None:
     both: JsonObject = {"id": "t", "pushNotificationConfigId": "c"}
     for method in (Method.GET_PUSH_CONFIG, Method.DELETE_PUSH_CONFIG):

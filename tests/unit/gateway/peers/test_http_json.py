@@ -27,6 +27,12 @@ TENANT = Interface("HTTP+JSON", "1.0", "https://a.example", "https://a.example",
         ("CancelTask", {"id": "t"}, "POST", "/tasks/t:cancel"),
         ("SubscribeToTask", {"id": "t"}, "POST", "/tasks/t:subscribe"),
         (
+            "CreateTaskPushNotificationConfig",
+            {"taskId": "t/1", "url": "https://b.example"},
+            "POST",
+            "/tasks/t%2F1/pushNotificationConfigs",
+        ),
+        (
             "ListTasks",
             {"contextId": "c d", "includeArtifacts": True, "pageToken": "", "pageSize": 5},
             "GET",

@@ -1,0 +1,95 @@
+"""How a run is followed, rung by rung: by its stream, a subscription, questions, and calls of the peer (A2A-6)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.task import TaskAttemptStarted
+from passerelle.core.status import Status
+from tests.support.house import House
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+TELL = "CreateTaskPushNotificationConfig"
+
+
+async def work_and_break_off(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.drop()
+
+
+def make_able(house: House, **capabilities: bool) -> None:
+    house.peer.card = {**house.peer.card, "capabilities": cast("JsonObject", capabilities)}
+
+
+async def until_followed_by(house: House, accepted: TurnAccepted, mechanism: str) -> None:
+    async def look() -> bool:
+        run = (await house.record(accepted)).run
+        return run is not None and run.delivery_mechanism == mechanism
+
+    await wait_until(look, 5, f"the run is followed by {mechanism}")
+
+
+@pytest.mark.requirement("A2A-6")
+async def test_each_rung_that_a_run_was_followed_by_stands_in_its_record(house: House) -> None:
+    house.public_url = "https://gw.example.com"
+    await house.restart()
+    make_able(house, streaming=True, pushNotifications=True)
+    house.peer.subscribes = False
+    house.peer.next(work_and_break_off)
+    accepted = await house.send("go", wait="stream")
+    await until_followed_by(house, accepted, "push")
+    assert house.peer.count(TELL) == 1
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)
+    started, *later = [
+        event.fact.payload.delivery_mechanism
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, RunStatus | TaskAttemptStarted)
+        and event.fact.payload.delivery_mechanism is not None
+    ]
+    assert started == "streaming"
+    assert [one for one in later if one != "streaming"] == ["subscription", "push"]
+
+
+@pytest.mark.requirement("A2A-6")
+async def test_whoever_takes_a_run_over_finds_what_its_peer_was_told(house: House) -> None:
+    house.public_url = "https://gw.example.com"
+    await house.restart()
+    make_able(house, streaming=True, pushNotifications=True)
+    house.peer.subscribes = False
+    house.peer.next(work_and_break_off)
+    accepted = await house.send("go", wait="stream")
+    await until_followed_by(house, accepted, "push")
+    await house.restart()
+    asked = house.peer.count("GetTask")
+    await house.adopt(accepted)
+    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 5, "the run is followed")
+    assert house.peer.count(TELL) == 1
+    await until_followed_by(house, accepted, "push")
+
+
+@pytest.mark.requirement("A2A-6")
+async def test_peer_that_takes_no_such_request_is_asked_as_before(house: House) -> None:
+    house.public_url = "https://gw.example.com"
+    await house.restart()
+    make_able(house, streaming=True, pushNotifications=True)
+    house.peer.subscribes = False
+    house.peer.next(work_and_break_off)
+    house.peer.refuses = frozenset({TELL})
+    accepted = await house.send("go", wait="stream")
+    await until_followed_by(house, accepted, "polling")
+    asked = house.peer.count("GetTask")
+    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 5, "it is asked")
+    assert house.peer.count(TELL) == 1
+    (remote,) = house.peer.tasks.values()
+    remote.status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)
