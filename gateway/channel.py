@@ -132,12 +132,15 @@ class ServiceSnapshots:
     async def _read_session(self, session_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.SESSION, session_id)
         record = (await self.service.writes.load([ref]))[ref].record
-        listed = await self.service.writes.log.read_session_tasks(session_id)
-        tasks: list[Json] = []
-        for facade, _ in listed[:_LISTED_TASKS]:
-            parsed = parse_facade(facade)
-            if parsed is not None:
-                tasks.append(await self._read_task(parsed[0]))
+        log = self.service.writes.log
+        listed = await log.read_session_tasks(session_id)
+        # What nobody has been shown yet is open, and stands in no list.
+        names = [facade for facade, _ in listed[:_LISTED_TASKS]] + await log.read_open(session_id)
+        parsed = (parse_facade(name) for name in names)
+        tasks: list[Json] = [
+            await self._read_task(task_id)
+            for task_id in dict.fromkeys(one[0] for one in parsed if one)
+        ]
         return {
             "session": to_wire(record) if isinstance(record, SessionRecord) else {},
             "tasks": tasks,

@@ -21,6 +21,7 @@ from passerelle.gateway.verbs.deliveries import deliveries
 from passerelle.gateway.verbs.sessions import sessions
 from passerelle.gateway.verbs.task_changes import changes
 from passerelle.gateway.verbs.tasks import tasks
+from passerelle.gateway.verbs.watch import watch_verb
 from passerelle.gateway.version import VERSION
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ app: Final = typer.Typer(
 )
 
 tasks.add_typer(changes)
+tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 app.add_typer(deliveries, name="deliveries")

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from passerelle.core.display import escape_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -63,10 +65,11 @@ class Link:
     def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
         """Prints an answer: as it is for programs, as ``lines`` for people."""
         if self.as_json:
-            print(json.dumps(answer, indent=2, ensure_ascii=False))
+            print(json.dumps(answer, indent=2))
             return
         for line in lines:
-            print(line)
+            # What agents say must not act on the terminal.
+            print(escape_text(line.replace("\n", " ")))
 
 
 def name_path(*steps: str) -> str:

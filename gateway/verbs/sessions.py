@@ -169,7 +169,8 @@ def _describe(session: JsonObject) -> Iterator[str]:
             for thread in threads
         ],
     )
-    yield f"\nevents {history.get('first')} to {history.get('last')}"
+    yield ""
+    yield f"events {history.get('first')} to {history.get('last')}"
     for item in objects_at(history, "items"):
         named = (text_at(item, name) for name in ("at", "role", "kind"))
         yield "  ".join([str(item["sequence"]), *named, flatten(text_at(item, "text"), 80)])

@@ -1,0 +1,207 @@
+"""Follows what is watched over a channel: resumes by its cursors, and knows when there is nothing more to see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
+
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.channels.client import ChannelClient
+from passerelle.channels.client_items import (
+    ChannelStopped,
+    Connected,
+    Connecting,
+    Event,
+    Gap,
+    Item,
+    Live,
+    Offline,
+    Snapshot,
+    Stopped,
+    StreamClosed,
+)
+from passerelle.core.errors import NotFound, RemoteError
+from passerelle.core.status import ENDED, Status
+from passerelle.gateway.exit_status import ExitStatus
+from passerelle.gateway.watch.board import Board
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.channels.client_items import GapChoice
+    from passerelle.channels.client_items import Status as LinkStatus
+    from passerelle.core.json import Json
+    from passerelle.core.ports import Clock
+
+_TICK_S: Final = 1.0
+_SEARCH_S: Final = 1.0
+_MOST_STREAMS: Final = 100
+
+
+class Output(Protocol):
+    """Where the board is shown."""
+
+    def show(self, board: Board, changed: Iterable[str], note: str, now_ms: int) -> None:
+        """Shows what may have changed; ``note`` is news of the link."""
+        ...
+
+    def close(self) -> None:
+        """Shows nothing more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What to watch: streams as channels name them, or without any whatever is open. ``keep``: and what comes after."""
+
+    streams: tuple[str, ...] = ()
+    keep: bool = False
+    patience_s: float = 60.0
+    """How long a gateway may be away."""
+
+
+@dataclass(slots=True)
+class Watcher:
+    """Watches until there is nothing more to show."""
+
+    wish: Wish
+    output: Output
+    clock: Clock
+    board: Board = field(init=False)
+    _over: asyncio.Event = field(default_factory=asyncio.Event)
+    _live: set[str] = field(default_factory=set[str])
+    _readers: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+    _note: str = ""
+    _away_since_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self.board = Board(only_open=not self.wish.streams)
+
+    async def watch(self, url: str, token: str | None) -> ExitStatus:
+        """Returns DONE when every task was completed, REMOTE when one ended otherwise.
+
+        Raises:
+            NotFound: there is no such task or session.
+            RemoteError: the gateway is away for too long, or does not let us follow.
+        """
+        client = ChannelClient(
+            f"{url.replace('http', 'ws', 1)}/v1/channel",
+            device=f"watch_{secrets.token_hex(6)}",
+            token=token,
+            role="ui",
+            on_gap=_take_snapshot,
+            on_status=self._learn,
+        )
+        try:
+            async with client:
+                await self._follow_all(client)
+        except BaseExceptionGroup as group:
+            raise _explain(group.exceptions[0]) from None
+        finally:
+            self.output.close()
+        return ExitStatus.DONE if self.board.went_well else ExitStatus.REMOTE
+
+    async def _follow_all(self, client: ChannelClient) -> None:
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._tick())]
+            for stream in self.wish.streams:
+                self._open(group, client, stream)
+            if not self.wish.streams:
+                helpers.append(group.create_task(self._search(group, client)))
+            await self._over.wait()
+            for task in (*helpers, *self._readers.values()):
+                task.cancel()
+
+    def _open(self, group: asyncio.TaskGroup, client: ChannelClient, stream: str) -> None:
+        if stream not in self._readers and len(self._readers) < _MOST_STREAMS:
+            self._readers[stream] = group.create_task(self._read(client, stream))
+
+    async def _search(self, group: asyncio.TaskGroup, client: ChannelClient) -> None:
+        """Follows every session in which something is open, and those that come to it."""
+        wanted: list[Json] = [status.value for status in Status if status not in ENDED]
+        while True:
+            answer = await client.call("list_tasks", {"status": wanted, "pageSize": 200})
+            for task in objects_at(answer, "tasks"):
+                self._open(group, client, f"session:{text_at(task, 'sessionId')}")
+            await asyncio.sleep(_SEARCH_S)
+
+    async def _read(self, client: ChannelClient, stream: str) -> None:
+        opened = client.stream(stream, start="snap")
+        async with contextlib.aclosing(cast("AsyncGenerator[Item]", opened)) as items:
+            async for item in items:
+                self._take(stream, item)
+
+    def _take(self, stream: str, item: Item) -> None:
+        changed: list[str] = []
+        match item:
+            case Snapshot(data=data):
+                changed = self.board.replace(data)
+            case Event(data=data):
+                task = self.board.take(data, self.clock.now_ms())
+                changed = [task] if task else []
+            case Live():
+                self._live.add(stream)
+            case Gap(why=why):
+                self._note = f"missed events ({why.value}), shown from a snapshot"
+            case _:
+                assert_never(item)
+        if changed or self._note:
+            self._show(changed)
+        self._look_whether_over()
+
+    def _look_whether_over(self) -> None:
+        """Nothing more is to be seen when all streams are live and no task in them is open."""
+        is_finite = bool(self.wish.streams) and not self.wish.keep
+        if is_finite and self._live.issuperset(self.wish.streams) and self.board.has_ended:
+            self._over.set()
+
+    def _show(self, changed: Iterable[str]) -> None:
+        self.output.show(self.board, changed, self._note, self.clock.now_ms())
+        self._note = ""
+
+    def _learn(self, status: LinkStatus) -> None:
+        now_s = asyncio.get_running_loop().time()
+        match status:
+            case Connected():
+                if self._away_since_s is not None:
+                    self._note = "connected again"
+                self._away_since_s = None
+            case Offline(next_try_s=next_try_s):
+                if self._away_since_s is None:
+                    self._away_since_s = now_s
+                self._note = f"no gateway, next try in {next_try_s:.1f} s"
+            case Connecting() | Stopped():
+                return
+            case _:
+                assert_never(status)
+        if self._note:
+            self._show(())
+
+    async def _tick(self) -> None:
+        """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            away_s = loop.time() - self._away_since_s if self._away_since_s is not None else 0.0
+            if away_s > self.wish.patience_s:
+                raise RemoteError(f"the gateway has been away for {away_s:.0f} s")
+            self._show(self.board.list_all())
+            await asyncio.sleep(_TICK_S)
+
+
+async def _take_snapshot(_gap: Gap) -> GapChoice:
+    return "snapshot"
+
+
+def _explain(error: BaseException) -> BaseException:
+    match error:
+        case StreamClosed(stream=stream, code="not_found"):
+            kind, _, name = stream.partition(":")
+            return NotFound(kind, name)
+        case StreamClosed() | ChannelStopped():
+            return RemoteError(f"the gateway ended the channel: {error}")
+        case _:
+            return error
