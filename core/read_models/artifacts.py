@@ -83,12 +83,21 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
                 marks,
             )
         )
-    marks = {} if found else {"artifacts": not_applicable("the task has recorded no artifact")}
+    issues = len(task.coverage.unmet) if task.coverage else None
+    return ArtifactSummary(name_task(task), task.last, tuple(found), issues, _mark(task))
+
+
+def _mark(task: TaskRecord) -> dict[str, Mark]:
+    marks: dict[str, Mark] = {}
+    more = task.artifact_count - len(task.artifacts)
+    if not task.artifacts:
+        marks["artifacts"] = not_applicable("the task has recorded no artifact")
+    elif more:
+        marks["artifacts"] = unavailable(f"{more} more are not named in the record")
     if task.coverage is None:
         wanted = "nothing has been judged yet" if task.acceptance else "the task has no conditions"
         marks["issues"] = not_applicable(wanted)
-    issues = len(task.coverage.unmet) if task.coverage else None
-    return ArtifactSummary(name_task(task), task.last, tuple(found), issues, marks)
+    return marks
 
 
 def _show(event: Event, changed: ArtifactChanged) -> ArtifactVersion:

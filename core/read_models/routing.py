@@ -22,6 +22,7 @@ from passerelle.core.payloads.routing import (
     SingleCandidate,
     TaskProfileResolved,
 )
+from passerelle.core.payloads.task import TaskCreated
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.record import record
@@ -91,13 +92,16 @@ def show_routing(task: TaskRecord, events: Iterable[Event]) -> RoutingSummary:
         fallbacks=tuple(one for one in said if isinstance(one, FallbackApplied)),
         policy=policy,
     )
-    found.marks.update(_mark(found))
+    found.marks.update(_mark(found, is_told=any(isinstance(one, TaskCreated) for one in said)))
     return found
 
 
-def _mark(found: RoutingSummary) -> dict[str, Mark]:
+def _mark(found: RoutingSummary, *, is_told: bool) -> dict[str, Mark]:
+    """``is_told``: the fact is there that says whom the caller wanted."""
     marks: dict[str, Mark] = {}
-    named = not_applicable("the caller named the agent: nothing was chosen")
+    named = unknown("no fact says how the agent was chosen")
+    if is_told:
+        named = not_applicable("the caller named the agent: nothing was chosen")
     if found.peer is None:
         marks["peer"] = unknown("no agent has been chosen")
     for name, member in (

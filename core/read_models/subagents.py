@@ -42,7 +42,11 @@ class SubagentSummary:
 
 def list_subagents(task: TaskRecord) -> SubagentSummary:
     """The children of a record."""
-    children = [edge.target for edge in task.relationships if edge.kind == "child"]
+    children = [
+        edge.target
+        for edge in task.relationships
+        if edge.kind == "child" and edge.status != "removed"
+    ]
     return SubagentSummary(
         task_id=name_task(task),
         sequence=task.last,

@@ -141,7 +141,7 @@ async def await_rest(caller: Caller, task_id: str) -> None:
     await wait_until(has_ended, 15, f"{task_id} ends")
 
 
-def normalize(log: object) -> object:
+def normalize(log: Json) -> Json:
     """A log with its ids as symbols, in the order in which they are first used, and without times."""
     names: dict[str, str] = {}
 
@@ -149,10 +149,10 @@ def normalize(log: object) -> object:
         kind = found[0].replace("-", "_").split("_")[0]
         return names.setdefault(found[0], f"{kind} {len(names)}")
 
-    return json.loads(TIME.sub("then", ID.sub(rename, json.dumps(drop(log)))))
+    return cast("Json", json.loads(TIME.sub("then", ID.sub(rename, json.dumps(drop(log))))))
 
 
-def drop(value: object) -> object:
+def drop(value: Json) -> Json:
     if isinstance(value, dict):
         return {name: drop(one) for name, one in value.items() if name not in EDGE}
     return [drop(one) for one in value] if isinstance(value, list) else value
@@ -168,7 +168,9 @@ async def test_one_story_has_one_log_whoever_tells_it(
         for edge, open_edge in SPEAKERS.items():
             async with open_edge(gateway) as speak:
                 session = await play(speak, caller)
-            logs[edge] = cast("list[JsonObject]", normalize(read_stored(gateway, session)))
+            logs[edge] = cast(
+                "list[JsonObject]", normalize(cast("Json", read_stored(gateway, session)))
+            )
     told = [str(event["type"]) for event in logs["http"]]
     assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(told)
     for edge, log in logs.items():

@@ -12,7 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ def compose(gateway: GatewayProcess, *words: str) -> list[str]:
 @contextmanager
 def open_terminal(
     command: list[str], folder: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+) -> Generator[tuple[subprocess.Popen[bytes], int]]:
     """A command in a terminal of 40 lines and 140 columns, and what is on its screen's other side."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))

@@ -28,6 +28,7 @@ class FaultyLog:
     after_append: Moment | None = None
     stored: list[Batch] = field(default_factory=list[Batch])
     refused: int = 0
+    entries_read: int = 0
 
     def shard_epoch(self, shard: Shard) -> int:
         return self.log.shard_epoch(shard)
@@ -61,7 +62,9 @@ class FaultyLog:
         return await self.log.read_head(stream)
 
     async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
-        return await self.log.read_page(stream, after, limit)
+        entries = await self.log.read_page(stream, after, limit)
+        self.entries_read += len(entries)
+        return entries
 
     async def read_resume(
         self, stream: StreamRef, after: int, limit: int = 256

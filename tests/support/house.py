@@ -247,6 +247,10 @@ class House:
         command = CancelTask(accepted.facade, reason=reason)
         return cast("CancelAccepted", await self.service.execute(ADA, command, None)).task
 
+    def forget_sessions(self) -> None:
+        """Has nothing proved after the test: what was trimmed cannot be replayed."""
+        self._sessions.clear()
+
     # ------------------------------------------------------------ what is stored
 
     async def record(self, accepted: TurnAccepted) -> TaskRecord:

@@ -1,0 +1,446 @@
+"""Read models through the service, against what the log says: whole, in step with it, and honest about the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Final, get_args
+
+import pytest
+
+from passerelle.core import machine
+from passerelle.core import task as tasks
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import TaskModel
+from passerelle.core.decision import Decision
+from passerelle.core.errors import NotFound
+from passerelle.core.events import decode_event
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.payloads.task import TaskProgress
+from passerelle.core.read_models.task import QUIET_MS
+from passerelle.core.status import ENDED, WAITING, Status
+from passerelle.core.task_commands import ReportProgress
+from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
+from passerelle.gateway.control.models import LOOKED_AT
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.rpc import CALLS
+from passerelle.store.retention import Archived, Trimmed
+from tests.support.desk import Desk
+from tests.support.house import BOB
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+ARCHIVE: Final = Archived("blob:1", "ab" * 32, 1)
+NAMES: Final[dict[TaskModel, str]] = {
+    "summary": "get_task_summary",
+    "attempts": "get_attempts",
+    "artifacts": "get_artifacts",
+    "graph": "get_task_graph",
+    "delivery": "get_delivery",
+    "routing": "get_routing",
+    "subagents": "get_subagents",
+    "context": "get_context",
+    "objects": "get_objects",
+    "explain": "explain_task",
+}
+
+
+async def look(desk: Desk, task_id: str, model: TaskModel) -> Any:  # noqa: ANN401  a JSON object, read by its members
+    return await desk.do(NAMES[model], taskId=task_id)
+
+
+async def open_session(desk: Desk) -> str:
+    answer: Any = await desk.do("open_session", title="Models")
+    return str(answer["session"]["sessionId"])
+
+
+async def start(desk: Desk, session_id: str, text: str, until: Status) -> str:
+    """A task in a session, once it stands where a test wants it."""
+    task_id = await desk.start(text, sessionId=session_id)
+    await desk.until(task_id, until)
+    return task_id
+
+
+async def replay(desk: Desk, session_id: str) -> list[TaskRecord]:
+    """The tasks of a session as the log alone gives them."""
+    entries = await desk.house.entries(session_id)
+    events = [decode_event(entry.data, entry.frame, entry.facade) for entry in entries]
+    return [one for one in machine.replay(events).values() if isinstance(one, TaskRecord)]
+
+
+@pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19")
+async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    completed = await start(desk, session_id, "echo done", Status.COMPLETED)
+    failed = await start(desk, session_id, "fail badly", Status.FAILED)
+    waiting = await start(desk, session_id, "ask which", Status.WAITING_INPUT)
+    running = await start(desk, session_id, "silent", Status.RUNNING)
+    accepted = await desk.create("later", sessionId=session_id)
+    blocked = await desk.create("after the other", sessionId=session_id)
+    await desk.do("link_tasks", taskId=accepted, kind="blocks", target=blocked)
+    cancelled = await desk.create("never", sessionId=session_id)
+    await desk.do("cancel_task", taskId=cancelled)
+    lost = await start(desk, session_id, "forget me", Status.LOST)
+    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+
+    sets = {name: set(found[name]) for name in ("active", "waiting", "lost", "terminal", "failed")}
+    assert sets == {
+        "active": {running, accepted},
+        "waiting": {waiting, blocked},
+        "lost": {lost},
+        "terminal": {completed, failed, cancelled},
+        "failed": {failed},
+    }
+    told = await replay(desk, session_id)
+    statuses = Counter(record.status for record in told)
+    counts = found["summary"]
+    assert counts["terminal"] == sum(statuses[one] for one in ENDED)
+    assert counts["waiting"] == sum(statuses[one] for one in WAITING)
+    assert (counts["lost"], counts["failed"]) == (statuses[Status.LOST], statuses[Status.FAILED])
+    assert counts["active"] == len(told) - sum(
+        counts[name] for name in ("terminal", "waiting", "lost")
+    )
+    ended = sorted(
+        (one for one in told if one.status in ENDED), key=lambda one: one.status_at, reverse=True
+    )
+    assert counts["recent"] == [record.task_id for record in ended]
+
+    by_id = {record.task_id: record for record in told}
+    assert {line["taskId"]: line["recorded"] for line in found["tasks"]} == {
+        task_id: record.status for task_id, record in by_id.items()
+    }
+    assert {one["taskId"]: len(one["attempts"]) for one in found["attempts"]} == {
+        task_id: len(record.attempts) for task_id, record in by_id.items()
+    }
+    assert {one["taskId"]: dict(one["consumers"]) for one in found["delivery"]} == {
+        task_id: dict(record.delivery) for task_id, record in by_id.items()
+    }
+    (stopped,) = [one for one in found["blocked"] if one["taskId"] == blocked]
+    assert accepted in str(stopped)
+    assert found["sequence"] == len(await desk.house.entries(session_id))
+    # A task of a peer that is away is not left to be driven when the house is closed.
+    await desk.do("cancel_task", taskId=lost)
+
+
+@pytest.mark.requirement("SNAP-15", "SNAP-22", "TR-18")
+async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    await start(desk, session_id, "echo done", Status.COMPLETED)
+    await start(desk, session_id, "ask which", Status.WAITING_INPUT)
+    await desk.create("later", sessionId=session_id)
+    await start(desk, session_id, "big", Status.COMPLETED)
+    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+    named = (
+        *("status", "title", "owner", "scope", "currentRunId", "progress.percent", "delivery"),
+        *("progress.phase", "progress.summary", "startedAt", "endedAt", "assignee"),
+        *("evidenceRefs", "sessionId", "createdAt", "updatedAt", "priority", "kind"),
+    )
+    for line in found["tasks"]:
+        for path in named:
+            value: Any = line
+            for step in path.split("."):
+                value = value.get(step)
+                if value is None:
+                    break
+            assert value or value == 0 or path in line["marks"], (line["taskId"], path)
+        assert {mark["state"] for mark in line["marks"].values()} <= {
+            *("unknown", "unavailable", "stale", "blocked", "not_applicable")
+        }
+        assert all(mark["reason"] for mark in line["marks"].values())
+        # Artifacts are named; the megabyte that one of them has is somewhere else.
+        assert len(str(line)) < 8_000
+
+
+@pytest.mark.requirement("SNAP-16", "CMD-13", "GR-10")
+async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    root = await desk.create("root", sessionId=session_id)
+    child = await desk.create("child", sessionId=session_id, parentTaskId=root)
+    linked = await desk.create("linked", sessionId=session_id)
+    first = await desk.create("first", sessionId=session_id)
+    said = [
+        (linked, "parent", root),
+        (first, "blocks", child),
+        (linked, "blocked_by", child),
+        (linked, "source_task", first),
+        (root, "assigned_thread", "th_elsewhere"),
+        (root, "source_attempt", "run_elsewhere"),
+        (root, "spawned_subagent", "ctx_elsewhere"),
+        (child, "produced_artifact", "art_1"),
+        (first, "consumed_artifact", "art_1"),
+        (child, "evidence", "ev_bundle"),
+        (root, "child", first),
+    ]
+    for task_id, kind, target in said:
+        await desk.do("link_tasks", taskId=task_id, kind=kind, target=target)
+    await desk.do("unlink_tasks", taskId=root, kind="child", target=first)
+    found: Any = await desk.do("get_session_tasks", sessionId=session_id)
+    edges = {
+        (one["taskId"], one["edge"]["kind"], one["edge"]["target"]): one["edge"]["status"]
+        for one in found["graph"]["edges"]
+    }
+    assert set(found["graph"]["nodes"]) == {root, child, linked, first}
+    assert all(edge in edges for edge in said)
+    alive = {edge for edge, status in edges.items() if status != "removed"}
+    parents = {task: target for task, kind, target in alive if kind == "parent"}
+    assert parents == {child: root, linked: root}
+    children = {(task, target) for task, kind, target in alive if kind == "child"}
+    # Both ends know, whether they were linked or born so.
+    assert children == {(root, linked), (root, child)}
+    waits = {(task, target) for task, kind, target in alive if kind == "blocked_by"}
+    assert waits == {(child, first), (linked, child)}
+    assert edges[root, "child", first] == edges[first, "parent", root] == "removed"
+    for task_id, kind, target in said[:-1]:
+        await desk.do("unlink_tasks", taskId=task_id, kind=kind, target=target)
+    cut: Any = await desk.do("get_session_tasks", sessionId=session_id)
+    assert {
+        (one["taskId"], one["edge"]["kind"], one["edge"]["target"])
+        for one in cut["graph"]["edges"]
+        if one["edge"]["status"] != "removed"
+    } == {(child, "parent", root), (root, "child", child)}
+    assert len(cut["graph"]["edges"]) == len(found["graph"]["edges"])
+    alone = await look(desk, linked, "graph")
+    assert {edge["edge"]["kind"] for edge in alone["edges"]} == {
+        *("parent", "blocked_by", "source_task")
+    }
+
+
+@pytest.mark.requirement("SNAP-21", "VAL-11", "CF-16")
+async def test_words_of_an_agent_are_never_taken_for_a_success(desk: Desk) -> None:
+    async def boast(turn: Turn) -> None:
+        await turn.status("WORKING", "all done! completed successfully, 100 %")
+        await turn.artifact("the final report: completed")
+        await gate.wait()
+
+    gate = asyncio.Event()
+    desk.house.peer.next(boast)
+    task_id = await desk.start("boast")
+
+    async def has_heard() -> bool:
+        return bool((await desk.record(task_id)).artifact_count)
+
+    await wait_until(has_heard, 10, "the agent has boasted")
+    for model in get_args(TaskModel):
+        shown = await look(desk, task_id, model)
+        assert "completed" not in find_values(shown, "status", "recorded", "nativeStatus"), model
+        assert find_values(shown, "percent", "endedAt", "completionSummary") == set(), model
+    line = await look(desk, task_id, "summary")
+    assert (line["status"], line["marks"]["progress.percent"]["state"]) == ("running", "unknown")
+    assert (await look(desk, task_id, "explain"))["end"] == []
+    desk.house.clock.ahead_ms += QUIET_MS + 1
+    late = await look(desk, task_id, "summary")
+    assert (late["status"], late["recorded"]) == ("stale", "running")
+    assert late["marks"]["status"]["behindMs"] > QUIET_MS
+    assert (await look(desk, task_id, "explain"))["marks"]["status"]["state"] == "stale"
+    attempts = await look(desk, task_id, "attempts")
+    assert attempts["marks"][f"{attempts['active']}.status"]["state"] == "stale"
+    thread: Any = await desk.do("get_thread", threadId=line["threadId"])
+    assert thread["diagnostics"]["doubtful"] == [task_id]
+    gate.set()
+    await desk.do("cancel_task", taskId=task_id)
+
+
+def find_values(value: Json, *names: str) -> set[str]:
+    """Every text or number under one of the names, wherever it stands beside the marks."""
+    found: set[str] = set()
+    if isinstance(value, dict):
+        members = {name: one for name, one in value.items() if name != "marks" and one is not None}
+        found = {str(one) for name, one in members.items() if name in names}
+        value = [*members.values()]
+    for one in value if isinstance(value, list) else ():
+        found |= find_values(one, *names)
+    return found
+
+
+@pytest.mark.requirement("SNAP-20", "SNAP-22", "VAL-11")
+async def test_models_answer_when_the_events_are_gone_and_say_so(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    task_id = await start(desk, session_id, "chunks 3", Status.COMPLETED)
+    before = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
+    assert all("facts" not in model.get("marks", {}) for model in before.values())
+    record = await desk.record(task_id)
+    trimmed = await desk.house.store.retention.trim(session_id, record.last, ARCHIVE)
+    assert trimmed == Trimmed(record.last + 1)
+    after = {model: await look(desk, task_id, model) for model in get_args(TaskModel)}
+    for model in ("summary", "attempts", "graph", "delivery", "subagents", "context"):
+        assert after[model] == before[model]
+    for model in ("artifacts", "routing", "objects", "explain"):
+        mark = after[model]["marks"]["facts"]
+        assert mark["state"] == "unavailable"
+        assert mark["reason"].startswith("events before ")
+    assert before["explain"]["end"]
+    assert after["explain"]["end"] == []
+    assert after["explain"]["status"] == "completed"
+    (artifact,) = after["artifacts"]["artifacts"]
+    assert artifact["marks"]["versions"]["state"] == "unavailable"
+    session: Any = await desk.do("get_session", sessionId=session_id)
+    assert session["history"]["marks"]["before"]["state"] == "unavailable"
+    desk.house.forget_sessions()
+
+
+@pytest.mark.requirement("VAL-7", "CMD-16")
+async def test_an_old_session_is_read_by_windows_of_bounded_cost(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    task_id = await desk.create("go on for long", sessionId=session_id)
+    ref = EntityRef(EntityKind.TASK, task_id)
+    writes = desk.house.service.writes
+    for _ in range(158):
+
+        def body(decision: Decision) -> Terms:
+            for percent in range(64):
+                record = decision.state(ref)
+                assert isinstance(record, TaskRecord)
+                told = ReportProgress(TaskProgress(percent=percent % 100))
+                decision.add(tasks.decide(record, told))
+            return Terms()
+
+        assert isinstance(await writes.decide(session_id, [ref], body), Written)
+    log = desk.house.log
+    log.entries_read = 0
+    session: Any = await desk.do("get_session", sessionId=session_id)
+    assert session["sequence"] > 10_000
+    assert log.entries_read <= 200
+    history = session["history"]
+    assert (history["last"] - history["first"], history["before"]) == (199, history["first"])
+    log.entries_read = 0
+    explained = await look(desk, task_id, "explain")
+    assert log.entries_read <= LOOKED_AT + 2
+    desk.house.forget_sessions()
+    assert explained["marks"]["facts"]["state"] == "unavailable"
+    assert "are not looked at" in explained["marks"]["facts"]["reason"]
+
+
+@pytest.mark.requirement("SNAP-1", "CMD-16")
+async def test_pages_of_a_session_have_no_hole_and_no_repeat(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    for number in range(25):
+        await desk.do(
+            "submit_turn",
+            f"k-{number}",
+            agent="echo",
+            text=f"message {number}",
+            sessionId=session_id,
+        )
+
+    async def all_answered() -> bool:
+        records = await replay(desk, session_id)
+        return len(records) == 25 and all(one.status in ENDED for one in records)
+
+    await wait_until(all_answered, 10, "every turn has its answer")
+    whole: Any = await desk.do("get_session", sessionId=session_id, limit=1000)
+    paged: list[Any] = []
+    params: JsonObject = {}
+    while True:
+        page: Any = await desk.do("get_session", sessionId=session_id, limit=50, **params)
+        paged = page["history"]["items"] + paged
+        if page["history"].get("before") is None:
+            break
+        params = {"before": page["history"]["before"]}
+    assert paged == whole["history"]["items"]
+    assert [one["text"] for one in paged if one["kind"] == "message"] == [
+        f"message {number}" for number in range(25)
+    ]
+    # A session names its newest threads, and says how many others there are.
+    assert len(whole["threads"]) + ("threads" in whole["marks"]) * 99 >= whole["threadCount"]
+
+
+@pytest.mark.requirement("SNAP-7", "SNAP-11", "SNAP-12", "SNAP-6", "VAL-9")
+async def test_what_an_agent_brought_and_how_it_was_chosen(desk: Desk) -> None:
+    async def bring_many(turn: Turn) -> None:
+        for number in range(int(turn.argument)):
+            await turn.artifact(f"leaf {number}", artifact_id=f"leaf-{number}")
+        await turn.status("COMPLETED")
+
+    desk.house.peer.on("many", bring_many)
+    task_id = await desk.start("two-artifacts")
+    await desk.until(task_id, Status.COMPLETED)
+    found = (await look(desk, task_id, "artifacts"))["artifacts"]
+    assert len(found) == 2
+    for chain in found:
+        assert [one["version"] for one in chain["versions"]][:1] == [1]
+        assert "versions" not in chain["marks"]
+    many = await desk.start("many 18")
+    await desk.until(many, Status.COMPLETED)
+    told = await look(desk, many, "artifacts")
+    assert len(told["artifacts"]) == KEPT_ARTIFACTS
+    assert told["marks"]["artifacts"]["reason"] == "2 more are not named in the record"
+    assert told["marks"]["issues"]["state"] == "not_applicable"
+    routing = await look(desk, task_id, "routing")
+    assert routing["peer"] == "echo"
+    assert routing["marks"]["limits"]["state"] == "unknown"
+    assert "not_applicable" in {mark["state"] for mark in routing["marks"].values()}
+    (subagent,) = (await look(desk, task_id, "subagents"))["subagents"]
+    assert subagent["recoverability"] not in {None, "message_only"}
+    bare: Any = await desk.do("submit_turn", "bare", agent="echo", text="message hello")
+    await desk.until(bare["taskId"], Status.COMPLETED)
+    (other,) = (await look(desk, bare["taskId"], "subagents"))["subagents"]
+    assert other["recoverability"] == "message_only"
+    context = await look(desk, task_id, "context")
+    assert {mark["state"] for mark in context["marks"].values()} == {"not_applicable"}
+    explained = await look(desk, task_id, "explain")
+    assert [reason["code"] for reason in explained["agent"]][:1] == ["named"]
+    assert all(reason["fact"]["sequence"] for reason in explained["agent"])
+    objects = await look(desk, task_id, "objects")
+    assert [step["first"] for step in objects["steps"]] == sorted(
+        step["first"] for step in objects["steps"]
+    )
+    assert len({step["stepId"] for step in objects["steps"]}) == len(objects["steps"])
+
+
+@pytest.mark.requirement("ID-2", "CMD-16")
+async def test_a_session_lists_its_threads_and_each_of_them_names_it(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    tasks = [await desk.create(f"talk {number}", sessionId=session_id) for number in range(2)]
+    threads = {str((await desk.record(task_id)).thread_id) for task_id in tasks}
+    session: Any = await desk.do("get_session", sessionId=session_id)
+    assert {one["threadId"] for one in session["threads"]} == threads
+    assert (len(threads), session["threadCount"], session["title"]) == (2, 2, "Models")
+    for thread_id in threads:
+        thread: Any = await desk.do("get_thread", threadId=thread_id)
+        assert (thread["sessionId"], len(thread["tasks"])) == (session_id, 1)
+
+
+@pytest.mark.requirement("CMD-12", "SNAP-20")
+async def test_a_service_that_knows_nothing_answers_the_same(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    tasks = [await start(desk, session_id, text, Status.COMPLETED) for text in ("one", "two")]
+    tasks.append(await desk.create("three", sessionId=session_id))
+
+    async def read_all() -> list[JsonObject]:
+        times: dict[str, Any] = {"since": (await desk.record(tasks[0])).status_at}
+        return [
+            await desk.do("list_tasks"),
+            await desk.do("list_tasks", status=["completed"], **times),
+            await desk.do("list_sessions"),
+            *[await desk.do("get_task", taskId=task_id) for task_id in tasks],
+        ]
+
+    before = await read_all()
+    await desk.house.restart()
+    assert await read_all() == before
+    listed: Any = before[:2]
+    assert [len(one["tasks"]) for one in listed] == [3, 2]
+
+
+async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) -> None:
+    session_id = await open_session(desk)
+    task_id = await desk.create(sessionId=session_id)
+    record = await desk.record(task_id)
+    for model in get_args(TaskModel):
+        with pytest.raises(NotFound):
+            await desk.do(NAMES[model], None, BOB, taskId=task_id)
+    for method, name, known in (
+        ("get_session", "sessionId", session_id),
+        ("get_session_tasks", "sessionId", session_id),
+        ("get_thread", "threadId", str(record.thread_id)),
+    ):
+        for given in (known, "se_1", f"{known[:5]}{'0' * 26}"):
+            with pytest.raises(NotFound):
+                await desk.do(method, None, BOB, **{name: given})
+
+
+def test_every_model_of_a_task_is_asked_for_by_a_call() -> None:
+    assert set(NAMES) == set(get_args(TaskModel))
+    assert set(NAMES.values()) <= set(CALLS)
