@@ -122,7 +122,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     Cover: _rows(_LIVE, SAME),
     CompleteTask: _rows(_ACTIVE | _PARKED, _to(_S.COMPLETED)),
     FailTask: _rows(_LIVE | {_S.DRAFT}, _to(_S.FAILED)),
-    RetryTask: _rows(_LIVE - {_S.CANCELLING}, _to(_S.RETRYING)),
+    RetryTask: _rows((_LIVE | TERMINAL) - {_S.CANCELLING}, _to(_S.RETRYING)),
     LoseTask: _rows(_ACTIVE | _PARKED | {_S.CANCELLING}, _to(_S.LOST)),
     RequestCancel: {
         **_rows(_LIVE | {_S.DRAFT}, _to(_S.CANCELLING)),
@@ -367,6 +367,7 @@ def _end(
         case FailTask(error=error, rejected=rejected):
             return [Fact(scope, say.TaskFailed(error, rejected))]
         case RetryTask(retrying=retrying):
+            _require_fresh(state, retrying)
             return [Fact(scope, retrying)]
         case LoseTask(last_proof=last_proof, reason=reason):
             return [Fact(scope, say.TaskLost(last_proof, reason))]
@@ -381,6 +382,22 @@ def _end(
             return [Fact(scope, say.TaskArchived(archive))]
         case _:
             assert_never(command)
+
+
+def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
+    """A task that has ended goes on only where somebody wants it, and under an id of which nobody saw the end (LT-12).
+
+    Raises:
+        UnsupportedOperation: it does not.
+    """
+    if state.status not in TERMINAL:
+        return
+    if retrying.actor is None:
+        raise UnsupportedOperation(
+            "the task has ended", status=state.status, missing="who wants it"
+        )
+    if state.shown and retrying.exposure != state.exposure + 1:
+        raise UnsupportedOperation("callers have seen the task end", status=state.status)
 
 
 def _steer(

@@ -268,6 +268,7 @@ def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> Tas
         Status.RETRYING,
         status_reason=payload.reason,
         current_run_id=None,
+        asked_by=payload.actor,
         **changes,
     )
 
@@ -387,10 +388,12 @@ def _attempt_started(
         tracestate=payload.tracestate,
         input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs),
         reason=payload.reason if payload.ordinal > 1 else None,
+        asked_by=state.asked_by,
     )
     state = change(
         state,
         attempts=(*state.attempts, attempt),
+        asked_by=None,
         withheld=None,
         coverage=None,
         current_run_id=attempt.run_id,

@@ -64,6 +64,8 @@ class Attempt:
     tracestate: str | None = None
     reason: str | None = None
     """Why there is a further attempt; None for the first one."""
+    asked_by: str | None = None
+    """Who wanted it; None where it came by itself, or with the task."""
 
     @property
     def news_at(self) -> str:
@@ -197,6 +199,8 @@ class TaskRecord:
     """First and last sequence of what callers see of the current exposure."""
     exposed_from: int | None = None
     """The event with which a later exposure began."""
+    asked_by: str | None = None
+    """Who wants the attempt that is owed; None where it comes by itself."""
     inputs: tuple[int, ...] = ()
     """Sequences of the messages that were sent on this task: what its history is completed from."""
     metadata: JsonObject | None = None

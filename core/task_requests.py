@@ -146,6 +146,20 @@ class FailTask:
 
 
 @record
+class RetryTask:
+    """Try a task again that has ended, is lost, or waits for its next attempt (CMD-10).
+
+    Without an agent it is the one that was asked first. Where callers have seen the task end it goes on under another
+    id: ``exposure`` of the record says which.
+    """
+
+    task_id: Id
+    reason: Annotated[str, Field(min_length=1, max_length=1_000)]
+    version: Version | None = None
+    agent: Id | None = None
+
+
+@record
 class LinkTasks:
     """An edge from a task to another task, or to something else that has a name (CMD-13)."""
 
@@ -176,6 +190,7 @@ TaskRequest: TypeAlias = (
     | ResumeTask
     | CompleteTask
     | FailTask
+    | RetryTask
     | LinkTasks
     | UnlinkTasks
 )

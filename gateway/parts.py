@@ -33,6 +33,7 @@ from passerelle.gateway.control.push_configs import PushConfigs
 from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.control.references import References
+from passerelle.gateway.control.rerunning import Rerunning
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
 from passerelle.gateway.control.starting import Starting
@@ -180,6 +181,7 @@ def make_service(around: Surroundings) -> Service:
                 around.message_bounds,
             ),
             finishing=finishing,
+            rerunning=Rerunning(writes, ownership, planning, dispatch, around.find_peer),
             linking=Linking(changes),
             find_peer=around.find_peer,
             conditions=conditions,

@@ -17,6 +17,7 @@ from passerelle.core.task_requests import (
     ListRecords,
     PauseTask,
     ResumeTask,
+    RetryTask,
     StartTask,
     TaskChanged,
     UnlinkTasks,
@@ -96,6 +97,7 @@ TASK_ROWS: Final[Sequence[Call]] = (
     ),
     _change("complete_task", "End a task well, if every fact is there", CompleteTask),
     _change("fail_task", "End a task with an error", FailTask),
+    _change("retry_task", "Try a task again that has ended or is lost", RetryTask),
     _change("link_tasks", "Make an edge from a task", LinkTasks),
     _change("unlink_tasks", "Mark an edge as removed", UnlinkTasks),
 )

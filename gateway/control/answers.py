@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
+from passerelle.core.ids import parse_facade
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.control.exposures import look_back
 from passerelle.gateway.control.failures import explain_failure
 
 if TYPE_CHECKING:
@@ -64,11 +66,12 @@ class Answers:
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
         while True:
             held = await self.writes.load([task_ref, thread_ref])
-            record, thread = held[task_ref].record, held[thread_ref].record
+            seen = _look_back(accepted, held[task_ref])
+            record, thread = seen.record, held[thread_ref].record
             if not isinstance(record, TaskRecord):
                 raise NotFound("task", accepted.facade)
             if not _is_active(thread, accepted.turn_id) or (at_once and record.shown):
-                return await self._compose(record, held[task_ref])
+                return await self._compose(record, seen)
             await asyncio.sleep(_LOOK_S)
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
@@ -79,6 +82,12 @@ class Answers:
         if message is not None:
             return {"message": message}
         raise explain_failure(record)
+
+
+def _look_back(accepted: TurnAccepted, held: Held) -> Held:
+    """The task under the id that the caller was given: it may have ended, and gone on under another one."""
+    parsed = parse_facade(accepted.facade)
+    return (look_back(held, parsed[1]) if parsed else None) or held
 
 
 def _is_active(thread: object, turn_id: str) -> bool:

@@ -194,7 +194,11 @@ class Following:
                     async for frames in self._read_page(item, facade, place(task_id)):
                         shown = True
                         yield frames
-                    if any(linked.entry.type in LAST for linked in item.entries):
+                    # The end of an earlier exposure is none of this one; an end that nobody saw has no id.
+                    if any(
+                        linked.entry.type in LAST and linked.entry.facade in {None, facade}
+                        for linked in item.entries
+                    ):
                         if not shown:
                             raise await self._explain(task_id)
                         return

@@ -22,6 +22,7 @@ from passerelle.core.status import TERMINAL
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.times import parse_ms
+from passerelle.gateway.control.exposures import look_back
 from passerelle.gateway.control.places import list_places
 from passerelle.gateway.duties.joining import join_all
 
@@ -176,13 +177,16 @@ class Listing:
         self, principal: Principal, query: ListTasks, rows: list[tuple[str, int]]
     ) -> list[tuple[tuple[int, str], Held]]:
         parsed = [
-            ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]))
+            ((at_ms, facade), EntityRef(EntityKind.TASK, task[0]), task[1])
             for facade, at_ms in rows
             if _is_after(query, at_ms) and (task := parse_facade(facade)) is not None
         ]
-        held = await self.writes.load([ref for _, ref in parsed])
+        held = await self.writes.load([ref for _, ref, _ in parsed])
+        seen = ((row, look_back(held[ref], exposure)) for row, ref, exposure in parsed)
         return [
-            (row, held[ref]) for row, ref in parsed if _fits(held[ref].record, principal, query)
+            (row, one)
+            for row, one in seen
+            if one is not None and _fits(one.record, principal, query)
         ]
 
     async def _read(self, query: ListTasks, held: Held) -> JsonObject | None:

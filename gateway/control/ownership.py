@@ -9,6 +9,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.exposures import look_back
 
 if TYPE_CHECKING:
     from passerelle.core.decision import Held
@@ -34,23 +35,30 @@ class Ownership:
     async def find(
         self, principal: Principal, facade: str, agent: str | None, *, hidden: bool = False
     ) -> Owned:
-        """A task of the caller; ``hidden`` finds it before callers see it as well.
+        """A task of the caller as callers see it under this id; ``hidden`` finds it as it stands, seen or not.
 
         Raises:
             NotFound: unknown, another's, of another agent, or not shown to callers: all look the same (G3).
         """
-        owned = await self.find_for(principal.key, facade)
+        owned = await (self._find if hidden else self.find_for)(principal.key, facade)
         record = owned.record
         if (agent is not None and record.kind != agent) or not (record.shown or hidden):
             raise NotFound("task", facade)
         return owned
 
     async def find_for(self, owner: str, facade: str) -> Owned:
-        """A task of an owner, shown to callers or not.
+        """A task of an owner under one of its ids, shown to callers or not.
 
         Raises:
             NotFound: unknown, or another's.
         """
+        owned, parsed = await self._find(owner, facade), parse_facade(facade)
+        held = look_back(owned.held, parsed[1] if parsed else 1)
+        if held is None or not isinstance(held.record, TaskRecord):
+            raise NotFound("task", facade)
+        return Owned(owned.ref, held, held.record)
+
+    async def _find(self, owner: str, facade: str) -> Owned:
         parsed = parse_facade(facade)
         if parsed is None:
             raise NotFound("task", facade)

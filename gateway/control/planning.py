@@ -74,6 +74,12 @@ class Planning:
             return FREE
         return await self.spending.charge(principal, command.agent, opens=command.task is None)
 
+    async def charge_run(self, principal: Principal, agent: str) -> Charge:
+        """The same for a further attempt at a task that its owner wants."""
+        if self.spending is None:
+            return FREE
+        return await self.spending.charge(principal, agent, opens=True)
+
 
 async def _find_card(peer: Peer, policy: RetryPolicy) -> PeerCard:
     """The card of a peer. One that never had any is refused here, unless a further attempt may follow (ATT-16).

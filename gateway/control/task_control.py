@@ -20,6 +20,7 @@ from passerelle.core.task_requests import (
     LinkTasks,
     PauseTask,
     ResumeTask,
+    RetryTask,
     StartTask,
     UnlinkTasks,
     UpdateTask,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.finishing import Finishing
     from passerelle.gateway.control.interrupting import Interrupting
     from passerelle.gateway.control.linking import Linking
+    from passerelle.gateway.control.rerunning import Rerunning
     from passerelle.gateway.control.sessions import Sessions
     from passerelle.gateway.control.starting import Starting
     from passerelle.gateway.control.task_changes import TaskChanges
@@ -58,6 +60,7 @@ class TaskControl:
     creating: Creating
     starting: Starting
     finishing: Finishing
+    rerunning: Rerunning
     linking: Linking
     find_peer: Callable[[str], Peer]
     conditions: Conditions
@@ -84,6 +87,8 @@ class TaskControl:
                 return await self.finishing.complete(principal, command, idem)
             case FailTask():
                 return await self.finishing.fail(principal, command, idem)
+            case RetryTask():
+                return await self.rerunning.rerun(principal, command, idem)
             case LinkTasks():
                 return await self.linking.link(principal, command, idem)
             case UnlinkTasks():

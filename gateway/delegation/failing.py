@@ -13,7 +13,7 @@ whole.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from passerelle.core.retry import Again, Verdict
     from passerelle.core.task_record import Attempt, TaskRecord
     from passerelle.gateway.delegation.step import Step
-
-RERUN: Final = "rerun"
-"""The reason of an attempt that somebody asked for: what was tried before it does not count any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +81,8 @@ def _judge(step: Step, ended: Ended) -> Verdict:
 
 
 def list_tried(record: TaskRecord) -> Tried:
-    """The attempts that count, with the terms of the last one and the fallbacks of the agent that was asked."""
-    reruns = [place for place, one in enumerate(record.attempts) if one.reason == RERUN]
+    """The attempts since somebody last asked for one, the terms of the last, and the fallbacks of the agent asked."""
+    reruns = [place for place, one in enumerate(record.attempts) if one.asked_by is not None]
     since = record.attempts[reruns[-1] if reruns else 0 :]
     asked = next((one for one in since if one.worker.peer == record.kind), since[0])
     peers = [one.worker.peer for one in since]

@@ -95,6 +95,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/tasks/{taskId}/cancel", CALLS["cancel_task"], 202, may_settle=True),
     Operation("POST", "/v1/tasks/{taskId}/complete", CALLS["complete_task"]),
     Operation("POST", "/v1/tasks/{taskId}/fail", CALLS["fail_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/retry", CALLS["retry_task"], 202),
     Operation("POST", "/v1/tasks/{taskId}/link", CALLS["link_tasks"]),
     Operation("POST", "/v1/tasks/{taskId}/unlink", CALLS["unlink_tasks"]),
     *(

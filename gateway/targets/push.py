@@ -21,11 +21,12 @@ from passerelle.core.batch import IdempotencyRow
 from passerelle.core.codec import from_bytes
 from passerelle.core.errors import NotFound
 from passerelle.core.events import Fact
-from passerelle.core.ids import TaskId, derive_id, expose
+from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.exposures import look_back
 from passerelle.gateway.control.following import LAST
 from passerelle.gateway.control.push_configs import StoredPush, read_push_name
 from passerelle.gateway.control.writes import Terms
@@ -89,7 +90,16 @@ class PushKind:
         if push is None:
             return None
         held = (await self.writes.load([push.task]))[push.task]
-        return (push, held, held.record) if isinstance(held.record, TaskRecord) else None
+        return _look_back(push, held)
+
+
+def _look_back(push: PushName, held: Held) -> tuple[PushName, Held, TaskRecord] | None:
+    """The task as it is seen under the id that the config is for."""
+    parsed = parse_facade(push.facade)
+    then = look_back(held, parsed[1]) if parsed else None
+    if then is None or not isinstance(then.record, TaskRecord):
+        return None
+    return push, then, then.record
 
 
 def _read_stored(found: tuple[PushName, Held, TaskRecord] | None) -> StoredPush | None:
@@ -139,8 +149,7 @@ class PushFeed:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
-        if not self.record.shown or not self._is_live():
-            # What is read is the live exposure; an earlier one must not be told under its name.
+        if not self.record.shown:
             return Whole(None, cursor, ends=self._has_ended())
         task = await self._read_task()
         old = self.stored.dialect == "0.3"
@@ -165,16 +174,13 @@ class PushFeed:
         await writes.decide(self.record.session_id, [task], body)
 
     def _has_ended(self) -> bool:
-        return self.record.status in ENDED or not self._is_live()
-
-    def _is_live(self) -> bool:
-        return self.name.facade == expose(TaskId(self.record.task_id), self.record.exposure)
+        return self.record.status in ENDED
 
     async def _reload(self) -> None:
         task = self.name.task
-        self.held = (await self.kind.writes.load([task]))[task]
-        if isinstance(self.held.record, TaskRecord):
-            self.record = self.held.record
+        found = _look_back(self.name, (await self.kind.writes.load([task]))[task])
+        if found is not None:
+            _, self.held, self.record = found
 
     async def _compose_old(self, entry: Entry) -> bytes:
         """0.3 knows the Task as the body of a notification; a bare Message is all that there is of its turn."""

@@ -148,6 +148,23 @@ def fail(
     _change(link, task, "fail", code=code, reason=reason, version=version)
 
 
+@add_verb(changes, "tasks retry task_2f… 'the index is back'", changes=True)
+def retry(
+    link: Link,
+    task: TaskArgument,
+    reason: Annotated[str, typer.Argument(help="Why; it is kept with the attempt.")],
+    agent: Annotated[
+        str | None, typer.Option(help="Another agent than the one asked first.")
+    ] = None,
+    version: VersionFlag = None,
+) -> None:
+    """Try a task again that has ended or is lost.
+
+    Callers who have seen it end see it go on under another id, in the same context.
+    """
+    _change(link, task, "retry", reason=reason, agent=agent, version=version)
+
+
 @add_verb(changes, "tasks link task_2f… blocks task_31…", "link", changes=True)
 def link_to(
     link: Link,

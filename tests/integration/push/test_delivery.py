@@ -24,6 +24,7 @@ from passerelle.gateway.targets.sender import WebhookSender
 from passerelle.store.retention import Archived, Trimmed
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
+from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Notice, WebhookReceiver
 
@@ -64,6 +65,32 @@ async def test_receiver_gets_the_stored_frames_in_their_order_from_the_first_one
     assert "task" in rig.receiver.notices[0].body
     assert last_state(rig.receiver.notices[-1]) == "TASK_STATE_COMPLETED"
     assert len({notice.event_id for notice in rig.receiver.notices}) == len(frames)
+
+
+@pytest.mark.requirement("CMD-10", "LT-12")
+async def test_webhook_of_a_task_that_failed_hears_nothing_of_its_rerun(rig: Rig) -> None:
+    async def fail(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.status("FAILED", "no index")
+
+    rig.peer.next(fail)
+    task = await rig.begin("go", push={"url": f"{rig.receiver.url}/first", "id": "mine"})
+    await rig.until_state(task, "mine", "gone")
+    told = len(rig.receiver.at("/first"))
+    rig.peer.hold()
+    answer = await rig.http.post(f"/v1/tasks/{task}/retry", json={"reason": "the index is back"})
+    assert answer.status_code == 202, answer.text
+    again = f"{task}~2"
+    await rig.hook(again, "/second", id="mine")
+    rig.peer.release_all()
+    await rig.until_state(again, "mine", "gone")
+    heard = rig.receiver.at("/second")
+    assert last_state(heard[-1]) == "TASK_STATE_COMPLETED"
+    assert all(again.encode() in notice.raw for notice in heard)
+    assert len(rig.receiver.at("/first")) == told
+    kept = await rig.do("GetTaskPushNotificationConfig", {"taskId": task, "id": "mine"})
+    assert kept["url"].endswith("/first")
+    assert (await rig.do("GetTask", {"id": task}))["status"]["state"] == "TASK_STATE_FAILED"
 
 
 @pytest.mark.requirement("LT-7")

@@ -16,6 +16,7 @@ from passerelle.core.errors import (
 from passerelle.core.events import Event, decode_event, encode_event
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.run import ArtifactChanged, RunStatus
+from passerelle.core.record import change
 from passerelle.core.status import ENDED, TERMINAL, Delivery, Status
 from passerelle.core.task import SAME, TABLE, decide
 from passerelle.core.task_commands import (
@@ -32,6 +33,7 @@ from passerelle.core.task_commands import (
     ObserveStatus,
     RecordDelivery,
     RequestCancel,
+    RetryTask,
     StartRun,
     TaskCommand,
     WaitFor,
@@ -232,6 +234,26 @@ def test_a_terminal_task_is_frozen(status: Status) -> None:
         with pytest.raises(refused):
             story.tell(command)
     assert story.state == before
+
+
+@pytest.mark.requirement("LT-12", "ATT-17")
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_an_ended_task_lives_again_only_by_a_wish_and_under_an_id_of_which_no_end_was_seen(
+    status: Status,
+) -> None:
+    story = reach(status)
+    assert story.state is not None
+    ended = change(story.state, shown=True, exposure=2)
+    story.state = ended
+    wish = say.TaskRetrying("again", 2, actor="owner")
+    for exposure in (None, 2, 4):
+        with pytest.raises(UnsupportedOperation, match="seen the task end"):
+            story.tell(RetryTask(change(wish, exposure=exposure)))
+    story.tell(RetryTask(change(wish, exposure=3)))
+    again = story.state
+    assert again.attempts == ended.attempts
+    assert (again.status, again.exposure, again.shown) == (Status.RETRYING, 3, False)
+    assert (again.ended_at, again.last_error, again.asked_by) == (None, None, "owner")
 
 
 def test_a_wish_to_cancel_sticks_whatever_the_peer_says() -> None:
