@@ -132,8 +132,7 @@ def _set(state: TaskRecord, event: Event, status: Status, **changes: Any) -> Tas
     if status in TERMINAL:
         changes.setdefault("ended_at", event.timestamp)
         changes.setdefault("open_actions", ())
-        changes["current_run_id"] = None
-        changes["withheld"] = None
+        changes |= {"current_run_id": None, "withheld": None, "retry_at": None}
     return change(state, status=status, **changes)
 
 
@@ -269,6 +268,7 @@ def _retrying(state: TaskRecord, payload: say.TaskRetrying, event: Event) -> Tas
         status_reason=payload.reason,
         current_run_id=None,
         asked_by=payload.actor,
+        retry_at=payload.next_at,
         **changes,
     )
 
@@ -394,6 +394,7 @@ def _attempt_started(
         state,
         attempts=(*state.attempts, attempt),
         asked_by=None,
+        retry_at=None,
         withheld=None,
         coverage=None,
         current_run_id=attempt.run_id,

@@ -201,6 +201,8 @@ class TaskRecord:
     """The event with which a later exposure began."""
     asked_by: str | None = None
     """Who wants the attempt that is owed; None where it comes by itself."""
+    retry_at: str | None = None
+    """When it is due, RFC 3339; None where none is owed."""
     inputs: tuple[int, ...] = ()
     """Sequences of the messages that were sent on this task: what its history is completed from."""
     metadata: JsonObject | None = None

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.errors import PeerUnavailable
 from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import time_out
-from passerelle.gateway.delegation.limits import explain_limit, find_end
+from passerelle.gateway.delegation.limits import find_end
 from passerelle.gateway.delegation.sending import is_kept_back
 
 if TYPE_CHECKING:
@@ -81,13 +80,12 @@ class Deadlines:
         driver = self.dispatch.find(row.entity)
         run = driver.run if driver is not None else await self.dispatch.hold(row.entity)
         remote = run.record.run.remote_task_id if run.record.run else None
-        if driver is not None:
-            reason = explain_limit(run.record, limit)
-            driver.failure = PeerUnavailable(reason, agent=run.sight.peer)
-        await time_out(run, limit, Claim(row.member, row.token))
-        if remote is not None:
-            await self.dispatch.stop_peer(run.sight.peer, remote)
+        peer = run.sight.peer
+        await time_out(run, limit, Claim(row.member, row.token), driver)
+        # Before anything else: the driver of a next run may be here in a moment.
         self.dispatch.runs.drop(row.entity)
+        if remote is not None:
+            await self.dispatch.stop_peer(peer, remote)
 
     async def on_cancel(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``cancel:<task>``: a stop that is wished and not known yet."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.states import CANCELED, FAILED
-from passerelle.core.errors import InvalidAgentResponse
+from passerelle.core.errors import InvalidAgentResponse, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
 from passerelle.core.status import ENDED, Status
@@ -17,7 +17,7 @@ from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, Lose
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.failures import make_error
 from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.failing import Ended, end_run, try_on
 from passerelle.gateway.delegation.limits import explain_limit, read_limit
 
 if TYPE_CHECKING:
@@ -118,17 +118,22 @@ async def give_up(driver: Driver, error: TooLarge) -> None:
         await driver.peer.cancel(remote)
 
 
-async def time_out(run: Run, limit: Limit, claim: Claim) -> None:
-    """A limit is over: the task ends, whoever drives it and whatever it waits for."""
+async def time_out(run: Run, limit: Limit, claim: Claim, driver: Driver | None = None) -> None:
+    """A limit of a run is over, whoever drives it (``driver`` here) and whatever it waits for.
+
+    The task ends, unless the policy tries it again: then the next run has limits of its own.
+    """
     limit_ms = read_limit(run.record.attempts[-1].retry_policy, limit) or 0
     reason = explain_limit(run.record, limit)
     failure = Failure("timed_out", ErrorCategory.TIMEOUT, reason, source=run.sight.peer)
 
     def end(step: Step) -> None:
         stopping = step.record.status is Status.CANCELLING
-        if step.record.run is not None:
-            step.add(step.tell(FailRun(Status.TIMED_OUT, failure)))
         step.close_actions("task_cancelled")
+        if step.record.run is not None and try_on(step, Ended(failure, Status.TIMED_OUT)):
+            return
+        if driver is not None:
+            driver.failure = PeerUnavailable(reason, agent=run.sight.peer)
         # A wish to cancel sticks: the stop is not known, so it cannot be confirmed either.
         ending = FailTask(failure) if stopping else TimeOutTask(TaskTimedOut(limit, limit_ms))
         step.end_with(step.tell(ending), FAILED, reason)

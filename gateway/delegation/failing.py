@@ -55,13 +55,7 @@ class Ended:
 
 def end_run(step: Step, ended: Ended) -> None:
     """The run is over; with nothing left to try its task has failed as well."""
-    run, verdict = step.record.run, _judge(step, ended)
-    step.add(step.tell(FailRun(ended.status, ended.failure, ended.native)))
-    if run is not None and not isinstance(verdict, GiveUp):
-        if ended.frame is not None:
-            # Its last word is not shown: the task goes on.
-            step.sight.content = ended.before
-        _try_on(step, run, verdict)
+    if try_on(step, ended):
         return
     facts = step.tell(FailTask(ended.failure, ended.rejected))
     if ended.frame is None:
@@ -69,6 +63,19 @@ def end_run(step: Step, ended: Ended) -> None:
         return
     step.add_shown(facts, ended.frame)
     step.end_turn("task")
+
+
+def try_on(step: Step, ended: Ended) -> bool:
+    """The run is over; whether another attempt follows, which is owed then."""
+    run, verdict = step.record.run, _judge(step, ended)
+    step.add(step.tell(FailRun(ended.status, ended.failure, ended.native)))
+    if run is None or isinstance(verdict, GiveUp):
+        return False
+    if ended.frame is not None:
+        # Its last word is not shown: the task goes on.
+        step.sight.content = ended.before
+    _owe(step, run, verdict)
+    return True
 
 
 def _judge(step: Step, ended: Ended) -> Verdict:
@@ -89,7 +96,7 @@ def list_tried(record: TaskRecord) -> Tried:
     return Tried(peers, since[-1].retry_policy, asked.retry_policy.fallback or ())
 
 
-def _try_on(step: Step, run: Attempt, verdict: Again | Elsewhere) -> None:
+def _owe(step: Step, run: Attempt, verdict: Again | Elsewhere) -> None:
     record, now_ms = step.record, step.decision.now_ms
     ordinal = len(record.attempts) + 1
     if isinstance(verdict, Elsewhere):

@@ -8,13 +8,14 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.commands import GetRecord, TurnAccepted
+from passerelle.core.commands import GetRecord, GetTaskModel, TurnAccepted
 from passerelle.core.errors import PeerRefused, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.routing import FallbackApplied
 from passerelle.core.payloads.task import TaskRetrying
 from passerelle.core.status import Status
+from passerelle.core.times import parse_ms
 from tests.support.house import ADA, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
@@ -52,7 +53,17 @@ async def owed(house: House, accepted: TurnAccepted) -> dict[str, str]:
 
 
 @pytest.mark.requirement(
-    "ID-6", "ID-13", "TR-15", "TR-16", "ATT-1", "ATT-9", "ATT-13", "MK-7", "TEV-10", "TEV-20"
+    "ID-6",
+    "ID-13",
+    "TR-15",
+    "TR-16",
+    "ST-11",
+    "ATT-1",
+    "ATT-9",
+    "ATT-13",
+    "MK-7",
+    "TEV-10",
+    "TEV-20",
 )
 async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
     house.policy = THRICE
@@ -63,6 +74,8 @@ async def test_task_that_fails_twice_works_the_third_time(house: House) -> None:
     for ordinal in (1, 2):
         record = await house.until(accepted, Status.RETRYING)
         assert record.current_run_id is None
+        assert record.retry_at is not None
+        assert 0 < parse_ms(record.retry_at) - parse_ms(record.status_at) <= 1000 * ordinal
         assert state_of(await house.read(accepted)) == "WORKING"
         assert [one.status for one in record.attempts] == [Status.FAILED] * ordinal
         assert list(record.attempts[:-1]) == kept
@@ -355,3 +368,120 @@ async def test_message_of_a_later_attempt_completes_the_task_that_callers_see(
     task = await house.read(accepted)
     assert state_of(task) == "COMPLETED"
     assert "here it is" in str(task["artifacts"])
+
+
+@pytest.mark.requirement("MK-7")
+async def test_task_that_is_stopped_in_its_first_attempt_gets_no_second_one(house: House) -> None:
+    house.policy = THRICE
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.cancel(accepted)
+    record = await house.until(accepted, Status.CANCELLED)
+    assert len(record.attempts) == len(house.peer.messages) == 1
+    assert not [member for member in await owed(house, accepted) if member.startswith("retry:")]
+
+
+@pytest.mark.requirement("ATT-3", "ATT-10", "ATT-11")
+async def test_run_that_takes_too_long_is_tried_again_where_that_is_safe(house: House) -> None:
+    house.policy = replace(THRICE, idempotent=True, total_timeout_ms=5_000)
+    accepted = await house.send("silent", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    await house.until(accepted, Status.QUEUED)
+    await house.come_due("timeout", accepted.task_id, after_ms=5_000)
+    record = await house.until(accepted, Status.RETRYING)
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 5, "the agent was told to stop")
+    first = record.attempts[0]
+    assert first.last_error is not None
+    assert (first.status, first.last_error.code) == (Status.TIMED_OUT, "timed_out")
+    rows = await owed(house, accepted)
+    assert set(rows) == {f"retry:{accepted.task_id}"}, "the limit of the first run is over"
+    house.peer.next(fail_at_once)
+    house.policy = replace(house.policy, attempts=1)
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await house.until(accepted, Status.FAILED)
+    assert [one.status for one in record.attempts] == [Status.TIMED_OUT, Status.FAILED]
+    assert "FAILED" in str((await watching)[-1])
+
+
+async def test_run_that_takes_too_long_may_still_be_at_work_so_its_task_ends(house: House) -> None:
+    house.policy = replace(THRICE, total_timeout_ms=5_000)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    await house.come_due("timeout", accepted.task_id, after_ms=5_000)
+    record = await house.until(accepted, Status.TIMED_OUT)
+    assert len(record.attempts) == 1
+
+
+async def lose(house: House, accepted: TurnAccepted) -> None:
+    """The agent's task is gone, and the limit for finding it passes twice."""
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    for status in (Status.LOST, Status.RETRYING):
+        house.clock.ahead_ms += 121_000
+        driver.wake()
+        await house.until(accepted, status)
+
+
+@pytest.mark.requirement("ATT-14", "ATT-3")
+async def test_agent_that_dies_is_followed_by_the_next_one_and_its_run_stays_lost(
+    street: House,
+) -> None:
+    street.policy = replace(OTHERWISE, idempotent=True)
+    accepted = await street.send("silent", wait="stream")
+    await street.until(accepted, Status.QUEUED)
+    await street.peer.stop()
+    await lose(street, accepted)
+    await street.come_due("retry", accepted.task_id, after_ms=0)
+    record = await street.until(accepted, Status.QUEUED)
+    assert [one.worker.peer for one in record.attempts] == ["echo", "other"]
+    assert record.attempts[0].status is Status.LOST
+    assert [len(peer.messages) for peer in street.peers.values()] == [1, 1]
+
+
+@pytest.mark.requirement("ATT-2", "ATT-15", "VAL-6")
+@pytest.mark.parametrize("forgetful", [False, True])
+async def test_crash_leads_to_a_second_attempt_only_where_the_agent_has_forgotten_the_task(
+    house: House, *, forgetful: bool
+) -> None:
+    house.policy = replace(THRICE, idempotent=True)
+    accepted = await house.send("silent", wait="stream")
+    before = await house.until(accepted, Status.QUEUED)
+    await house.restart()
+    assert (await house.record(accepted)).attempts[0].run_id == before.attempts[0].run_id
+    (remote,) = house.peer.tasks.values()
+    if forgetful:
+        house.peer.tasks.clear()
+    await house.adopt(accepted)
+    if forgetful:
+        await lose(house, accepted)
+        house.peer.next(work)
+        await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    else:
+        remote.status("COMPLETED")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert len(record.attempts) == (2 if forgetful else 1)
+
+
+async def work(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.status("COMPLETED")
+
+
+@pytest.mark.requirement("ATT-8", "ATT-9", "SNAP-17")
+async def test_attempts_are_read_with_their_times_errors_and_outputs(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    record = await house.until(accepted, Status.RETRYING)
+    read = await house.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
+    (first,) = cast("list[JsonObject]", read["attempts"])
+    assert first["endedAt"] == record.attempts[0].ended_at is not None
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.COMPLETED)
+    read = await house.service.read(ADA, GetTaskModel(accepted.task_id, "attempts"))
+    first, second = cast("list[JsonObject]", read["attempts"])
+    assert (first["status"], second["status"]) == ("failed", "completed")
+    assert (second["ordinal"], second["reason"]) == (2, "retry")
+    assert cast("JsonObject", first["lastError"])["message"] == "no luck with m-1"
+    assert str(first["startedAt"]) < str(first["endedAt"]) < str(second["startedAt"])
+    assert second["outputRefs"]
