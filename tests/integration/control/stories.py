@@ -153,12 +153,6 @@ async def timed_out(desk: Desk) -> str:
     return task_id
 
 
-async def retrying(desk: Desk) -> str:
-    """The agent has failed it, and gets it again in a while."""
-    desk.house.policy = RetryPolicy(attempts=2, backoff_ms=30_000)
-    return await desk.start("fail at it")
-
-
 async def failed(desk: Desk) -> str:
     return await desk.start("fail at it")
 
