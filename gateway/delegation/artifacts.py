@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from passerelle.core.thread import NamedArtifact
     from passerelle.gateway.delegation.step import Step
 
+NAME_CHARS: Final = 200
+"""Of the name of an artifact, as records have it: they are read and written whole."""
 MOST_ARTIFACTS: Final = 10_000
 """Of one task; an agent that brings more is told to stop."""
 
@@ -83,13 +85,13 @@ def check_number(number: int) -> None:
 
 def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     """The one fact that an artifact is whole and stored; none when it says nothing new."""
-    name = text_at(artifact, "artifactId")
+    name = bound_id(text_at(artifact, "artifactId"))
     packed = orjson.dumps(artifact)
     sha256 = hashlib.sha256(packed).hexdigest()
     known = find_known(step, name)
     if known is not None and known.sha256 == sha256:
         return []
-    parts, title = objects_at(artifact, "parts"), text_at(artifact, "name") or None
+    parts, title = objects_at(artifact, "parts"), text_at(artifact, "name")[:NAME_CHARS] or None
     standing = _find_standing(step, title)
     earlier = standing if standing and standing.task_id != step.record.task_id else None
     replaced = known or earlier
@@ -107,6 +109,13 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     refs = {"artifact": step.spill.keep(packed, preview_parts(parts))} if len(packed) > CAP else {}
     step.catalogued[name] = Catalogued(changed.artifact_id, changed.version, sha256)
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def bound_id(name: str) -> str:
+    """What records call an artifact of the agent: its own id, unless that is no id but a content."""
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def _find_standing(step: Step, title: str | None) -> NamedArtifact | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import cast
 
 import orjson
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.events import Event
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.machine import write_snapshot
 from passerelle.core.payloads.run import ArtifactChanged
 from tests.unit.gateway.delegation.pump import artifact, make_running, status
 
@@ -102,3 +104,18 @@ def test_each_version_is_told_once_with_the_hash_of_what_was_joined(
         )
     shown = objects_at(pump.sight.content or {}, "artifacts")
     assert {str(one["artifactId"]): one["parts"] for one in shown} == model.parts
+
+
+def test_names_of_an_agent_that_are_contents_do_not_swell_records() -> None:
+    pump = make_running()
+    long = "n" * 50_000
+    frame = artifact("x", name=long)
+    cast("JsonObject", cast("JsonObject", frame["artifactUpdate"])["artifact"])["name"] = long
+    pump.hear(frame)
+    again = artifact("y", name=long, append=True)
+    (changed,) = told_of(pump.hear(again)).values()
+    assert [one.version for one in changed] == [2]
+    assert len(write_snapshot(pump.record)) < 4_096
+    assert len(write_snapshot(pump.thread)) < 2_048
+    (shown,) = objects_at(pump.sight.content or {}, "artifacts")
+    assert (shown["artifactId"], shown["name"]) == (long, long)
