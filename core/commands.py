@@ -189,6 +189,16 @@ TaskModel: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class GetOutput:
+    """Content that a fact of a task names by reference: a part of it, from ``offset`` on."""
+
+    task: str
+    sha256: str
+    offset: int = 0
+    limit: int = 262_144
+
+
+@dataclass(frozen=True, slots=True)
 class GetTaskModel:
     """One read model of a task (SNAP-6…SNAP-19, VAL-9)."""
 
@@ -252,6 +262,7 @@ Query: TypeAlias = (
     | GetSessionTasks
     | GetThread
     | GetTaskModel
+    | GetOutput
     | GetAction
     | ListActions
     | GetPushConfig

@@ -494,6 +494,14 @@ class Blobs(Protocol):
         ...
 
 
+class Copies(Blobs, Protocol):
+    """Content that may expire, since what facts are made of does not stand in it."""
+
+    async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
+        """Removes content that nobody has put since; whether it is not here any more."""
+        ...
+
+
 class Clock(Protocol):
     """Time, given as an argument to all that decides."""
 

@@ -29,6 +29,8 @@ from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.recoveries import Recoveries
+
+from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
@@ -43,6 +45,7 @@ from passerelle.gateway.links import ROW as LINK_ROW
 from passerelle.gateway.links import LinkFacts
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
+from passerelle.gateway.outputs.policy import make_policy
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.reloading import Reloading
@@ -228,6 +231,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         await duties.start()
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
+        stack.push_async_callback(service.dispatch.outputs.close)
         stack.push_async_callback(service.dispatch.drain)
         stack.push_async_callback(notices.drain)
         gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
@@ -295,6 +299,7 @@ def _compose(
             tally=outages.tally,
             news=tell,
             webhooks=webhooks,
+            outputs=make_policy(settings.outputs),
             spending=spending,
             message_bounds=settings.requests.bounds(),
             catalogue=Catalogue(
@@ -358,6 +363,7 @@ def _compose(
                     row, drop
                 ),
                 SEND_ROW: deadlines.on_send,
+                OUTPUT_ROW: lambda _shard, row, now_ms: service.outputs.expire(row, now_ms, drop),
                 "retry": deadlines.on_retry,
                 TARGET_ROW: deliveries.on_due,
                 LINK_ROW: links.on_due,

@@ -26,6 +26,7 @@ from passerelle.gateway.control.interrupting import Interrupting
 from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
+from passerelle.gateway.control.outputs import Outputs
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.push_configs import KIND as PUSH
@@ -47,6 +48,7 @@ from passerelle.gateway.delegation.inputs import Inputs
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.webhooks import Webhooks
 
@@ -82,6 +84,7 @@ class Surroundings:
     tally: Callable[[str, float], None]
     news: Callable[[Shard, bool], None]
     webhooks: Webhooks = field(default_factory=Webhooks)
+    outputs: OutputPolicy = field(default_factory=OutputPolicy)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
@@ -110,6 +113,7 @@ def make_service(around: Surroundings) -> Service:
     dispatch = Dispatch(
         writes=writes,
         blobs=store.blobs,
+        copies=store.copies,
         contents=contents,
         projections=store.projections,
         runs=runs,
@@ -120,6 +124,7 @@ def make_service(around: Surroundings) -> Service:
         may_send=around.may_send,
         find_tags=around.find_tags,
         find_rules=around.find_rules,
+        outputs=around.outputs,
         habits=Habits(store.habits),
         references=references,
         correlates=around.correlates,
@@ -156,6 +161,7 @@ def make_service(around: Surroundings) -> Service:
         listing=Listing(writes, store.log, store.projections, contents),
         models=Models(writes, store.log, ownership, around.clock),
         contents=contents,
+        outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
         answers=Answers(writes, contents, dispatch),
         following=following,
         push_configs=push_configs,

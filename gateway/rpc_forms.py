@@ -13,6 +13,8 @@ from passerelle.core.record import record
 PENDING_LIMIT: Final = 500
 DELIVERIES_LIMIT: Final = 1_000
 HISTORY_LIMIT: Final = 1_000
+OUTPUT_LIMIT: Final = 1024 * 1024
+"""Bytes of an output that one answer holds."""
 
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -50,6 +52,16 @@ class TaskParams:
     """One task of the caller."""
 
     task_id: _Id
+
+
+@record
+class OutputParams:
+    """Content that a fact or a record of the task names by its SHA-256; at most ``limit`` bytes from ``offset`` on."""
+
+    task_id: _Id
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    offset: Annotated[int, Field(ge=0)] = 0
+    limit: Annotated[int, Field(ge=1, le=OUTPUT_LIMIT)] = OUTPUT_LIMIT // 4
 
 
 @record

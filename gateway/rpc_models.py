@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from passerelle.core.commands import (
+    GetOutput,
     GetSession,
     GetSessionTasks,
     GetTaskModel,
@@ -20,6 +21,7 @@ from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
 from passerelle.core.read_models.graph import TaskGraph
 from passerelle.core.read_models.objects import TaskObjects
+from passerelle.core.read_models.output import OutputContent
 from passerelle.core.read_models.routing import RoutingSummary
 from passerelle.core.read_models.session import SessionSnapshot
 from passerelle.core.read_models.subagents import SubagentSummary
@@ -28,6 +30,7 @@ from passerelle.core.read_models.tasks import TaskSnapshot
 from passerelle.core.read_models.thread import ThreadModel
 from passerelle.gateway.rpc_call import Call
 from passerelle.gateway.rpc_forms import (
+    OutputParams,
     SessionParams,
     SessionWindowParams,
     TaskParams,
@@ -75,6 +78,14 @@ MODEL_ROWS: Final[Sequence[Call]] = (
     _task_model("get_attempts", "attempts", "The attempts of a task", Attempts),
     _task_model(
         "get_artifacts", "artifacts", "The artifacts of a task, by version", ArtifactSummary
+    ),
+    Call(
+        "get_output",
+        "Content that stands elsewhere: an artifact, a large frame, the copy of a file",
+        (Scope.READ_TASKS,),
+        OutputParams,
+        lambda params, _: GetOutput(params.task_id, params.sha256, params.offset, params.limit),
+        model=OutputContent,
     ),
     _task_model("get_task_graph", "graph", "The edges of a task", TaskGraph),
     _task_model("get_delivery", "delivery", "Whether output reached its consumers", DeliveryState),

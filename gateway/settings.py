@@ -17,6 +17,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
 from passerelle.gateway.settings_limits import RequestSettings
+from passerelle.gateway.settings_outputs import OutputSettings
 from passerelle.gateway.settings_policy import PolicySettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
@@ -153,3 +154,4 @@ class Settings(Section):
     signing: SigningSettings = Field(default=SigningSettings())
     policy: PolicySettings = Field(default=PolicySettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())
+    outputs: OutputSettings = Field(default=OutputSettings())

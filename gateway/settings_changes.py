@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.payloads.limit import LimitKind, Unit
 
-HOT: Final = frozenset({"agents", "clients", "issuers", "proxy", "tls", "webhooks", "log_level"})
+HOT: Final = frozenset(
+    {"agents", "clients", "issuers", "outputs", "proxy", "tls", "webhooks", "log_level"}
+)
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {
     "proxy": frozenset({"certificate_header"}),

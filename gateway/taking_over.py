@@ -36,6 +36,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
     gateway.service.push_configs.rules.reload(new.webhooks.allow)
+    gateway.service.dispatch.outputs.reload(new.outputs)
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
     await _tell_limits(gateway, old, new)

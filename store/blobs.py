@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _HEX: Final = frozenset("0123456789abcdef")
 _DIGEST_LENGTH: Final = 64
+COPIES: Final = "copies"
+"""The folder of files that agents named by address: they may expire, what facts are made of may not."""
 _PROBE: Final = b"passerelle blob probe"
 
 
@@ -62,6 +64,18 @@ class DirectoryBlobs:
             raise StoreUnavailable(reason, "no")
         return content
 
+    async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
+        """Removes content that nobody has put since ``before_ms``; whether it is not here any more.
+
+        Raises:
+            StoreUnavailable: the directory cannot be changed.
+        """
+        try:
+            return await asyncio.to_thread(self._expire, self._path(shard, sha256), before_ms)
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
+
     async def probe(self) -> None:
         """Writes, reads and deletes a blob.
 
@@ -81,9 +95,19 @@ class DirectoryBlobs:
     def _path(self, shard: Shard, digest: str) -> Path:
         return self.root / shard.tag / digest[:2] / digest
 
+    def _expire(self, path: Path, before_ms: int) -> bool:
+        try:
+            if path.stat().st_mtime_ns // 1_000_000 >= before_ms:
+                return False
+            path.unlink()
+        except FileNotFoundError:
+            return True
+        return True
+
     def _write(self, shard: Shard, digest: str, content: bytes) -> None:
         path = self._path(shard, digest)
         if path.exists():
+            os.utime(path)  # somebody else's copy of the same may expire now
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh = path.with_name(f"{digest}.{secrets.token_hex(4)}.part")

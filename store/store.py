@@ -14,7 +14,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
-from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.blobs import COPIES, DirectoryBlobs
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
@@ -79,6 +79,7 @@ class Store:
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs
+        self.copies = DirectoryBlobs(blobs.root / COPIES)
 
     @classmethod
     async def open(cls, settings: StoreSettings) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
@@ -69,9 +69,13 @@ class ModelFailed:
     error: Failure
 
 
+COPY: Final = "copy."
+"""What the references to copies of an artifact's files begin with; a number follows."""
+
+
 @record
 class ArtifactChanged:
-    """One artifact stands, whole and stored (EVC-14, A2A-10).
+    """One artifact stands, whole (EVC-14, A2A-10); ``stored`` where nothing of it has to be fetched any more.
 
     ``artifact_id`` is ours (ID-11), ``name_at_peer`` the peer's; ``sha256`` is over the canonical JSON of
     its joined parts. The content stands in the entries of its task up to this one, or behind ``refs.artifact``.

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from passerelle.core.events import Event
-from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.payloads.run import COPY, ArtifactChanged
 from passerelle.core.read_models.mark import Mark, not_applicable, unavailable
 from passerelle.core.read_models.task import name_task
 from passerelle.core.record import record
@@ -28,6 +28,8 @@ class ArtifactVersion:
     stored: bool
     blob: str | None = None
     preview: str | None = None
+    copies: tuple[str, ...] = ()
+    """Of files that the agent named by address, in their order."""
 
 
 @record
@@ -64,7 +66,10 @@ def list_artifacts(task: TaskRecord, events: Iterable[Event]) -> ArtifactSummary
         payload = event.fact.payload
         if isinstance(payload, ArtifactChanged) and event.fact.scope.task_id == task.task_id:
             began.setdefault(payload.artifact_id, payload.replaces)
-            chains.setdefault(payload.artifact_id, []).append(_show(event, payload))
+            chain = chains.setdefault(payload.artifact_id, [])
+            if chain and chain[-1].version == payload.version:
+                del chain[-1]  # its files are here now
+            chain.append(_show(event, payload))
     found: list[ArtifactChain] = []
     for artifact in task.artifacts:
         versions = tuple(chains.get(artifact.artifact_id, ()))
@@ -113,4 +118,7 @@ def _show(event: Event, changed: ArtifactChanged) -> ArtifactVersion:
         stored=changed.stored,
         blob=ref.blob if ref else None,
         preview=ref.preview if ref else None,
+        copies=tuple(
+            copy.blob or "" for name, copy in event.fact.refs.items() if name.startswith(COPY)
+        ),
     )

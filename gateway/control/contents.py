@@ -17,7 +17,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME, decode_event
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnSubmitted
-from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.payloads.run import COPY, ArtifactChanged
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.gateway.delegation.artifacts import Catalogued
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from passerelle.core.events import Event
+    from passerelle.core.facts import Ref
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Blobs, Entry, EventLog
@@ -109,6 +110,33 @@ class Contents:
                 # In the order in which it was said: what comes later goes behind what was accepted before.
                 task = complete_history(task, accepted)
         return Content(task, tuple(accepted), frames, catalogue)
+
+    async def find_ref(self, record: TaskRecord, sha256: str) -> tuple[str, Ref] | None:
+        """The reference of a fact of the task to this content, with its name; None where no fact has one."""
+        wanted = sha256.encode()
+        async for entry in self._walk(record):
+            if wanted not in entry.data:
+                continue
+            event = decode_event(entry.data)
+            if event.fact.scope.task_id != record.task_id:
+                continue
+            for name, ref in event.fact.refs.items():
+                if ref.blob == sha256:
+                    return name, ref
+        return None
+
+    async def list_copies(self, record: TaskRecord) -> list[str]:
+        """The copies of files that facts of the task name, each once."""
+        found: dict[str, None] = {}
+        async for entry in self._walk(record):
+            if entry.type == EventType.ARTIFACT_CHANGED:
+                event = decode_event(entry.data)
+                if event.fact.scope.task_id == record.task_id:
+                    refs = event.fact.refs.items()
+                    found |= {
+                        ref.blob: None for name, ref in refs if name.startswith(COPY) and ref.blob
+                    }
+        return [*found]
 
     async def _walk(self, record: TaskRecord) -> AsyncIterator[Entry]:
         after = record.first - 1

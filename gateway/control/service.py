@@ -19,6 +19,7 @@ from passerelle.core.commands import (
     CancelTask,
     DeletePushConfig,
     GetAction,
+    GetOutput,
     GetPushConfig,
     GetRecord,
     GetSession,
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.listing import Listing
     from passerelle.gateway.control.models import Models
+    from passerelle.gateway.control.outputs import Outputs
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.push_configs import PushConfigs
@@ -100,6 +102,7 @@ class Service:
     listing: Listing
     models: Models
     contents: Contents
+    outputs: Outputs
     answers: Answers
     following: Following
     push_configs: PushConfigs
@@ -174,12 +177,14 @@ class Service:
             case ListDeliveries():
                 return await self.dead_letters.list(principal, query)
             case _:
-                return await self._read_lists(principal, query)
+                return await self._read_others(principal, query)
 
-    async def _read_lists(
-        self, principal: Principal, query: ListRecords | ListSessions
+    async def _read_others(
+        self, principal: Principal, query: ListRecords | ListSessions | GetOutput
     ) -> JsonObject:
         match query:
+            case GetOutput():
+                return await self.outputs.read(principal, query)
             case ListRecords():
                 return await self.records.list_tasks(principal, query)
             case ListSessions():

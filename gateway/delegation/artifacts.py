@@ -104,11 +104,26 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
         parts=len(parts),
         media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
         name=title,
+        stored=_is_here(step, artifact, name),
         replaces=replaced.artifact_id if replaced else None,
     )
     refs = {"artifact": step.spill.keep(packed, preview_parts(parts))} if len(packed) > CAP else {}
     step.catalogued[name] = Catalogued(changed.artifact_id, changed.version, sha256)
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
+
+
+def list_files(artifact: JsonObject) -> list[str]:
+    """The addresses of the files of an artifact. One that holds its content itself is no address."""
+    urls = (text_at(part, "url") for part in objects_at(artifact, "parts"))
+    return [url for url in urls if url and not url.startswith("data:")]
+
+
+def _is_here(step: Step, artifact: JsonObject, name: str) -> bool:
+    """Whether the artifact stands with its frame. Files of one that the record does not name are not waited for."""
+    if not step.sight.fetches or not list_files(artifact):
+        return True
+    named = step.record.artifacts
+    return len(named) >= KEPT_ARTIFACTS and all(one.name_at_peer != name for one in named)
 
 
 def bound_id(name: str) -> str:

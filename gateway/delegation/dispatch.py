@@ -21,6 +21,7 @@ from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, read_driver
 from passerelle.gateway.delegation.step import Sight, find_action
+from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.peers.carried import TRACE
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Dispatch:
 
     writes: Writes
     blobs: Blobs
+    copies: Blobs
+    """Files that agents named by address."""
     contents: Contents
     projections: Projections
     runs: Runs
@@ -74,6 +77,7 @@ class Dispatch:
     habits: Habits
     references: References
     patience: Patience = field(default_factory=Patience)
+    outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     always_task: Callable[[str], bool] = lambda _agent: False
     correlates: Callable[[str], bool] = lambda _agent: False
@@ -128,6 +132,8 @@ class Dispatch:
             peer_tags=self.find_tags(peer),
             find_rules=self.find_rules,
             always_task=self.always_task(peer),
+            fetches=self.outputs.fetcher is not None,
+            redaction=self.outputs.redaction,
             price=self.spending.find_price(peer) if self.spending else None,
             chance=lambda: self.writes.ids.draw(_CHANCE_BITS) / 2**_CHANCE_BITS,
         )
@@ -139,6 +145,7 @@ class Dispatch:
         return Driver(
             run=run,
             habits=self.habits,
+            outputs=self.outputs,
             key=make_key(run.record) if self.correlates(peer.name) else None,
             peer=peer,
             clock=self.clock,
@@ -161,6 +168,7 @@ class Dispatch:
         return Run(
             writes=self.writes,
             blobs=self.blobs,
+            copies=self.copies,
             contents=self.contents,
             sight=sight,
             held={

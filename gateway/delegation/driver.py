@@ -49,6 +49,7 @@ from passerelle.gateway.delegation.sending import (
 )
 from passerelle.gateway.delegation.step import Step
 from passerelle.gateway.delegation.streaming import follow, judge_end
+from passerelle.gateway.outputs.policy import OutputPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -86,6 +87,7 @@ class Driver:
     """What is known of peers."""
     refer: Callable[[JsonObject], Awaitable[Referred]]
     """What a stored message refers to, told to this peer."""
+    outputs: OutputPolicy = field(default_factory=OutputPolicy)
     key: str | None = None
     """A key that the first message carries, by which the peer's task is found again."""
     patience: Patience = field(default_factory=Patience)
@@ -231,6 +233,7 @@ class Driver:
 
     async def take(self, results: list[JsonObject]) -> None:
         """Stores what the peer answered, in as many appends as it takes."""
+        results = [self.outputs.redaction.clean(one) for one in results]
         at_once = len(results)
         while results:
             taken = 0
@@ -317,9 +320,11 @@ class Driver:
             await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=parked))
 
     async def _reconcile(self, withheld: str) -> None:
+        before = self.run.record
         await reconcile(self, withheld)
         if not self.run.has_ended():
-            await self.rest(self.patience.parked_poll_s)
+            changed = self.run.record is not before
+            await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=True))
 
     async def _step_down(self) -> None:
         """From streams to questions, with the peer's calls beside them where it has them."""

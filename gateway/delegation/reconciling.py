@@ -6,15 +6,26 @@ takes the run up goes on from there.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import orjson
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.gateway.delegation.completion import go_on
+from passerelle.gateway.delegation.files import (
+    MOST_FILES,
+    Copy,
+    find_files,
+    keep_copies,
+    refuse_file,
+    wait_for_file,
+)
+from passerelle.gateway.outputs.fetcher import Away, Fetched, Gone
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import ArtifactRef
     from passerelle.gateway.delegation.driver import Driver
 
 
@@ -22,11 +33,58 @@ async def reconcile(driver: Driver, withheld: str) -> None:
     """One look at what is missing; ends the task if nothing is.
 
     Raises:
-        StoreUnavailable: the frame that was kept back cannot be read now.
+        StoreUnavailable: the frame that was kept back cannot be read now, or a file not be stored.
     """
     run = driver.run
+    if not run.is_held():
+        for artifact in run.record.artifacts:
+            if not artifact.stored and run.record.withheld is not None:
+                await _copy_files(driver, artifact)
     content = await run.blobs.get(run.sight.task.shard, withheld)
     if content is None:
         raise StoreUnavailable(f"blob {withheld[:12]} is missing", "no")
     frame = cast("JsonObject", orjson.loads(content))
     await driver.patiently(lambda step: go_on(step, frame))
+
+
+async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:
+    # What nobody wants fetched any more is not waited for either.
+    urls = find_files(driver.run.content or {}, artifact) if driver.outputs.fetcher else []
+    if len(urls) > MOST_FILES:
+        reason = f"it has more than {MOST_FILES} files"
+        await driver.patiently(lambda step: refuse_file(step, artifact, reason))
+        return
+    copies: list[Copy] = []
+    for url in urls:
+        copied = await _copy(driver, url)
+        match copied:
+            case Copy():
+                copies.append(copied)
+            case Gone(reason=gone):
+                await driver.patiently(partial(refuse_file, artifact=artifact, reason=gone))
+                return
+            case Away(reason=away):
+                await driver.patiently(partial(wait_for_file, artifact=artifact, reason=away))
+                return
+    keep_ms = driver.outputs.keep_ms
+    await driver.patiently(lambda step: keep_copies(step, artifact, copies, keep_ms))
+
+
+async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
+    fetcher, redaction = driver.outputs.fetcher, driver.outputs.redaction
+    if fetcher is None:
+        return Gone("files are not fetched any more")
+    fetched = await fetcher.fetch(url)
+    if not isinstance(fetched, Fetched):
+        return fetched
+    content = redaction.clean_file(fetched.content, fetched.media_type)
+    sha256 = await driver.run.copies.put(driver.run.sight.task.shard, content)
+    return Copy(
+        url=url,
+        sha256=sha256,
+        media_type=fetched.media_type,
+        size=fetched.size,
+        kept=len(content),
+        is_cut=fetched.is_cut,
+        redacted=redaction.count_marks(content),
+    )

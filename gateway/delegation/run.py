@@ -94,6 +94,8 @@ class Run:
 
     writes: Writes
     blobs: Blobs
+    copies: Blobs
+    """Files that the peer named by address."""
     contents: ContentReads
     sight: Sight
     held: dict[EntityRef, Held]

@@ -24,11 +24,13 @@ from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.limit import CostRecorded
+from passerelle.core.payloads.run import OutputRedacted
 from passerelle.core.task_commands import EndRun, FailRun
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.delegation.spill import Spill, show
+from passerelle.gateway.outputs.redaction import NO_REDACTION, Redaction
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 
 if TYPE_CHECKING:
@@ -76,6 +78,10 @@ class Sight:
     accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""
+    fetches: bool = False
+    """Whether files that the peer names by address are copied before the task completes."""
+    redaction: Redaction = NO_REDACTION
+    """What is taken out of the words of the peer; it is told where it has struck."""
     price: Price | None = None
     """What runs at the peer cost."""
     catalogue: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
@@ -169,6 +175,10 @@ class Step:
         """Adds facts, the last of which shows ``frame`` to callers."""
         self.decision.add(facts[:-1])
         if facts:
+            struck = self.sight.redaction.count(frame)
+            if struck:
+                scope = tasks.scope_of(self.record, self.step_id or None)
+                self.add([Fact(scope, OutputRedacted(of, rule, count)) for rule, count in struck])
             shown = show(self.spill, facts[-1], frame, self.facade, of)
             self.whole = "task" in frame and len(shown) == 1
             self.decision.add(shown)

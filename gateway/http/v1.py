@@ -113,6 +113,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
             ("explain", "explain_task"),
         )
     ),
+    Operation("GET", "/v1/tasks/{taskId}/outputs/{sha256}", CALLS["get_output"]),
     Operation("GET", "/v1/sessions", CALLS["list_sessions"]),
     Operation("POST", "/v1/sessions", CALLS["open_session"], 201),
     Operation("PATCH", "/v1/sessions/{sessionId}", CALLS["update_session"]),

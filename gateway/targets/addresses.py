@@ -85,7 +85,7 @@ class WebhookRules:
         if any(one.is_exact for one in matching):
             return Address(url, trusted=True)
         if self._allowed and not matching:
-            raise InvalidInput(field, "its origin is not among those that webhooks may have")
+            raise InvalidInput(field, "its origin is not on the allow-list")
         if url.scheme != "https" and not matching:
             raise InvalidInput(field, "must be https")
         host = url.host or ""

@@ -47,6 +47,7 @@ from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.run import OWNER
+from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
@@ -104,6 +105,7 @@ class House:
     public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
     rules: Policy = DEFAULT_POLICY
+    outputs: OutputPolicy = field(default_factory=OutputPolicy)
     service: Service = field(init=False)
     _sessions: dict[str, None] = field(default_factory=dict[str, None])
     _sent: int = 0
@@ -133,6 +135,7 @@ class House:
                 news=lambda _shard, _feed: None,
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
+                outputs=self.outputs,
             )
         )
 
@@ -306,8 +309,12 @@ class House:
             "input": deadlines.on_input,
             "send": deadlines.on_send,
             "retry": deadlines.on_retry,
+            "output": self._expire_output,
         }
         await handlers[kind](place(row.entity), row, self.clock.now_ms())
+
+    async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
+        await self.service.outputs.expire(row, now_ms, self._keep)
 
     async def due(self, entity: str) -> dict[str, str]:
         """The due rows in the shard of an entity, with the scores that claim them."""

@@ -144,9 +144,9 @@ async def test_config_on_a_task_that_has_ended_gets_the_final_task_where_that_is
         ("ftp://example.com/x", "absolute http or https"),
         ("/relative", "absolute http or https"),
         ("http://user:secret@127.0.0.1:1/", "credentials"),
-        ("https://example.com/", "not among those"),
-        ("http://localhost:1/", "not among those"),
-        ("http://10.0.0.1/", "not among those"),
+        ("https://example.com/", "not on the allow-list"),
+        ("http://localhost:1/", "not on the allow-list"),
+        ("http://10.0.0.1/", "not on the allow-list"),
     ],
 )
 async def test_address_that_may_not_be_called_is_refused_when_it_is_set(

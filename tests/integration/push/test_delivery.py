@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.batch import EntityKind
@@ -25,6 +23,7 @@ from passerelle.store.retention import Archived, Trimmed
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_tasks import Turn
+from tests.support.names import Inside
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Notice, WebhookReceiver
 
@@ -267,26 +266,6 @@ async def test_redirect_is_refused_and_not_followed(rig: Rig) -> None:
     assert dead is not None
     assert dead.reason == "http_301"
     assert rig.receiver.at("/elsewhere") == []
-
-
-class Inside(AbstractResolver):
-    """Names that lead to this machine."""
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = ResolveResult(
-            hostname=host,
-            host="127.0.0.1",
-            port=port,
-            family=socket.AF_INET,
-            proto=0,
-            flags=socket.AI_NUMERICHOST,
-        )
-        return [found]
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 @pytest.mark.usefixtures("quick")

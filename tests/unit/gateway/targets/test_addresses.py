@@ -84,7 +84,7 @@ def test_list_is_the_whole_of_it() -> None:
         "https://hooks.internal:9000/",
         "https://other.org/",
     ):
-        assert "not among those" in refused(rules, url)
+        assert "not on the allow-list" in refused(rules, url)
 
 
 def test_port_of_an_entry_may_be_any() -> None:
@@ -92,7 +92,7 @@ def test_port_of_an_entry_may_be_any() -> None:
     assert rules.judge("http://127.0.0.1:1/").trusted
     assert rules.judge("http://127.0.0.1/").trusted
     assert rules.judge("http://[::1]:8000/").trusted
-    assert "not among those" in refused(rules, "http://127.0.0.2:1/")
+    assert "not on the allow-list" in refused(rules, "http://127.0.0.2:1/")
 
 
 def test_pattern_allows_http_and_vouches_for_no_address() -> None:

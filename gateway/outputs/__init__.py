@@ -1,0 +1,1 @@
+"""What becomes of the output of agents: files are copied, patterns are taken out, copies expire."""

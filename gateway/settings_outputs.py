@@ -1,0 +1,63 @@
+"""Settings of what agents bring: files behind addresses, and what is taken out of their words."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from passerelle.gateway.durations import Duration, parse_duration
+from passerelle.gateway.settings_section import Name, Section
+from passerelle.gateway.settings_webhooks import AllowedOrigin
+
+_MIB = 1024 * 1024
+
+
+class RedactionRule(Section):
+    """What is taken out of the words of agents before anything is stored."""
+
+    name: Name = Field(description="Stands in its place, as `[redacted: name]`.")
+    pattern: str = Field(
+        min_length=1, max_length=1_000, description="A regular expression, as Python has them."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        try:
+            compiled = re.compile(self.pattern)
+        except re.error as error:
+            raise ValueError(f"pattern: {error}") from None
+        if compiled.match(""):
+            raise ValueError("pattern: matches where there is nothing")
+        return self
+
+
+class OutputSettings(Section):
+    """What becomes of the output of agents."""
+
+    fetch: bool = Field(
+        default=False,
+        description="Whether files that agents name by address are copied here before their task completes.",
+    )
+    allow: tuple[AllowedOrigin, ...] = Field(
+        default=(),
+        description="Origins that files are fetched from, written as `webhooks.allow`; none: every public https one.",
+    )
+    max_bytes: int = Field(
+        default=16 * _MIB,
+        ge=1_024,
+        le=1_024 * _MIB,
+        description="Of one file; the rest is cut off.",
+    )
+    timeout: Duration = Field(
+        default=parse_duration("1m"),
+        json_schema_extra={"default": "1m"},
+        description="For one file.",
+    )
+    keep: Duration | None = Field(
+        default=None, description="How long copies are kept; absent: as long as everything else."
+    )
+    redact: tuple[RedactionRule, ...] = Field(
+        default=(), max_length=32, description="Patterns that are taken out of what agents say."
+    )

@@ -1,0 +1,48 @@
+"""Files are fetched from where they may be, judged anew at each connection."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.gateway.outputs.fetcher import Away, Fetched, Fetcher, Gone
+from passerelle.gateway.targets.addresses import WebhookRules
+from tests.support.file_server import File, FileServer
+from tests.support.names import Inside
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_name_that_leads_to_a_private_address_is_refused_at_the_connection() -> None:
+    async with FileServer() as server:
+        port = server.url.rpartition(":")[2]
+        fetcher = Fetcher(WebhookRules(("http://*:*",)), 1_024, 5.0, resolver=Inside())
+        outcome = await fetcher.fetch(f"http://files.example.com:{port}/r.pdf")
+        assert outcome == Gone("its address is not allowed")
+        assert server.asked == {}
+        await fetcher.close()
+
+
+async def test_server_that_is_not_there_is_away_and_not_gone() -> None:
+    async with FileServer() as server:
+        url = server.url
+    fetcher = Fetcher(WebhookRules((url,)), 1_024, 5.0)
+    assert isinstance(await fetcher.fetch(f"{url}/r.pdf"), Away)
+    await fetcher.close()
+
+
+@pytest.mark.parametrize("size", [1_024, 1_025])
+async def test_no_more_is_read_than_is_kept(size: int) -> None:
+    async with FileServer({"/r": File(b"x" * size, "text/plain")}) as server:
+        fetcher = Fetcher(WebhookRules((server.url,)), 1_024, 5.0)
+        expected = Fetched(b"x" * 1_024, "text/plain", size, is_cut=size > 1_024)
+        assert await fetcher.fetch(f"{server.url}/r") == expected
+        await fetcher.close()
+
+
+@pytest.mark.parametrize(
+    "url", ["", "ftp://a.example/f", "//a.example/f", "https://u:p@a.example/f", "https://[::1]/f"]
+)
+async def test_address_that_is_none_or_not_allowed_is_never_asked(url: str) -> None:
+    fetcher = Fetcher(WebhookRules(()), 1_024, 5.0)
+    assert isinstance(await fetcher.fetch(url), Gone)
+    await fetcher.close()

@@ -1,0 +1,316 @@
+"""Files that an agent names by address: the task completes when they are here, and not before (I5, A2A-11, EXT-10)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncGenerator
+from typing import cast
+
+import pytest
+
+from passerelle.core.commands import GetOutput, GetTaskModel, TurnAccepted
+from passerelle.core.errors import NotFound
+from passerelle.core.events import Event
+from passerelle.core.facts import Ref
+from passerelle.core.ids import place
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.run import (
+    ArtifactChanged,
+    OutputExpired,
+    OutputRedacted,
+    OutputTruncated,
+)
+from passerelle.core.status import Status
+from passerelle.gateway.outputs.policy import make_policy
+from passerelle.gateway.settings_outputs import OutputSettings
+from tests.support.file_server import File, FileServer
+from tests.support.house import ADA, BOB, House
+from tests.support.scripted_tasks import Script, Turn
+
+pytestmark = pytest.mark.anyio
+
+PDF = b"%PDF-1.7 the report"
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+async def shelf(house: House) -> AsyncGenerator[FileServer]:
+    """Where the agent puts its files; the house fetches from there."""
+    async with FileServer() as server:
+        allow(house, server)
+        yield server
+        await house.outputs.close()
+
+
+def allow(house: House, server: FileServer, **members: object) -> None:
+    """The terms of the house, with the files of this server."""
+    given = {"fetch": True, "allow": [server.url], **members}
+    house.outputs.reload(OutputSettings.model_validate(given))
+
+
+def bring(*urls: str) -> Script:
+    """An agent that makes one artifact of these files, and is done."""
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        task.artifact([{"url": url, "mediaType": "application/pdf"} for url in urls])
+        await turn.status("COMPLETED")
+
+    return work
+
+
+async def begin(house: House, *urls: str) -> TurnAccepted:
+    house.peer.next(bring(*urls))
+    return await house.send("the report, please", wait="stream")
+
+
+def copies_of(events: list[Event]) -> list[Ref]:
+    return [
+        ref
+        for event in events
+        if isinstance(event.fact.payload, ArtifactChanged)
+        for name, ref in event.fact.refs.items()
+        if name.startswith("copy.")
+    ]
+
+
+async def read(house: House, accepted: TurnAccepted, sha256: str) -> JsonObject:
+    return await house.service.read(ADA, GetOutput(accepted.facade, sha256))
+
+
+@pytest.mark.requirement("A2A-11", "I5", "ENV-10", "ATT-6")
+async def test_task_completes_when_a_copy_of_its_file_is_here(
+    house: House, shelf: FileServer
+) -> None:
+    shelf.files["/r.pdf"] = File(PDF, "application/pdf")
+    accepted = await begin(house, f"{shelf.url}/r.pdf?key=secret")
+    frames = await house.watch(accepted)
+    record = await house.until(accepted, Status.COMPLETED)
+    events = await house.events(accepted)
+    (copy,) = copies_of(events)
+    assert copy.blob == hashlib.sha256(PDF).hexdigest()
+    assert (copy.url, copy.media_type) == (f"{shelf.url}/r.pdf", "application/pdf")
+    stored = [event.fact.payload for event in events if event.type == "artifact.changed"]
+    assert [cast("ArtifactChanged", one).stored for one in stored] == [False, True]
+    assert (record.artifact_count, len(record.artifacts)) == (1, 1)
+    output = await read(house, accepted, copy.blob)
+    assert base64.b64decode(str(output["content"])) == PDF
+    assert (output["state"], output["mediaType"]) == ("here", "application/pdf")
+    assert "key=secret" in str(frames), "the part is as the agent wrote it"
+    model = await house.service.read(ADA, GetTaskModel(accepted.facade, "artifacts"))
+    (shown,) = cast("list[JsonObject]", model["artifacts"])
+    (version,) = cast("list[JsonObject]", shown["versions"])
+    assert (version["version"], version["stored"]) == (1, True)
+
+
+@pytest.mark.requirement("A2A-11", "I5", "AP-4", "ST-8")
+async def test_task_waits_for_a_file_that_is_not_to_be_had_now(
+    house: House, shelf: FileServer
+) -> None:
+    shelf.files["/r.pdf"] = File(status=503)
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    assert "HTTP 503" in str(record.status_reason)
+    assert "task.completed" not in await house.types(accepted)
+    await house.restart()
+    (remote,) = house.peer.tasks.values()
+    remote.forgotten = True
+    await house.adopt(accepted)
+    shelf.files["/r.pdf"] = File(PDF)
+    await house.until(accepted, Status.COMPLETED)
+    assert len(copies_of(await house.events(accepted))) == 1
+    waits = [one for one in await house.types(accepted) if one == "task.waiting"]
+    assert len(waits) == 1
+
+
+@pytest.mark.requirement("A2A-11", "AP-4")
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/gone.pdf", "HTTP 404"),
+        ("/elsewhere", "not on the allow-list"),
+        ("/round", "too many redirects"),
+    ],
+)
+async def test_task_whose_file_will_never_be_had_fails_with_the_reason(
+    house: House, shelf: FileServer, path: str, reason: str
+) -> None:
+    shelf.files["/elsewhere"] = File(status=302, location="http://169.254.169.254/latest/meta-data")
+    shelf.files["/round"] = File(status=302, location="/round")
+    accepted = await begin(house, f"{shelf.url}{path}")
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert (record.last_error.code, reason in record.last_error.message) == (
+        "artifact_unavailable",
+        True,
+    )
+    assert "task.completed" not in await house.types(accepted)
+
+
+async def test_redirect_within_what_is_allowed_is_followed(house: House, shelf: FileServer) -> None:
+    shelf.files["/r"] = File(status=307, location="/r.pdf")
+    shelf.files["/r.pdf"] = File(PDF)
+    accepted = await begin(house, f"{shelf.url}/r")
+    await house.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await house.events(accepted))
+    assert copy.size == len(PDF)
+
+
+async def test_private_address_that_nobody_allowed_is_never_asked(
+    house: House, shelf: FileServer
+) -> None:
+    house.outputs.reload(OutputSettings(fetch=True))
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    await house.until(accepted, Status.FAILED)
+    assert shelf.asked == {}
+
+
+@pytest.mark.requirement("EXT-10")
+async def test_file_over_the_limit_is_cut_and_says_so(house: House, shelf: FileServer) -> None:
+    allow(house, shelf, max_bytes=1_024)
+    shelf.files["/r.pdf"] = File(b"x" * 5_000)
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    await house.until(accepted, Status.COMPLETED)
+    events = await house.events(accepted)
+    (cut,) = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputTruncated)]
+    assert (cut.size, cut.kept) == (5_000, 1_024)
+    (copy,) = copies_of(events)
+    output = await read(house, accepted, copy.blob or "")
+    assert base64.b64decode(str(output["content"])) == b"x" * 1_024
+
+
+@pytest.mark.requirement("EXT-10", "ENV-10")
+async def test_copy_expires_and_whoever_reads_it_is_told(house: House, shelf: FileServer) -> None:
+    allow(house, shelf, keep="1h")
+    shelf.files["/r.pdf"] = File(PDF)
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    await house.until(accepted, Status.COMPLETED)
+    (copy,) = copies_of(await house.events(accepted))
+    await house.come_due("output", accepted.task_id, after_ms=HOUR_MS + 1)
+    (expired,) = [
+        event.fact.payload
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, OutputExpired)
+    ]
+    assert expired.sha256 == copy.blob
+    output = await read(house, accepted, expired.sha256)
+    assert (output["state"], "content" in output) == ("expired", False)
+    assert "r.pdf" in str((await house.read(accepted))["artifacts"])
+    assert f"output:{accepted.task_id}" not in await house.due(accepted.task_id)
+
+
+async def test_copy_that_a_later_task_has_too_outlives_the_first(
+    house: House, shelf: FileServer
+) -> None:
+    allow(house, shelf, keep="1h")
+    shelf.files["/r.pdf"] = File(PDF)
+    first = await begin(house, f"{shelf.url}/r.pdf")
+    await house.until(first, Status.COMPLETED)
+    (copy,) = copies_of(await house.events(first))
+    shard = place(first.task_id)
+    again = await house.store.copies.put(shard, PDF)
+    assert again == copy.blob
+    await house.come_due("output", first.task_id, after_ms=1)
+    assert await house.store.copies.get(shard, copy.blob or "") == PDF
+
+
+async def test_stop_is_not_kept_waiting_by_a_file(house: House, shelf: FileServer) -> None:
+    shelf.files["/r.pdf"] = File(status=503)
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    await house.until(accepted, Status.WAITING_RESOURCE)
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLED)
+
+
+async def test_files_are_left_where_they_are_unless_they_are_wanted(
+    house: House, shelf: FileServer
+) -> None:
+    house.outputs.reload(OutputSettings())
+    accepted = await begin(house, f"{shelf.url}/r.pdf")
+    record = await house.until(accepted, Status.COMPLETED)
+    assert record.artifacts[0].stored
+    assert shelf.asked == {}
+
+
+@pytest.mark.requirement("ENV-10")
+async def test_output_is_read_by_its_owner_and_in_parts(house: House) -> None:
+    accepted = await house.send("big")
+    await house.hear(accepted)
+    (artifact,) = (await house.record(accepted)).artifacts
+    assert artifact.blob is not None
+    whole = await house.store.blobs.get(place(accepted.task_id), artifact.blob)
+    part = await house.service.read(ADA, GetOutput(accepted.facade, artifact.blob, 10, 20))
+    assert whole is not None
+    assert base64.b64decode(str(part["content"])) == whole[10:30]
+    assert (part["size"], part["name"]) == (len(whole), "artifact")
+    with pytest.raises(NotFound):
+        await house.service.read(BOB, GetOutput(accepted.facade, artifact.blob))
+    with pytest.raises(NotFound):
+        await house.service.read(ADA, GetOutput(accepted.facade, "0" * 64))
+
+
+@pytest.mark.requirement("EXT-10")
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+async def test_pattern_is_taken_out_before_anything_is_stored(
+    house: House, shelf: FileServer, wait: str
+) -> None:
+    allow(house, shelf, redact=[{"name": "aws-key", "pattern": "AKIA[A-Z0-9]{8}"}])
+    key = "AKIA12345678"
+    shelf.files["/notes.txt"] = File(f"the key is {key}".encode(), "text/plain")
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.status("WORKING", f"using {key} and {key}")
+        task.artifact([{"text": f"key: {key}"}, {"data": {"key": [key]}}], artifact_id="a-1")
+        task.artifact([{"url": f"{shelf.url}/notes.txt"}], artifact_id="a-2")
+        await turn.status("COMPLETED")
+
+    house.peer.next(work)
+    accepted = await house.send("go", wait="stream" if wait == "stream" else "unary")
+    await house.hear(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    entries = await house.entries(accepted.session_id)
+    assert not any(key.encode() in entry.data for entry in entries)
+    task = str(await house.read(accepted))
+    assert key not in task
+    assert "key: [redacted: aws-key]" in task
+    events = await house.events(accepted)
+    told = [e.fact.payload for e in events if isinstance(e.fact.payload, OutputRedacted)]
+    assert {one.rule for one in told} == {"aws-key"}
+    assert sum(one.count for one in told) == 5
+    (copy,) = copies_of(events)
+    output = await read(house, accepted, copy.blob or "")
+    assert base64.b64decode(str(output["content"])) == b"the key is [redacted: aws-key]"
+    assert house.peer.texts == ["go"]
+
+
+async def test_terms_that_are_none_are_refused() -> None:
+    for pattern in ("(", ""):
+        with pytest.raises(ValueError, match="pattern"):
+            make_policy(OutputSettings(redact=({"name": "x", "pattern": pattern},)))  # type: ignore[arg-type]  # as a file has it
+
+
+@pytest.mark.requirement("PO-8", "PO-9")
+async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_reference(
+    house: House,
+) -> None:
+    words = "and so on " * 3_000
+
+    async def work(turn: Turn) -> None:
+        await turn.status("WORKING", words)
+        await turn.status("COMPLETED")
+
+    house.peer.next(work)
+    accepted = await house.send("go on", wait="stream")
+    await house.watch(accepted)
+    (ref,) = [
+        event.fact.refs["output"]
+        for event in await house.events(accepted)
+        if event.type == "output.spilled"
+    ]
+    assert ref.preview == words[:200]
+    part = await house.service.read(ADA, GetOutput(accepted.facade, ref.blob or "", 0, 1 << 20))
+    assert words in base64.b64decode(str(part["content"])).decode()
+    entries = await house.entries(accepted.session_id)
+    assert max(len(entry.data) for entry in entries) < 20 * 1024
