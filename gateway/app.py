@@ -28,9 +28,8 @@ from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
-from passerelle.gateway.control.recoveries import Recoveries
-
 from passerelle.gateway.control.outputs import OUTPUT_ROW
+from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW

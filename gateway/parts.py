@@ -31,6 +31,7 @@ from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
+from passerelle.gateway.control.receivers import Receivers
 from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.control.references import References
@@ -159,7 +160,13 @@ def make_service(around: Surroundings) -> Service:
         references=references,
         retries=Retries(dispatch, references, around.retry_policy),
         listing=Listing(writes, store.log, store.projections, contents),
-        models=Models(writes, store.log, ownership, around.clock),
+        models=Models(
+            writes,
+            store.log,
+            ownership,
+            around.clock,
+            Receivers(store.targets, store.acks),
+        ),
         contents=contents,
         outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
         answers=Answers(writes, contents, dispatch),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.log import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -47,6 +48,13 @@ class RedisAcks:
         )
         reply = await retry(lambda: self._nodes.write(stream.shard, packed))
         return cast("AckResult", cast("bytes", reply).decode())
+
+    async def list_acks(self, stream: StreamRef) -> dict[str, str]:
+        """The cursor that each device acknowledged last; those that never did are left out."""
+        command = pack("HGETALL", keys.stream_acks(stream))
+        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
+        cursors = {name: row.split(b"|")[1].decode() for name, row in read_hash(reply).items()}
+        return {name: cursor for name, cursor in cursors.items() if cursor}
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""

@@ -1,19 +1,28 @@
-"""Whether what a task brought has reached those who wait for it (SNAP-19, PO-6)."""
+"""Whether what a task brought has reached those who wait for it (SNAP-19, PO-6).
+
+The record that callers read, and whoever a command named, stand in the record of the task. Webhooks and devices are
+told by cursors of their own, so what they have is compared with what there is: completion never waits for them (I5).
+"""
 
 from __future__ import annotations
 
-from dataclasses import field
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
 
-from passerelle.core.read_models.mark import Mark, not_applicable, unknown
+from passerelle.core.read_models.mark import Mark, not_applicable, unavailable, unknown
 from passerelle.core.read_models.task import name_task
 from passerelle.core.record import record
-from passerelle.core.status import ENDED, Delivery
+from passerelle.core.status import ENDED, Delivery, Status
 from passerelle.core.task_record import TaskRecord
 
 
 @record
 class DeliveryState:
-    """One word for each consumer; ``outputs`` are the artifacts that it is about."""
+    """One word for each consumer: ``facade``, ``parent``, ``webhook:<id>``, ``device:<id>``, or as a command named it.
+
+    ``outputs`` are the artifacts that it is about.
+    """
 
     task_id: str
     sequence: int
@@ -22,10 +31,23 @@ class DeliveryState:
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
 
 
-def show_delivery(task: TaskRecord) -> DeliveryState:
-    """The delivery of a record."""
-    marks: dict[str, Mark] = {}
-    if not task.delivery:
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Somebody who follows the stream of a task: ``sequence`` is that of the last event that it has."""
+
+    name: str
+    sequence: int
+    state: Literal["live", "backoff", "dead", "done"] = "live"
+
+
+def show_delivery(
+    task: TaskRecord,
+    receivers: Iterable[Receiver] | None = None,
+    parent: TaskRecord | None = None,
+) -> DeliveryState:
+    """The delivery of a task. Without ``receivers`` nobody was asked who follows it."""
+    consumers, marks = dict(task.delivery), dict[str, Mark]()
+    if not consumers:
         ended = task.status in ENDED
         marks["consumers"] = (
             unknown("no delivery is recorded")
@@ -34,5 +56,27 @@ def show_delivery(task: TaskRecord) -> DeliveryState:
         )
     if task.parent_task_id is None:
         marks["parent"] = not_applicable("the task has no parent")
+        consumers["parent"] = Delivery.NOT_APPLICABLE
+    elif receivers is not None:
+        consumers["parent"] = _judge_parent(task, parent)
+    if receivers is None:
+        marks["receivers"] = unavailable("webhooks and devices stand in the task's own model")
+    consumers |= {one.name: _judge(task, one) for one in receivers or ()}
     produced = (one.artifact_id for one in task.artifacts if one.direction == "produced")
-    return DeliveryState(name_task(task), task.last, task.delivery, tuple(produced), marks)
+    return DeliveryState(name_task(task), task.last, consumers, tuple(produced), marks)
+
+
+def _judge(task: TaskRecord, receiver: Receiver) -> Delivery:
+    """Whether the last word that callers see is among what a receiver has."""
+    if task.status in ENDED and (receiver.state == "done" or receiver.sequence >= task.shown_to):
+        return Delivery.DELIVERED
+    if receiver.state == "dead":
+        return Delivery.FAILED
+    return Delivery.QUEUED if receiver.state == "backoff" else Delivery.PENDING
+
+
+def _judge_parent(task: TaskRecord, parent: TaskRecord | None) -> Delivery:
+    """A parent reads what its child brought in the child's record, which its own names; one that is gone does not."""
+    if parent is None or parent.status is Status.ARCHIVED:
+        return Delivery.PARENT_MISSING
+    return Delivery.DELIVERED if task.status in ENDED else Delivery.PENDING

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Clock, EventLog
     from passerelle.core.principal import Principal
-    from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.ownership import Owned, Ownership
+    from passerelle.gateway.control.receivers import Receivers
     from passerelle.gateway.control.writes import Writes
 
 ModelQuery: TypeAlias = GetSession | GetSessionTasks | GetThread | GetTaskModel
@@ -73,6 +74,7 @@ class Models:
     log: EventLog
     ownership: Ownership
     clock: Clock
+    receivers: Receivers
 
     async def read(self, principal: Principal, query: ModelQuery) -> JsonObject:
         """One model in wire form.
@@ -141,7 +143,7 @@ class Models:
             case "graph":
                 return to_wire(draw_graph([task]))
             case "delivery":
-                return to_wire(show_delivery(task))
+                return await self._read_delivery(owned)
             case "subagents":
                 return to_wire(list_subagents(task))
             case "context":
@@ -150,6 +152,15 @@ class Models:
                 return await self._read_with_facts(task, query, now_ms)
             case _:
                 assert_never(query.model)
+
+    async def _read_delivery(self, owned: Owned) -> JsonObject:
+        task, parent = owned.record, None
+        if task.parent_task_id is not None:
+            ref = EntityRef(EntityKind.TASK, task.parent_task_id)
+            parent = (await self.writes.load([ref]))[ref].record
+        receivers = await self.receivers.find(task, owned.held.fields)
+        found = parent if isinstance(parent, TaskRecord) else None
+        return to_wire(show_delivery(task, receivers, found))
 
     async def _read_with_facts(
         self, task: TaskRecord, query: GetTaskModel, now_ms: int

@@ -22,8 +22,8 @@ from passerelle.gateway.targets.sender import WebhookSender
 from passerelle.store.retention import Archived, Trimmed
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
-from tests.support.scripted_tasks import Turn
 from tests.support.names import Inside
+from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 from tests.support.webhook_receiver import Notice, WebhookReceiver
 
