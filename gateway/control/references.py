@@ -21,23 +21,29 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
-    from passerelle.core.task_record import TaskRecord
+    from passerelle.core.task_record import ArtifactRef, TaskRecord
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Owned, Ownership
 
 MAX_REFERENCES: Final = 32
 """In one message: each is a read of the store."""
+MAX_CONSUMED: Final = 16
+"""Artifacts that a record names as consumed by one message; more of them go along."""
 QUOTED_BYTES: Final = 64 * 1024
 """Of artifacts that go along with one message, in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Referred:
-    """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks."""
+    """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
+
+    ``consumed`` are the artifacts whose parts go along, as the tasks name them that produced them.
+    """
 
     ids: Mapping[str, str] = field(default_factory=dict[str, str])
     parts: tuple[JsonObject, ...] = ()
     tasks: tuple[str, ...] = ()
+    consumed: tuple[ArtifactRef, ...] = ()
 
 
 NOTHING: Final = Referred()
@@ -77,6 +83,7 @@ class References:
     async def _tell(self, agent: str, named: list[str], owned: list[Owned]) -> Referred:
         ids: dict[str, str] = {}
         parts: list[JsonObject] = []
+        consumed: list[ArtifactRef] = []
         room = QUOTED_BYTES
         for place, (facade, one) in enumerate(zip(named, owned, strict=True)):
             remote = _find_remote(one.record, agent)
@@ -86,8 +93,9 @@ class References:
             quoted = await self._quote(one, place, room)
             room -= _measure(quoted) if quoted else 0
             parts += quoted
+            consumed += one.record.artifacts if quoted else ()
         tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
-        return Referred(ids, tuple(parts), tasks)
+        return Referred(ids, tuple(parts), tasks, tuple(consumed[:MAX_CONSUMED]))
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
         owned = await self.ownership.find(principal, facade, None)

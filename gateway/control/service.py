@@ -293,6 +293,7 @@ class Service:
         plan = replace(
             await self.planning.plan(principal, command, peer),
             sources=referred.tasks,
+            consumed=referred.consumed,
             shows_at_once=self.dispatch.always_task(command.agent),
         )
         charge = await self.planning.charge(principal, command)

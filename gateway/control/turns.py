@@ -50,7 +50,7 @@ from passerelle.core.session import OpenSession, SessionRecord
 from passerelle.core.standing import make_row
 from passerelle.core.status import Visibility
 from passerelle.core.task_commands import CreateTask, LinkTask, StartRun
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_record import ArtifactRef, TaskRecord
 from passerelle.core.thread import OpenThread, SubmitMessage, ThreadRecord
 from passerelle.core.times import format_ms
 from passerelle.core.trace import Trace
@@ -96,6 +96,8 @@ class Delegation:
     """What is to be said on the turn beside it: its price, a quota that is low."""
     sources: tuple[str, ...] = ()
     """Tasks that the message refers to."""
+    consumed: tuple[ArtifactRef, ...] = ()
+    """Artifacts of theirs whose parts go along."""
     acceptance: tuple[JsonObject, ...] = ()
     """What the task must bring."""
     trace: Trace | None = None
@@ -381,10 +383,23 @@ class Opening:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
 
     def _link(self, decision: Decision, task_id: str) -> None:
-        """The edges to the tasks that this one goes on from (LT-13)."""
-        for source in self.plan.sources:
+        """The edges to the tasks that this one goes on from, and to what it takes from them (LT-13, GR-8)."""
+        edges = [
+            TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
+            for source in self.plan.sources
+        ]
+        edges += [
+            TaskDependencyUpdated(
+                f"consumed:{one.artifact_id}",
+                "consumed_artifact",
+                one.artifact_id,
+                "satisfied",
+                reason=f"version {one.version} of {one.run_id}",
+            )
+            for one in self.plan.consumed
+        ]
+        for edge in edges:
             state = decision.state(EntityRef(EntityKind.TASK, task_id))
-            edge = TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
             if isinstance(state, TaskRecord):
                 decision.add(tasks.decide(state, LinkTask(edge)))
 

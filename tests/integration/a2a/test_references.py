@@ -79,3 +79,25 @@ async def test_message_with_too_many_references_is_refused(rig: Rig) -> None:
     error = await rig.refuse("SendMessage", rig.message("hello", referenceTaskIds=[*names]))
     assert error["code"] == -32602
     assert rig.counted() == 0
+
+
+@pytest.mark.requirement("GR-8")
+async def test_what_goes_along_is_consumed_here_and_leads_to_the_run_that_produced_it(
+    engine_server: Server, tmp_path: Path
+) -> None:
+    async with (
+        ScriptedPeer("scribe") as scribe,
+        run_rig(engine_server, tmp_path / "blobs", others=[scribe]) as rig,
+    ):
+        first = await rig.send("hello")
+        done = await ask_scribe(rig, first["id"])
+        before = cast(Answer, await rig.service.read(OWNER, GetRecord(first["id"])))
+        after = cast(Answer, await rig.service.read(OWNER, GetRecord(done["id"])))
+        (produced,) = before["artifacts"]
+        (edge,) = [one for one in after["relationships"] if one["kind"] == "consumed_artifact"]
+        assert (edge["target"], edge["status"]) == (produced["artifactId"], "satisfied")
+        assert edge["reason"] == f"version 1 of {produced['runId']}"
+        assert [
+            one["target"] for one in before["relationships"] if one["kind"] == "produced_artifact"
+        ] == [edge["target"]]
+        assert before["attempts"][-1]["runId"] == produced["runId"]
