@@ -460,7 +460,13 @@ class Connection:
         except PasserelleError as error:
             answer = refuse_call(call.id, error)
         except Exception as error:  # noqa: BLE001  one call that fails must not end the streams beside it
-            structlog.get_logger().error("channel.fault", method=call.method, exc_info=error)
+            structlog.get_logger().error(
+                "channel.fault",
+                method=call.method,
+                call=call.id,
+                connection=self._known.welcome.connection,
+                exc_info=error,
+            )
             fault = PasserelleError("the gateway failed to answer; its log says why")
             answer = refuse_call(call.id, fault)
         self.feed(Answered(answer))

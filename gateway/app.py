@@ -30,6 +30,7 @@ from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.control.recoveries import Recoveries
+from passerelle.gateway.correlation import INSTANCE
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
@@ -342,11 +343,13 @@ def _compose(
         drives,
         wake,
     )
+    instance = ids.mint("inst", Shard(0))
+    INSTANCE.set(instance)
     duties = make_duties(
         store,
         service.writes,
         DutySettings(
-            instance=ids.mint("inst", Shard(0)),
+            instance=instance,
             clock=time.monotonic,
             on_lost=service.dispatch.drop,
             adopt=service.dispatch.adopt,

@@ -21,6 +21,7 @@ from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
@@ -62,11 +63,15 @@ class FaceFirst:
 
     face: Face
     site: ASGIApp
+    requests: Requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        app = self.face if self.face.matches(scope) else self.site
-        await app(scope, receive, send)
+        if self.face.matches(scope):
+            await self.face(scope, receive, send)
+            return
+        self.requests.begin()
+        await self.site(scope, receive, send)
 
 
 def make_edges(
@@ -107,7 +112,7 @@ def make_edges(
         *_make_routes(gateway, access, endpoint, find_fault),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
     ]
-    site = make_site(routes, settings, lambda rest: FaceFirst(face, rest))
+    site = make_site(routes, settings, lambda rest: FaceFirst(face, rest, Requests(SystemIds())))
 
     async def drain() -> None:
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))

@@ -15,6 +15,7 @@ from typing import Any, Final, TextIO, cast
 import orjson
 import structlog
 
+from passerelle.gateway.correlation import correlate
 from passerelle.gateway.secret import MASK
 from passerelle.gateway.settings import LogFormat, LogLevel
 
@@ -35,6 +36,7 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
     render = _choose_renderer(form, out)
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
+        correlate,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         structlog.processors.format_exc_info,

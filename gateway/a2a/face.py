@@ -39,6 +39,7 @@ from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
+from passerelle.gateway.correlation import Requests, explain_fault
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -114,6 +115,7 @@ class Face:
     def __init__(self, parts: FaceParts, settings: FaceSettings) -> None:
         self.parts: Final = parts
         self._settings = settings
+        self._requests = Requests(parts.ids)
         self._waits = Waits(settings.recheck_s)
         self.operations: Final = Operations(
             parts.service,
@@ -151,6 +153,7 @@ class Face:
         await self._waits.drain()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._requests.begin()
         incoming = Incoming(scope)
         async with self._waits.enter():
             names = self.parts.agents.names
@@ -193,7 +196,7 @@ class Face:
             visit.outcome = "internal"
             self.parts.metrics.runtime_errors.labels("a2a").inc()
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
-            await visit.refuse(PasserelleError("the gateway failed to answer; its log says why"))
+            await visit.refuse(explain_fault())
 
     async def _serve(self, visit: Visit, spot: Spot, target: Target | None) -> None:
         incoming = visit.incoming

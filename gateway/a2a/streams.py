@@ -20,6 +20,7 @@ import structlog
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.correlation import explain_fault
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -75,7 +76,7 @@ class EventStream:
                 failure = error
             except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
                 structlog.get_logger().error("a2a.stream_fault", exc_info=error)
-                failure = PasserelleError("the gateway failed to go on; its log says why")
+                failure = explain_fault("go on")
             else:
                 await self.end()
                 return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.errors import CallerError, Draining
@@ -46,6 +47,8 @@ class Waits:
 
     def __init__(self, recheck_s: float = RECHECK_S) -> None:
         self._recheck_s = recheck_s
+        self._context = copy_context()
+        """Of nobody's request: the timer would keep that alive."""
         self._timer: asyncio.TimerHandle | None = None
         self._rechecks: asyncio.Task[None] | None = None
         self._open: set[_Wait] = set()
@@ -110,7 +113,9 @@ class Waits:
         """One look in a while at everybody who waits: a timer for each of them would cost more than the looks do."""
         if self._timer is None and not self._draining:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._recheck_s, self._begin_recheck)
+            self._timer = loop.call_later(
+                self._recheck_s, self._begin_recheck, context=self._context
+            )
 
     def _begin_recheck(self) -> None:
         self._timer = None

@@ -8,7 +8,7 @@ has no place for them.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -37,6 +37,7 @@ from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.control.stream_frame import unpack
+from passerelle.gateway.correlation import Requests, explain_fault
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
@@ -74,6 +75,10 @@ class GrpcFace:
     operations: Operations
     parts: FaceParts
     default_agent: str | None
+    requests: Requests = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "requests", Requests(self.parts.ids))
 
     def make_handler(self, service: Service) -> grpc.GenericRpcHandler:
         """What a server of gRPC is told about one service."""
@@ -82,12 +87,14 @@ class GrpcFace:
         )
 
     def _make(self, service: Service, row: Row) -> grpc.RpcMethodHandler[Any, Any]:
+        requests = self.requests
         streams = row.method in {Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK}
         make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = (
             grpc.unary_stream_rpc_method_handler if streams else grpc.unary_unary_rpc_method_handler
         )
 
         async def serve(request: bytes, context: Context) -> Message | None:
+            requests.begin()
             async with self.operations.waits.enter():
                 outcome = await self._count(service, row, request, context)
                 if isinstance(outcome, Refusal):
@@ -131,7 +138,7 @@ class GrpcFace:
             visit.outcome = "internal"
             self.parts.metrics.runtime_errors.labels("grpc").inc()
             structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
-            shown = PasserelleError("the gateway failed to answer; its log says why")
+            shown = explain_fault()
         return render_refusal(shown, service.version)
 
     async def _serve(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from passerelle.a2a_mapping import errors as a2a_errors
 from passerelle.core import errors
 from passerelle.core.json import JsonObject
+from passerelle.gateway.correlation import explain_fault
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
@@ -106,7 +107,7 @@ async def answer_status(_request: Request, error: Exception) -> Response:
 async def answer_fault(request: Request, error: Exception) -> Response:
     """Starlette's handler for everything else: a fault of ours, told without its inside."""
     structlog.get_logger().error("http.fault", path=request.url.path, exc_info=error)
-    return _respond(INTERNAL, "internal", "the gateway failed to answer; its log says why", {}, {})
+    return render_problem(explain_fault())
 
 
 EXCEPTION_HANDLERS: Final = {

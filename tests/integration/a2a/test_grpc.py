@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import orjson
 import pytest
+import structlog
 from a2a.types import a2a_pb2 as a2a
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
@@ -242,3 +243,19 @@ async def test_bytes_that_are_no_message_are_refused_as_that(wire: Wire) -> None
         await call(b"d", metadata=wire.metadata())
     assert failed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "SendMessageRequest" in (failed.value.details() or "")
+
+
+async def test_no_secret_is_in_a_status_or_in_a_line_of_the_log(wire: Wire) -> None:
+    seen: list[str] = []
+    with structlog.testing.capture_logs() as lines:
+        for key in ("wrong-key-c41f", "narrow-key", OWNER):
+            for tenant in ("echo", "gone", "nobody"):
+                request = wire.ask("refuse" if tenant == "echo" else "hello")
+                request.tenant = tenant
+                try:
+                    seen.append(str(await wire.call("SendMessage", request, key=key)))
+                except grpc.aio.AioRpcError as error:
+                    seen += [str(error), str(error.trailing_metadata())]
+    assert len(seen) > 9
+    shown = f"{seen} {lines} {wire.rig.metrics.render()!r} {wire.rig.face.parts}"
+    assert [key for key in ("wrong-key-c41f", "narrow-key", OWNER) if key in shown] == []

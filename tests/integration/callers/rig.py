@@ -15,6 +15,7 @@ import orjson
 from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.gateway.a2a.face import Face
 from passerelle.gateway.app import Gateway, make_access, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.keys import hash_key
@@ -38,6 +39,7 @@ class Instance:
     access: Access
     settings: Settings
     http: httpx.AsyncClient
+    face: Face
     _sent: int = 0
 
     async def call(self, key: str, method: str, params: JsonObject) -> httpx.Response:
@@ -85,12 +87,12 @@ class Rig:
         clients = cast("list[dict[str, object]]", settings.pop("clients", []))
         agent: dict[str, object] = {"name": "echo", "url": self.peer.url}
         agent |= cast("dict[str, object]", settings.pop("agent", {}))
+        settings.setdefault("agents", [agent])
+        settings.setdefault("secret_key", KEY)
         given = Settings.model_validate(
             {
                 "redis_url": self.url,
                 "data_dir": self.folder,
-                "secret_key": KEY,
-                "agents": [agent],
                 "clients": [describe(client) for client in clients],
                 **settings,
             }
@@ -107,7 +109,8 @@ class Rig:
 
         self.stack.push_async_callback(end)
         http = httpx.AsyncClient(base_url=listener.url, headers={"A2A-Version": "1.0"}, timeout=20)
-        return Instance(gateway, access, given, await self.stack.enter_async_context(http))
+        await self.stack.enter_async_context(http)
+        return Instance(gateway, access, given, http, edges.face)
 
     def list_sessions(self) -> list[str]:
         """Every session that is stored."""

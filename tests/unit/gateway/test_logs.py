@@ -1,5 +1,6 @@
 """Logs: nouns with ids, and no secret in any form."""
 
+import contextvars
 import io
 import json
 import logging
@@ -9,7 +10,11 @@ from typing import Any, cast
 import pytest
 import structlog
 
+from passerelle.core.trace import read_trace
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.correlation import INSTANCE, REQUEST, Requests, explain_fault
 from passerelle.gateway.logs import configure_logs
+from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import LogFormat
 
@@ -43,6 +48,43 @@ def test_event_is_one_line_of_json_with_time_level_and_ids(out: io.StringIO) -> 
     line = read(out)
     assert (line["event"], line["task"], line["level"]) == ("run.lost", "task_2f1", "info")
     assert line["time"].endswith("Z")
+
+
+def test_lines_name_their_request_their_trace_and_their_instance(out: io.StringIO) -> None:
+    def serve() -> str | None:
+        INSTANCE.set("inst_1")
+        requests.begin()
+        TRACE.set(read_trace("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None))
+        structlog.get_logger().info("run.lost", task="task_2f1")
+        return REQUEST.get()
+
+    requests = Requests(SystemIds())
+    first, second = contextvars.copy_context().run(serve), contextvars.copy_context().run(serve)
+    assert first != second
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [line["request"] for line in lines] == [first, second]
+    assert {line["trace"] for line in lines} == {"0af7651916cd43dd8448eb211c80319c"}
+    assert {line["instance"] for line in lines} == {"inst_1"}
+
+
+def test_what_a_line_says_itself_is_kept(out: io.StringIO) -> None:
+    def say() -> None:
+        Requests(SystemIds()).begin()
+        structlog.get_logger().info("a2a.request", request="its own", trace=None)
+
+    contextvars.copy_context().run(say)
+    assert read(out)["request"] == "its own"
+    structlog.get_logger().info("config.reloaded")
+    assert "request" not in read(out)
+
+
+def test_caller_of_a_fault_is_told_where_to_look_for_it() -> None:
+    def fail() -> tuple[object, str | None]:
+        Requests(SystemIds()).begin()
+        return explain_fault().details["request"], REQUEST.get()
+
+    told, known = contextvars.copy_context().run(fail)
+    assert told == known is not None
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
