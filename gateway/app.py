@@ -56,6 +56,7 @@ from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_rules import is_loopback
 from passerelle.gateway.settings_source import Sources
 from passerelle.gateway.signing.signer import Signer, load_signer
+from passerelle.gateway.span_export import open_spans
 from passerelle.gateway.taking_over import take_over
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
 from passerelle.gateway.targets.deliveries import Deliveries
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings import Settings
+    from passerelle.gateway.spans import Spans
     from passerelle.gateway.targets.webhooks import Webhooks
 
 BLOBS: Final = "blobs"
@@ -98,6 +100,7 @@ class Gateway:
     terms: AgentTerms
     links: LinkFacts
     signer: Signer | None = None
+    spans: Spans | None = None
 
 
 async def run_gateway(
@@ -189,6 +192,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             stack.push_async_callback(engine.stop)
         url = settings.redis_url.get_secret_value() if settings.redis_url else ""
         metrics = Metrics()
+        spans = await stack.enter_async_context(open_spans(settings.spans.otlp_endpoint))
         store = await Store.open(
             StoreSettings(
                 engine.url if engine else url,
@@ -211,6 +215,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             SystemClock(),
             limiter,
             metrics.count_peer_call,
+            spans,
         )
         stack.push_async_callback(peers.close)
         webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
@@ -248,6 +253,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             terms,
             links,
             signer,
+            spans,
         )
 
 

@@ -95,6 +95,7 @@ def make_edges(
             extended_cards=_make_extended_cards(gateway, settings, options),
             reader=access.reader,
             gate=gateway.gate,
+            spans=gateway.spans,
         ),
         FaceSettings(
             options,

@@ -21,6 +21,7 @@ from passerelle.gateway.settings_outputs import OutputSettings
 from passerelle.gateway.settings_policy import PolicySettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
+from passerelle.gateway.settings_spans import SpanSettings
 from passerelle.gateway.settings_tls import TlsSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
 
@@ -151,6 +152,7 @@ class Settings(Section):
     channels: ChannelSettings = Field(default=ChannelSettings())
     requests: RequestSettings = Field(default=RequestSettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
+    spans: SpanSettings = Field(default=SpanSettings())
     signing: SigningSettings = Field(default=SigningSettings())
     policy: PolicySettings = Field(default=PolicySettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())

@@ -40,8 +40,10 @@ from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.correlation import Requests, explain_fault
+from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
     from starlette.types import Receive, Scope, Send
 
     from passerelle.core.commands import Authenticator
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.limits.gate import Gate
     from passerelle.gateway.metrics import Metrics
+    from passerelle.gateway.spans import Spans
 
 BODY_LIMIT_BYTES: Final = 1_048_576
 
@@ -102,6 +105,7 @@ class FaceParts:
     push: PushConfigs | None = None
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
+    spans: Spans | None = None
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
@@ -170,9 +174,13 @@ class Face:
     async def _count(self, visit: Visit, spot: Spot, target: Target | None) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        spans = self.parts.spans
+        span = spans.begin_request(visit.incoming.headers) if spans else None
         try:
             await self._guard(visit, spot, target)
         finally:
+            if span is not None:
+                _end(span, visit, spot)
             seconds = loop.time() - began_s
             self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
             if self._settings.access_log:
@@ -268,6 +276,18 @@ def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Bi
     if spot.version == LEGACY:
         return LegacyHttpBinding()
     return HttpBinding(choose_media_type(incoming))
+
+
+def _end(span: Span, visit: Visit, spot: Spot) -> None:
+    incoming = visit.incoming
+    end_request(
+        span,
+        agent=visit.agent,
+        operation=visit.operation,
+        outcome=visit.outcome,
+        binding="JSONRPC" if isinstance(visit.binding, RpcBinding) else "HTTP+JSON",
+        version=incoming.headers.get(HEADER.lower()) or spot.version,
+    )
 
 
 def _log(visit: Visit, seconds: float) -> None:

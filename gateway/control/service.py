@@ -46,9 +46,9 @@ from passerelle.core.link_requests import AckEvents, ReconnectChannel
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
-from passerelle.core.trace import SPAN_BITS, read_trace
+from passerelle.core.trace import read_trace
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
-from passerelle.gateway.peers.carried import TRACE
+from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
@@ -278,10 +278,8 @@ class Service:
             raise NotFound("agent", command.agent)
         self.message_bounds.judge(command.message)
         # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
-        trace = read_trace(command.traceparent, command.tracestate)
-        if trace is not None:
-            trace = trace.descend(self.writes.ids.draw(SPAN_BITS))
-        TRACE.set(trace)
+        caller = read_trace(command.traceparent, command.tracestate)
+        TRACE.set(choose_trace(caller, self.writes.ids.draw))
         peer = self.find_peer(command.agent)
         if self.is_draining():
             raise Draining("this instance is shutting down", retry_after_s=1)

@@ -23,7 +23,7 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
-from passerelle.core.trace import SPAN_BITS, read_trace
+from passerelle.core.trace import read_trace
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.places import Place
 from passerelle.gateway.control.task_changes import read_task, render_change
@@ -32,7 +32,7 @@ from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill
-from passerelle.gateway.peers.carried import TRACE
+from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Starting:
             raise NotFound("agent", agent)
         require_operation(principal, agent, Method.SEND_MESSAGE)
         turn = self._compose(owned.record, command, agent)
-        trace = read_trace(command.traceparent, command.tracestate)
-        TRACE.set(trace.descend(self.turns.writes.ids.draw(SPAN_BITS)) if trace else None)
+        caller = read_trace(command.traceparent, command.tracestate)
+        TRACE.set(choose_trace(caller, self.turns.writes.ids.draw))
         peer = self.find_peer(agent)
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)

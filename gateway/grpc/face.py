@@ -43,6 +43,7 @@ from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
+from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -112,9 +113,20 @@ class GrpcFace:
         visit = _Visit()
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        spans = self.parts.spans
+        span = spans.begin_request(read_head(context).headers) if spans else None
         try:
             return await self._guard(visit, service, row, request, context)
         finally:
+            if span is not None:
+                end_request(
+                    span,
+                    agent=visit.agent,
+                    operation=visit.operation,
+                    outcome=visit.outcome,
+                    binding="GRPC",
+                    version=service.version,
+                )
             seconds = loop.time() - began_s
             self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
 

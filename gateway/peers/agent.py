@@ -18,6 +18,7 @@ from passerelle.gateway.peers.call import Call
 from passerelle.gateway.peers.line import Line
 from passerelle.gateway.peers.outcome_names import name_outcome
 from passerelle.gateway.peers.questions import AT_ONCE, Questions
+from passerelle.gateway.spans import end_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.interface import Choice, Interface
     from passerelle.gateway.peers.send_limit import SendLimit
+    from passerelle.gateway.spans import Spans
 
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
 _NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
@@ -48,6 +50,7 @@ class AgentPeer:
         limit: SendLimit,
         clock: Clock,
         count: Callable[[str, str], None],
+        spans: Spans | None = None,
     ) -> None:
         """``transports`` by the kind of interface that they carry calls to.
 
@@ -60,6 +63,7 @@ class AgentPeer:
         self._questions = Questions(config.bounds.concurrency or AT_ONCE)
         self._clock = clock
         self._count = count
+        self._spans = spans
         self._lines: dict[Interface, Line] = {}
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
@@ -148,6 +152,7 @@ class AgentPeer:
 
     async def _call(self, call: Call) -> PeerOutcome:
         outcome: PeerOutcome = _NO_INTERFACE
+        span = self._spans.begin_call(self.name, call.operation) if self._spans else None
         try:
             async with aclosing(self._choose(call)) as lines:
                 async for line in lines:
@@ -157,6 +162,9 @@ class AgentPeer:
         except RemoteError as error:
             # No card: nothing was sent.
             outcome = Unreached(error.message)
+        finally:
+            if span is not None:
+                end_call(span, _name_end(outcome))
         if outcome is not _NO_INTERFACE:
             self._count(self.name, name_outcome(outcome))
         return outcome
@@ -166,6 +174,7 @@ class AgentPeer:
     ) -> AsyncGenerator[StreamOutcome, None]:
         call = Call(operation, params, self._config.total_timeout_s)
         last: StreamOutcome | None = None
+        span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
             async with aclosing(self._choose(call)) as lines:
                 async for line in lines:
@@ -182,6 +191,8 @@ class AgentPeer:
         except RemoteError as error:
             last = Unreached(error.message)
         finally:
+            if span is not None:
+                end_call(span, _name_end(last))
             if last is not None:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
@@ -238,3 +249,10 @@ class AgentPeer:
         self._unfit.add(line.interface)
         self._cards.expire()
         return True
+
+
+def _name_end(outcome: StreamOutcome | None) -> str:
+    """What a span says of the end of a call; nobody has waited for one that came to nothing."""
+    if outcome is _NO_INTERFACE:
+        return "no_interface"
+    return "left" if outcome is None else name_outcome(outcome)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.grpc_channels import GrpcChannels
     from passerelle.gateway.peers.interface import Choice
     from passerelle.gateway.peers.wire import Wire
+    from passerelle.gateway.spans import Spans
 
 _WIRES: Final[Mapping[Choice, Wire]] = {
     "JSONRPC/1.0": JsonRpc(),
@@ -55,6 +56,7 @@ def make_peer(
     clock: Clock,
     limit: Limit | None = None,
     count: Callable[[str, str], None] = lambda _agent, _outcome: None,
+    spans: Spans | None = None,
 ) -> AgentPeer:
     """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
 
@@ -76,7 +78,7 @@ def make_peer(
         kind for kind in config.interfaces if transports.get(kind) is not None
     )
     cards = CardCache(config, client, clock, kinds)
-    return AgentPeer(config, cards, transports, SendLimit(limit), clock, count)
+    return AgentPeer(config, cards, transports, SendLimit(limit), clock, count, spans)
 
 
 def _make_credential(config: PeerConfig, sessions: PeerSessions, clock: Clock) -> Credential:

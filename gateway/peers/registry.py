@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.agent import AgentPeer
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.spans import Spans
 
 
 class PeerRegistry:
@@ -30,6 +31,7 @@ class PeerRegistry:
         clock: Clock,
         limiter: Limiter | None = None,
         count: Callable[[str, str], None] = lambda _agent, _outcome: None,
+        spans: Spans | None = None,
     ) -> None:
         """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
 
@@ -38,6 +40,7 @@ class PeerRegistry:
         self._clock = clock
         self._limiter = limiter
         self._count = count
+        self._spans = spans
         self._limits: dict[str, Limit] = {}
         self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
@@ -101,7 +104,8 @@ class PeerRegistry:
         self._peers = made
 
     def _make(self, config: PeerConfig) -> AgentPeer:
-        return make_peer(config, self._connections, self._clock, self._bind(config), self._count)
+        limit = self._bind(config)
+        return make_peer(config, self._connections, self._clock, limit, self._count, self._spans)
 
     def _bind(self, config: PeerConfig) -> Limit | None:
         """The limit of an agent and its tenants. It outlives reloads, so that calls under way are still counted."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import grpc
@@ -15,11 +15,15 @@ import structlog
 from a2a.types import a2a_pb2 as a2a
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.message import Message
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from passerelle.gateway.grpc.face import GrpcFace
 from passerelle.gateway.grpc.methods import V1
 from passerelle.gateway.grpc.server import start_grpc
 from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
+from passerelle.gateway.spans import Spans
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 
 pytestmark = pytest.mark.anyio
@@ -259,3 +263,25 @@ async def test_no_secret_is_in_a_status_or_in_a_line_of_the_log(wire: Wire) -> N
     assert len(seen) > 9
     shown = f"{seen} {lines} {wire.rig.metrics.render()!r} {wire.rig.face.parts}"
     assert [key for key in ("wrong-key-c41f", "narrow-key", OWNER) if key in shown] == []
+
+
+async def test_call_over_grpc_has_a_span_below_its_caller(wire: Wire) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    face = wire.rig.face
+    parts = replace(face.parts, spans=Spans(provider.get_tracer("test")))
+    server = await start_grpc(GrpcFace(face.operations, parts, default_agent=None), LOOPBACK, 0)
+    async with grpc.aio.insecure_channel(f"{LOOPBACK}:{server.port}") as channel:
+        other = Wire(wire.rig, channel)
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        await other.call("SendMessage", other.ask("hello"), traceparent=parent)
+    await server.stop()
+    [span] = exporter.get_finished_spans()
+    assert (span.name, f"{span.parent.span_id:x}" if span.parent else "") == (
+        "SendMessage",
+        "b7ad6b7169203331",
+    )
+    assert dict(span.attributes or {})["a2a.binding"] == "GRPC"
+    [sent] = wire.rig.peer.requests[-1:]
+    assert sent.headers["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")

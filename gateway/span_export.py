@@ -1,0 +1,54 @@
+"""Sends spans to a collector, with the libraries of an extra; they are loaded only where it is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.spans import Spans
+from passerelle.gateway.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+WITHOUT_EXTRA: Final = "spans take further libraries: pip install 'passerelle[otel]'"
+_SEND_S: Final = 2.0
+"""Longest time of one export: at a shutdown one is under way and one is left, within its ten seconds."""
+_DELAY_MS: Final = 1_000
+_QUEUE: Final = 2_048
+
+
+@asynccontextmanager
+async def open_spans(endpoint: str | None) -> AsyncGenerator[Spans | None]:
+    """Spans that go to ``endpoint``, and what is left of them at the end; None where there is none.
+
+    Raises:
+        ConfigInvalid: the libraries are not installed.
+    """
+    if endpoint is None:
+        yield None
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise ConfigInvalid("spans.otlp_endpoint", WITHOUT_EXTRA) from None
+    resource = Resource.create({"service.name": "passerelle", "service.version": VERSION})
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint, timeout=_SEND_S)
+    provider.add_span_processor(
+        BatchSpanProcessor(
+            exporter,
+            max_queue_size=_QUEUE,
+            schedule_delay_millis=_DELAY_MS,
+            max_export_batch_size=_QUEUE,
+        )
+    )
+    try:
+        yield Spans(provider.get_tracer("passerelle", VERSION))
+    finally:
+        await asyncio.to_thread(provider.shutdown)

@@ -1,0 +1,71 @@
+"""A collector of spans on a loopback socket: OTLP over HTTP, as OpenTelemetry's own exporter sends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self, cast
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a test looks at."""
+
+    name: str
+    kind: int
+    trace: str
+    span: str
+    parent: str
+    failed: bool
+    attributes: dict[str, str]
+
+
+@dataclass
+class Collector:
+    """Keeps the spans that it gets."""
+
+    spans: list[Span] = field(default_factory=list[Span])
+    services: set[str] = field(default_factory=set[str])
+    url: str = ""
+    _runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application()
+        app.router.add_post("/v1/traces", self._take)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
+        self.url = f"http://127.0.0.1:{port}/v1/traces"
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    def find(self, name: str, kind: int) -> Span:
+        """The only span of that name and kind."""
+        [found] = [span for span in self.spans if (span.name, span.kind) == (name, kind)]
+        return found
+
+    async def _take(self, request: web.Request) -> web.Response:
+        sent = ExportTraceServiceRequest.FromString(await request.read())
+        for resource in sent.resource_spans:
+            names = {one.key: one.value.string_value for one in resource.resource.attributes}
+            self.services.add(names["service.name"])
+            for scope in resource.scope_spans:
+                self.spans += [
+                    Span(
+                        one.name,
+                        one.kind,
+                        one.trace_id.hex(),
+                        one.span_id.hex(),
+                        one.parent_span_id.hex(),
+                        failed=one.status.code == one.status.STATUS_CODE_ERROR,
+                        attributes={at.key: at.value.string_value for at in one.attributes},
+                    )
+                    for one in scope.spans
+                ]
+        return web.Response()
