@@ -338,6 +338,8 @@ def _compose(
             wake=wake,
             logger=outages.log,
             count=outages.metrics.count_delivery,
+            time=outages.metrics.time_delivery,
+            timer=time.monotonic,
         ),
         service.dead_letters.kinds,
     )

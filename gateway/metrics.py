@@ -114,6 +114,13 @@ class Metrics:
             ["kind", "outcome"],
             registry=registry,
         )
+        self.delivery_seconds: Final = Histogram(
+            "passerelle_delivery_seconds",
+            "Time of one try to deliver to a webhook, until its answer or its failure.",
+            ["kind"],
+            buckets=_REQUEST_S,
+            registry=registry,
+        )
         self.config_reloads: Final = Counter(
             "passerelle_config_reloads",
             "Configurations that were read while running: ok, or refused.",
@@ -161,6 +168,10 @@ class Metrics:
     def count_delivery(self, kind: str, outcome: str) -> None:
         """What became of one try to deliver."""
         self.deliveries.labels(kind, outcome).inc()
+
+    def time_delivery(self, kind: str, seconds: float) -> None:
+        """How long one try to deliver took."""
+        self.delivery_seconds.labels(kind).observe(seconds)
 
     def look(self, read: Callable[[Metrics], None]) -> None:
         """Calls ``read`` before each answer: for what stands somewhere, and is no event that can be counted."""

@@ -68,8 +68,8 @@ class Origin:
 class Means:
     """What deliveries work with. ``chance()`` is in 0..1; ``drop(shard, row)`` settles a row that leads nowhere.
 
-    ``wake(shard, within_s)`` brings the due loop back, ``count(kind, outcome)`` counts for the metrics, and
-    ``may_send(shard)`` says whether enough of our lease is left.
+    ``wake(shard, within_s)`` brings the due loop back, ``may_send(shard)`` says whether enough of our lease is left;
+    ``count(kind, outcome)`` and ``time(kind, seconds)`` are for the metrics.
     """
 
     targets: RedisTargets
@@ -83,6 +83,9 @@ class Means:
     wake: Callable[[Shard, float], None]
     logger: FilteringBoundLogger
     count: Callable[[str, str], None] = lambda _kind, _outcome: None
+    time: Callable[[str, float], None] = lambda _kind, _seconds: None
+    timer: Callable[[], float] = lambda: 0.0
+    """Seconds that never go back."""
 
 
 class StoppedError(Exception):
@@ -216,7 +219,10 @@ class Job:
             parcel = await compose()
         except ConfigInvalid:
             return Barred("secret_key")
-        return await self.means.sender.post(self._address, parcel.headers, parcel.body)
+        began_s = self.means.timer()
+        outcome = await self.means.sender.post(self._address, parcel.headers, parcel.body)
+        self.means.time(self._kind, self.means.timer() - began_s)
+        return outcome
 
     async def _stop(self, verdict: Later | GivenUp) -> NoReturn:
         """Stores what is next.

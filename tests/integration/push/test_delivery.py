@@ -188,6 +188,9 @@ async def test_order_per_task_holds_under_failures_and_each_event_is_confirmed_o
         notice.raw for notice in taken
     ]
     assert rig.counted("busy") == 4
+    sample = rig.gateway.metrics.registry.get_sample_value
+    assert (sample("passerelle_delivery_seconds_count", {"kind": "push"}) or 0) >= 4
+    assert (sample("passerelle_delivery_seconds_sum", {"kind": "push"}) or 0) > 0
 
 
 async def test_slow_receiver_holds_back_only_itself(rig: Rig) -> None:
