@@ -203,7 +203,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 }
                 _move(step, {"statusUpdate": update}, reply.native_status, task, sight.content)
         case StatusReply(event=event):
-            native = {
+            native: JsonObject = {
                 "id": text_at(event, "taskId"),
                 "contextId": text_at(event, "contextId"),
                 "status": event["status"],

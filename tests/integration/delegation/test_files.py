@@ -94,7 +94,7 @@ async def test_task_completes_when_a_copy_of_its_file_is_here(
     stored = [event.fact.payload for event in events if event.type == "artifact.changed"]
     assert [cast("ArtifactChanged", one).stored for one in stored] == [False, True]
     assert (record.artifact_count, len(record.artifacts)) == (1, 1)
-    output = await read(house, accepted, copy.blob)
+    output = await read(house, accepted, copy.blob or "")
     assert base64.b64decode(str(output["content"])) == PDF
     assert (output["state"], output["mediaType"]) == ("here", "application/pdf")
     assert "key=secret" in str(frames), "the part is as the agent wrote it"
