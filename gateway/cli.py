@@ -166,6 +166,9 @@ def check(
 )
 def verify(
     session: SessionFlag = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Make read models and lists again, and compare.")
+    ] = False,
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
@@ -177,7 +180,7 @@ def verify(
 
     settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
-    report = run(run_verify(settings, session))
+    report = run(run_verify(settings, session, rebuild=rebuild))
     for line in (*report.lines, report.summary):
         print(line)
     raise typer.Exit(ExitStatus.DONE if report.ok else ExitStatus.REMOTE)

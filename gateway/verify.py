@@ -4,7 +4,8 @@ It trusts nothing that is derived. Sequences must be dense and the chain unbroke
 what its envelope says; an event must have the ids of its class (ENV-6); a snapshot must be the fold of its facts; and
 a task that has not ended must have a living driver, a due row or an open question, so that something moves it on.
 
-It changes nothing and may look while a gateway works: what moved meanwhile is looked at again.
+On request, what is derived from the records is made again and compared as well. It changes nothing and may look while
+a gateway works: what moved meanwhile is looked at again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.ids import read_shard
 from passerelle.core.machine import read_snapshot
+from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.gateway.verification.drive import find_undriven
+from passerelle.gateway.verification.rebuild import compare_rebuilt
 from passerelle.gateway.verification.report import Problem, VerifyReport
 from passerelle.gateway.verification.stream import check_chain, compare_all, count_events, look_at
 from passerelle.store.engine import EmbeddedEngine
@@ -34,9 +37,12 @@ if TYPE_CHECKING:
 
 BLOBS: Final = "blobs"
 _AT_ONCE: Final = 256
+_LOOKS: Final = 8
 
 
-async def run_verify(settings: Settings, session: str | None = None) -> VerifyReport:
+async def run_verify(
+    settings: Settings, session: str | None = None, *, rebuild: bool = False
+) -> VerifyReport:
     """Opens the store of the settings, verifies it, and closes it.
 
     Raises:
@@ -55,17 +61,22 @@ async def run_verify(settings: Settings, session: str | None = None) -> VerifyRe
             wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
             url = (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
         opened = await Store.open(StoreSettings(url, data_dir / BLOBS))
-        return await verify_store(await stack.enter_async_context(opened), session)
+        return await verify_store(await stack.enter_async_context(opened), session, rebuild=rebuild)
 
 
-async def verify_store(store: Store, session: str | None = None) -> VerifyReport:
+async def verify_store(
+    store: Store, session: str | None = None, *, rebuild: bool = False
+) -> VerifyReport:
     """Verifies one session, or all of them and that no snapshot stands outside of them.
+
+    With ``rebuild``, what is derived from the records is made again from the streams, too: read models, lists, open
+    sets, inboxes.
 
     Raises:
         NotFound: there is no such session.
         StoreUnavailable: the store does not answer.
     """
-    walk = Walk(store)
+    walk = Walk(store, rebuild)
     if session is not None:
         await walk.verify(session)
         if not walk.report.sessions:
@@ -84,6 +95,7 @@ class Walk:
     """One way through a store: what was found, and which entities the replays gave."""
 
     store: Store
+    rebuild: bool = False
     report: VerifyReport = field(default_factory=VerifyReport)
     seen: set[str] = field(default_factory=set[str])
     trimmed: set[str] = field(default_factory=set[str])
@@ -106,6 +118,22 @@ class Walk:
             return
         report.problems += compare_all(look, report)
         report.problems += await find_undriven(self.store, look)
+        if self.rebuild:
+            report.problems += await self._rebuild(session)
+            report.rebuilt += 1
+
+    async def _rebuild(self, session: str) -> list[Problem]:
+        """Differences that are there while nothing is written to the session."""
+        looks = 0
+        while True:
+            looks += 1
+            look = await look_at(self.store.log, session)
+            if look is None:
+                return []
+            found = await compare_rebuilt(self.store, look)
+            stream = StreamRef(StreamKind.SESSION, session)
+            if not found or looks == _LOOKS or await self.store.log.read_head(stream) == look.head:
+                return found
 
     async def verify_strays(self, inventory: Iterable[EntityRef]) -> None:
         """Snapshots that no replay gave: their session is trimmed, newer than the list, or nothing stands for them."""

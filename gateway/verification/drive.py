@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from passerelle.core.approval_record import ActionRecord
-from passerelle.core.status import ENDED, Status
+from passerelle.core.status import ENDED, HELD, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.delegation.run import read_driver
 from passerelle.gateway.duties.takeover import LEASE
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 async def find_undriven(store: Store, look: Look) -> list[Problem]:
-    """Tasks of a session that have not ended and that nothing would ever move on. A draft waits for its author."""
+    """Tasks of a session that have not ended and that nothing would ever move on."""
     found: list[Problem] = []
     for loaded in look.stored:
         record = look.states.get(loaded.ref)
-        if not isinstance(record, TaskRecord) or record.status in ENDED | {Status.DRAFT}:
+        if not isinstance(record, TaskRecord) or record.status in ENDED or waits_for_owner(record):
             continue
         if has_open_question(look, record.task_id) or await _is_moved_on(store, look, loaded):
             continue
@@ -31,6 +31,12 @@ async def find_undriven(store: Store, look: Look) -> list[Problem]:
             detail = f"{record.status}, without a driver, a due row or an open question"
             found.append(Problem("undriven", look.session, record.task_id, detail))
     return found
+
+
+def waits_for_owner(record: TaskRecord) -> bool:
+    """Whether only a command moves a task on: it is held, or nobody has started it."""
+    is_unstarted = record.status in {Status.DRAFT, Status.ACCEPTED} and not record.attempts
+    return record.status in HELD or is_unstarted
 
 
 def has_open_question(look: Look, task_id: str) -> bool:

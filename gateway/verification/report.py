@@ -33,6 +33,8 @@ class VerifyReport:
     """Snapshots of another schema than this version writes: there is nothing to compare them with."""
     trimmed: int = 0
     """Sessions whose beginning is not in the stream any more: only their chain was checked."""
+    rebuilt: int = 0
+    """Sessions whose read models and lists were made again and compared."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
     @property
@@ -55,6 +57,7 @@ class VerifyReport:
                 (self.unknown_events, "unknown events"),
                 (self.other_schema, "snapshots of another schema"),
                 (self.trimmed, "trimmed sessions"),
+                (self.rebuilt, "sessions rebuilt"),
             )
             if count
         )

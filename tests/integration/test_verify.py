@@ -22,11 +22,13 @@ from passerelle.core.errors import ConfigInvalid, DirectoryInUse, NotFound
 from passerelle.core.events import EncodedEvent, Event, Fact, VendorPayload, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
+from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.duties.settling import Settling
 from passerelle.gateway.settings import Settings
+from passerelle.gateway.verification.rebuild import find_difference
 from passerelle.gateway.verification.report import VerifyReport
 from passerelle.gateway.verify import run_verify, verify_store
 from passerelle.store import keys
@@ -121,6 +123,61 @@ async def test_whole_store_replays_to_its_snapshots_byte_for_byte(store: Store) 
     assert report.summary == f"verify: 2 sessions, {report.events} events, 10 snapshots; 0 problems"
     again = await verify_store(store)
     assert again == report, "a second replay finds the same"
+
+
+@pytest.mark.requirement("I10")
+async def test_what_is_derived_is_the_same_when_it_is_made_again(store: Store) -> None:
+    await tell_story(store)
+    await (await tell_story(store)).fail()
+    report = await verify_store(store, rebuild=True)
+    assert (report.lines, report.rebuilt) == ([], 2)
+    assert ", 2 sessions rebuilt; 0 problems" in report.summary
+
+
+@pytest.mark.requirement("I10")
+async def test_each_derived_thing_that_is_lost_or_too_many_is_named(
+    store: Store, server: Server
+) -> None:
+    story = await tell_story(store)
+    session, task = story.session.id, story.task.id
+    stray = SystemIds().mint("task", SHARD)
+    still_open = keys.session_open(SHARD, session)
+    listed = keys.session_tasks(SHARD, session)
+    none: set[tuple[str, str]] = set()
+    for command, expected in (
+        (("ZADD", still_open, "1", stray), {("open_set", stray), ("stray_row", stray)}),
+        (("ZREM", still_open, stray), none),
+        (("ZADD", listed, "1", stray), {("stray_row", stray)}),
+        (("ZREM", listed, stray), none),
+        (("ZREM", still_open, task), {("open_set", task)}),
+        (
+            ("ZREM", listed, task),
+            {("open_set", task), ("read_model", session), ("read_model", story.thread.id)},
+        ),
+    ):
+        ask(server.url, *command)
+        report = await verify_store(store, rebuild=True)
+        assert {(one.kind, one.subject) for one in report.problems} == expected, command
+
+
+@pytest.mark.requirement("I10")
+async def test_rows_that_the_relay_says_it_has_carried_must_be_there(store: Store) -> None:
+    story = await tell_story(store)
+    feed = await store.projections.read_feed(SHARD, None, 512)
+    await store.projections.move_mark(SHARD, "relay", feed[-1].id)
+    report = await verify_store(store, rebuild=True)
+    found = {(one.kind, one.subject) for one in report.problems}
+    assert ("unlisted", story.task.id) in found
+    assert {kind for kind, _ in found} == {"unlisted", "inbox"}
+
+
+async def test_differences_are_named_by_their_path() -> None:
+    one: JsonObject = {"a": [{"b": 1}], "c": None}
+    assert find_difference(one, {"a": [{"b": 1}], "c": None}) is None
+    assert find_difference(one, {"a": [{"b": 2}], "c": None}) == "a[0].b"
+    assert find_difference(one, {"a": [], "c": None}) == "a"
+    assert find_difference(one, {**one, "d": 1}) == "d"
+    assert find_difference(1, 2) == "the whole"
 
 
 async def test_one_session_is_verified_alone(store: Store) -> None:
