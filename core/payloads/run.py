@@ -53,7 +53,10 @@ class ModelDelta:
 
 @record
 class ModelCompleted:
-    """The exchange with the peer ended."""
+    """The peer has given its answer: its run has ended, or it asks something (EVC-6).
+
+    It may have taken several connections. ``frames`` are those of the run that said something, before this one.
+    """
 
     type: ClassVar = EventType.MODEL_COMPLETED
     peer: str
@@ -62,7 +65,7 @@ class ModelCompleted:
 
 @record
 class ModelFailed:
-    """The exchange with the peer broke; the task may go on (I6)."""
+    """The exchange with the peer broke, or was refused; the task may go on (I6)."""
 
     type: ClassVar = EventType.MODEL_FAILED
     peer: str

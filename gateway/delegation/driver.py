@@ -24,7 +24,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.events import Fact
-from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.run import ModelFailed, RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, Status
@@ -38,7 +38,7 @@ from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.pulse import note_life
 from passerelle.gateway.delegation.reconciling import reconcile
-from passerelle.gateway.delegation.refusal import explain
+from passerelle.gateway.delegation.refusal import explain, explain_break
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import MINTED, find_send
 from passerelle.gateway.delegation.sending import (
@@ -209,10 +209,19 @@ class Driver:
                 await self.refuse(outcome)
             case Unknown(reason=reason):
                 self.log.warning("send.unknown", task=self.run.record.task_id, reason=reason)
+                await self.tell_broken(outcome)
                 return False
             case _:
                 assert_never(outcome)
         return True
+
+    async def tell_broken(self, outcome: Unknown | Malformed) -> None:
+        """The exchange broke under what was sent; that says nothing about the task (EVC-6, I6)."""
+        if self.run.record.run is None:
+            return
+        failure = explain_break(outcome, self.run.sight.peer)
+        said = ModelFailed(self.run.sight.peer, failure)
+        await self.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
 
     async def refuse(self, outcome: Refused | Unreached | Malformed) -> None:
         """The peer did not take it, or answered nonsense. Before its first frame that ends the run."""

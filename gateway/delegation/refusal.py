@@ -11,7 +11,7 @@ from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
 from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.limit import Limited, RateLimitHit
-from passerelle.core.peer import Malformed, Refused, Unreached
+from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
 
 if TYPE_CHECKING:
     from passerelle.core.task_record import TaskRecord
@@ -59,6 +59,19 @@ def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: Task
         case Malformed(reason=reason):
             text = f"agent {name!r} answered with something that is not A2A: {reason}"
             return _record(InvalidAgentResponse(text, agent=name), ErrorCategory.PROTOCOL, name)
+        case _:
+            assert_never(outcome)
+
+
+def explain_break(outcome: Unknown | Malformed, peer: str) -> Failure:
+    """Why there is no answer where the peer may have taken the message all the same."""
+    match outcome:
+        case Unknown(reason=reason):
+            text = f"the connection to agent {peer!r} broke: {reason}"
+            return Failure("connection_broken", ErrorCategory.TRANSPORT, text, True, peer)
+        case Malformed(reason=reason):
+            text = f"agent {peer!r} answered with something that is not A2A: {reason}"
+            return Failure(InvalidAgentResponse.code, ErrorCategory.PROTOCOL, text, False, peer)
         case _:
             assert_never(outcome)
 

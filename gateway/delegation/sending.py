@@ -22,9 +22,9 @@ from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Fact
-from passerelle.core.payloads.run import ModelRequested
+from passerelle.core.payloads.run import ModelFailed, ModelRequested
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.peer import Refused, Unreached
+from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import HELD, WAITING, Status
 from passerelle.core.task_commands import EndWait, SendInput, WaitFor
 from passerelle.core.times import format_ms, parse_ms
@@ -36,7 +36,7 @@ from passerelle.gateway.delegation.streaming import follow, judge_end
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.peer import Malformed, PeerOutcome
+    from passerelle.core.peer import PeerOutcome
     from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step
@@ -148,6 +148,8 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
     if run is not None and run.delivery_mechanism == "streaming":
         last = await follow(driver, driver.peer.stream(sent))
         knows = await judge_end(driver, last)
+        if isinstance(last, Unknown | Malformed):
+            await driver.tell_broken(last)
         if knows or not isinstance(last, Refused | Unreached):
             return "settled" if knows else "unknown"
         outcome = last
@@ -181,8 +183,10 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
     def wait(step: Step) -> None:
         if step.record.run is None or step.record.status not in tasks.TABLE[WaitFor]:
             return
+        scope = tasks.scope_of(step.record)
         if refusal.hit is not None:
-            step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
+            step.add([Fact(scope, refusal.hit)])
+        step.add([Fact(scope, ModelFailed(step.sight.peer, refusal.failure))])
         waiting = TaskWaiting(
             waiting_for="resource",
             status=Status.WAITING_RESOURCE,

@@ -24,8 +24,8 @@ from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.limit import CostRecorded
-from passerelle.core.payloads.run import OutputRedacted
-from passerelle.core.task_commands import EndRun, FailRun
+from passerelle.core.payloads.run import ModelCompleted, ModelFailed, OutputRedacted
+from passerelle.core.task_commands import EndRun, FailRun, WaitFor
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
@@ -148,9 +148,17 @@ class Step:
         return len(self.decision.events) > MAX_EVENTS - _ROOM or self.shown_bytes > _SHOWN_BYTES
 
     def tell(self, command: TaskCommand) -> list[Fact]:
-        """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7)."""
+        """The facts of a command, not added yet; where it ends a run, with what the run cost (EXT-7).
+
+        Where the peer has given its answer, or never will, that is the first of them (EVC-6).
+        """
         facts = tasks.decide(self.record, command)
-        if facts and isinstance(command, EndRun | FailRun):
+        if not facts:
+            return facts
+        answer = judge_exchange(command, self.record, self.sight.peer)
+        if answer is not None:
+            facts.insert(0, Fact(tasks.scope_of(self.record, self.step_id or None), answer))
+        if isinstance(command, EndRun | FailRun):
             facts += self._bill(command)
         return facts
 
@@ -227,6 +235,27 @@ class Step:
         thread = self.decision.state(self.sight.thread)
         if isinstance(thread, ThreadRecord):
             self.decision.add(threads.decide(thread, command))
+
+
+def judge_exchange(
+    command: TaskCommand, record: TaskRecord, peer: str
+) -> ModelCompleted | ModelFailed | None:
+    """What a command says about the exchange with the peer: what was sent has its answer, or will have none (EVC-6).
+
+    A peer that ends a run as failed, or asks something, has answered.
+    """
+    run = record.run
+    if run is None:
+        return None
+    match command:
+        case EndRun() | FailRun(native_status=str()):
+            return ModelCompleted(peer, run.steps)
+        case FailRun(error=failure):
+            return ModelFailed(peer, failure)
+        case WaitFor(step_id=str()):
+            return ModelCompleted(peer, run.steps)
+        case _:
+            return None
 
 
 def find_action(action_id: str) -> EntityRef:

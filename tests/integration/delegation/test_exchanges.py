@@ -1,0 +1,95 @@
+"""What is stored of each exchange with an agent: asked, and answered or broken; nothing of it moves a task (EVC-6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import PasserelleError
+from passerelle.core.facts import ErrorCategory
+from passerelle.core.payloads.run import ModelCompleted, ModelFailed
+from passerelle.core.status import Status
+from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+STARTED = "task.attempt.started"
+
+
+async def list_exchanges(house: House, accepted: TurnAccepted) -> list[str]:
+    """The first request of a run is its start: one fact says both, since each costs every turn."""
+    told = [str(kind) for kind in await house.types(accepted)]
+    return [kind for kind in told if kind.startswith("model.") or kind == STARTED]
+
+
+@pytest.mark.requirement("EVC-6")
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+async def test_an_exchange_ends_with_the_answer_of_the_agent(house: House, wait: str) -> None:
+    accepted = await house.send("chunks 3", wait="unary" if wait == "unary" else "stream")
+    await house.until(accepted, Status.COMPLETED)
+    types = await house.types(accepted)
+    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+    assert types.index("model.completed") < types.index("task.completed")
+    (said,) = [
+        event.fact
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, ModelCompleted)
+    ]
+    record = await house.record(accepted)
+    assert said.scope.run_id == record.attempts[-1].run_id
+    assert isinstance(said.payload, ModelCompleted)
+    assert (said.payload.peer, said.payload.frames <= record.attempts[-1].steps) == ("echo", True)
+
+
+@pytest.mark.requirement("EVC-6")
+async def test_a_question_is_an_answer_and_what_is_sent_on_it_is_an_exchange_of_its_own(
+    house: House,
+) -> None:
+    accepted = await house.send("ask which")
+    await house.until(accepted, Status.WAITING_INPUT)
+    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+    await house.respond(await house.question(accepted), option_id="reply", content={"text": "b"})
+    await house.until(accepted, Status.COMPLETED)
+    told = await list_exchanges(house, accepted)
+    assert told == [STARTED, "model.completed", "model.completed"]
+
+
+@pytest.mark.requirement("EVC-6")
+async def test_an_agent_that_says_that_it_failed_has_answered(house: House) -> None:
+    accepted = await house.send("fail badly")
+    await house.until(accepted, Status.FAILED)
+    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+
+
+@pytest.mark.requirement("EVC-6")
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [("refuse", ErrorCategory.PEER), ("close", None), ("drop", ErrorCategory.TRANSPORT)],
+)
+async def test_an_exchange_that_broke_says_where(
+    house: House, text: str, category: ErrorCategory | None
+) -> None:
+    accepted = await house.send(text, wait="stream")
+    await house.until(accepted, Status.FAILED if text == "refuse" else Status.RUNNING)
+    if text != "refuse":
+        await house.cancel(accepted)
+        await house.until(accepted, Status.CANCELLED)
+    failures = [
+        event.fact.payload.error
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, ModelFailed)
+    ]
+    assert [error.category for error in failures[:1]] == ([category] if category else [])
+    # The peer's own words stay behind the door.
+    assert "scripted-task-secret" not in str(failures)
+
+
+@pytest.mark.requirement("EVC-6", "I6")
+async def test_an_agent_that_is_away_is_asked_in_vain(house: House) -> None:
+    await house.talk("echo its card is known now")
+    await house.peer.stop()
+    accepted = await house.send("echo hello")
+    with pytest.raises(PasserelleError):
+        await house.hear(accepted)
+    told = await list_exchanges(house, accepted)
+    assert told == [STARTED, "model.failed"]
