@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, TypeAlias, cast
@@ -18,6 +16,7 @@ from passerelle.gateway.http.v1 import OPERATIONS
 from tests.support.command import run_command
 from tests.support.processes import AGENT, Caller, open_caller, read_stored
 from tests.support.scripted_peer import ScriptedPeer
+from tests.support.symbols import normalize
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +24,6 @@ pytestmark = pytest.mark.anyio
 Speak: TypeAlias = Callable[[str, JsonObject], Awaitable[JsonObject]]
 """Carries out one call by its name."""
 
-ID: Final = re.compile(r"\b(?:[a-z]{2,5}_[0-3][0-9a-f][0-9a-z]{26}|msg-[0-9a-f]{32})\b")
-TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 EDGE: Final = frozenset({"source", "traceparent", "traceId", "spanId"})
 """What says over which edge something came, or belongs to one request."""
 WORDS: Final[dict[str, tuple[str, ...]]] = {
@@ -141,23 +138,6 @@ async def await_rest(caller: Caller, task_id: str) -> None:
     await wait_until(has_ended, 15, f"{task_id} ends")
 
 
-def normalize(log: Json) -> Json:
-    """A log with its ids as symbols, in the order in which they are first used, and without times."""
-    names: dict[str, str] = {}
-
-    def rename(found: re.Match[str]) -> str:
-        kind = found[0].replace("-", "_").split("_")[0]
-        return names.setdefault(found[0], f"{kind} {len(names)}")
-
-    return cast("Json", json.loads(TIME.sub("then", ID.sub(rename, json.dumps(drop(log))))))
-
-
-def drop(value: Json) -> Json:
-    if isinstance(value, dict):
-        return {name: drop(one) for name, one in value.items() if name not in EDGE}
-    return [drop(one) for one in value] if isinstance(value, list) else value
-
-
 @pytest.mark.requirement("CMD-27")
 async def test_one_story_has_one_log_whoever_tells_it(
     gateway: GatewayProcess, peer: ScriptedPeer
@@ -169,7 +149,7 @@ async def test_one_story_has_one_log_whoever_tells_it(
             async with open_edge(gateway) as speak:
                 session = await play(speak, caller)
             logs[edge] = cast(
-                "list[JsonObject]", normalize(cast("Json", read_stored(gateway, session)))
+                "list[JsonObject]", normalize(cast("Json", read_stored(gateway, session)), EDGE)
             )
     told = [str(event["type"]) for event in logs["http"]]
     assert {"session.updated", "task.paused", "task.failed", "task.completed"} <= set(told)
