@@ -114,6 +114,19 @@ async def test_a_task_is_held_changed_linked_and_ended(
     assert stopped.answer["outcome"] == "requested"
 
 
+async def test_a_task_that_failed_is_tried_again_under_another_id(
+    gateway: GatewayProcess, peer: ScriptedPeer
+) -> None:
+    task_id = await create(gateway, "fail once")
+    await run_command(gateway, "tasks", "start", task_id)
+    await await_status(gateway, task_id, "failed")
+    (line,) = (await run_command(gateway, "tasks", "retry", task_id, "again")).lines
+    assert line.split("  ")[0].partition("~")[0] == task_id
+    await wait_until(lambda: peer.texts == ["fail once"] * 2, 20, "the agent has it again")
+    record = (await run_command(gateway, "tasks", "show", task_id, "--json")).answer
+    assert len(record["attempts"]) == 2
+
+
 async def test_a_message_goes_to_an_agent_and_on_with_its_task(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:
