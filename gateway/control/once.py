@@ -1,7 +1,7 @@
 """One command under one idempotency key: carried out once, and a repeat gets what came of it (CMD-30).
 
-A key is remembered beside what the command changed, in the same append, for a day. So it is known again where the
-repeat names the same thing, which every honest repeat does.
+A key is remembered beside what the command changed, in the same append, for a day. So a key belongs to what it changes:
+with another command to the same task it is a conflict, with another task it is another key, wherever both are stored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import IdempotencyRow
 from passerelle.core.codec import to_bytes
 from passerelle.core.errors import IdempotencyConflict
+from passerelle.core.session_requests import DescribeSession
 from passerelle.gateway.control.places import hash_key
 
 if TYPE_CHECKING:
@@ -55,4 +56,9 @@ class Once:
 def make_once(principal: Principal, command: DataclassInstance, idem: str | None) -> Once:
     """The command of a caller, told from all others by its name and its members."""
     digest = hashlib.sha256(type(command).__name__.encode() + b"\0" + to_bytes(command))
-    return Once(hash_key(principal, idem) if idem is not None else None, digest.hexdigest())
+    if idem is None:
+        return Once(None, digest.hexdigest())
+    changed = getattr(command, "task_id", "")
+    if isinstance(command, DescribeSession):
+        changed = command.session_id
+    return Once(hash_key(principal, f"{idem}\0{changed}" if changed else idem), digest.hexdigest())

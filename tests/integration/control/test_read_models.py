@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 import pytest
@@ -30,7 +31,7 @@ from passerelle.gateway.rpc import CALLS
 from passerelle.gateway.verify import verify_store
 from passerelle.store.retention import Archived, Trimmed
 from tests.support.desk import Desk
-from tests.support.house import BOB
+from tests.support.house import BOB, QUICK
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -76,6 +77,9 @@ async def replay(desk: Desk, session_id: str) -> list[TaskRecord]:
 
 @pytest.mark.requirement("SNAP-5", "SNAP-14", "SNAP-15", "SNAP-18", "SNAP-19", "CMD-17")
 async def test_sets_and_counts_of_a_session_are_those_of_its_log(desk: Desk) -> None:
+    # What is lost is looked for longer than the test takes.
+    desk.house.patience = replace(QUICK, doubt_s=60)
+    await desk.house.restart()
     session_id = await open_session(desk)
     completed = await start(desk, session_id, "echo done", Status.COMPLETED)
     failed = await start(desk, session_id, "fail badly", Status.FAILED)

@@ -60,6 +60,22 @@ async def test_one_key_makes_one_task_and_another_body_is_a_conflict(desk: Desk)
         await desk.do("create_task", "k-1", agent="echo", objective="twice")
 
 
+@pytest.mark.requirement("CMD-30")
+async def test_a_key_belongs_to_what_it_changes(desk: Desk) -> None:
+    opened = cast("JsonObject", (await desk.do("open_session", title="Keys"))["session"])
+    # In one session, and so in one shard, and in others.
+    near = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
+    tasks = [*near, *[await desk.create() for _ in range(3)]]
+    for task_id in tasks:
+        answer = await desk.do("pause_task", "lunch", taskId=task_id)
+        assert answer["repeated"] is False
+    for task_id in tasks:
+        assert (await desk.do("pause_task", "lunch", taskId=task_id))["repeated"] is True
+        with pytest.raises(IdempotencyConflict):
+            await desk.do("resume_task", "lunch", taskId=task_id)
+        assert (await desk.types(task_id)).count("task.paused") == 1
+
+
 @pytest.mark.requirement("ST-1", "TEV-2")
 async def test_a_draft_is_on_no_list_of_callers_and_is_accepted_when_it_starts(desk: Desk) -> None:
     task_id = await desk.create(draft=True)
