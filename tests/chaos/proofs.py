@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.status import ENDED, Status
+from passerelle.core.times import parse_ms
 from passerelle.gateway.duties.leases import LEASE_MS
 from tests.chaos.plan import SDK, Action
 from tests.support.waiting import wait_until
@@ -216,6 +217,8 @@ class Proof:
             ),
             None,
         )
+        if again_s is None and record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
+            return  # the last append of the dead was on its way, and has ended the task
         if again_s is None:
             self.verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
             return

@@ -44,11 +44,15 @@ _HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED":
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A gateway that was killed or frozen: when, and the tasks that it drove, by id."""
+    """A gateway that was killed or frozen: when, and the tasks that it drove, by id.
+
+    ``at_s`` is a time of our monotonic clock, ``at_ms`` the same of the wall, which is on facts.
+    """
 
     gateway: int
     why: str
     at_s: float
+    at_ms: int
     tasks: tuple[str, ...]
 
 
@@ -180,10 +184,10 @@ class Site:
 
     def _bury(self, gateway: int, why: str) -> None:
         self._up[gateway].clear()
-        at_s = time.monotonic()
+        at_s, at_ms = time.monotonic(), int(time.time() * 1000)
         lives = [name for name, owner in self._instances.items() if owner == gateway]
         driven = tuple(self.store.list_driven(lives[-1:]))
-        self.deaths.append(Death(gateway, why, at_s, driven))
+        self.deaths.append(Death(gateway, why, at_s, at_ms, driven))
 
     async def _revive(self, gateway: int) -> None:
         child = self.gateways[gateway].child
