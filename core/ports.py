@@ -185,8 +185,8 @@ class Leases(Protocol):
         """Ends the lease at once, so that its runs are taken over without waiting."""
         ...
 
-    async def announce(self, instance: str) -> list[str]:
-        """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
+    async def announce(self, instance: str) -> dict[str, int]:
+        """Says that this instance lives. All that said so lately, and how many ms ago: duties are spread over them."""
         ...
 
     async def withdraw(self, instance: str) -> None:

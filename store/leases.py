@@ -73,7 +73,7 @@ class RedisLeases:
         )
         await retry(lambda: self._nodes.write(shard, packed))
 
-    async def announce(self, instance: str) -> list[str]:
+    async def announce(self, instance: str) -> dict[str, int]:
         """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
         home = Shard(0)
         [time] = await retry(lambda: self._nodes.read(home, pack("TIME")))
@@ -87,7 +87,7 @@ class RedisLeases:
         forgotten = [name for name, at_ms in seen if at_ms < now_ms - _FORGET_MS]
         if forgotten:
             await self._nodes.write(home, pack("ZREM", keys.instances(), *forgotten))
-        return [name for name, at_ms in seen if at_ms >= now_ms - ALIVE_MS]
+        return {name: now_ms - at_ms for name, at_ms in seen if at_ms >= now_ms - ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:
         """Takes the instance off the list, so that others get its duties at once."""

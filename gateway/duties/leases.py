@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 LEASE_MS: Final = 5_000
 _EXTENSIONS_PER_LEASE: Final = 8
-_HASTE: Final = 5
-"""So many times as often while a duty that should be ours is somebody's who may have died."""
+_HASTE: Final = 4
+"""So many times as often while somebody may have died."""
+_QUIET: Final = 3
+"""Whoever has missed so many extensions may have."""
 _SEND_SHARE: Final = 3
 """A send starts only while one part in so many of the lease is left."""
 
@@ -67,6 +69,7 @@ class LeaseKeeper:
     )
     _is_away: bool = False
     """Whether the last extension failed: an outage is said once."""
+    _is_one_silent: bool = False
     _living: tuple[str, ...] = ()
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
@@ -109,10 +112,13 @@ class LeaseKeeper:
 
     @property
     def pause_s(self) -> float:
-        """Until the next extension: shorter while we wait for the duty of somebody else, whose lease may run out."""
+        """Until the next extension: shorter while another instance is silent, or has a duty that should be ours.
+
+        Its lease runs out at a time of its own, and its runs wait for whoever sees that first.
+        """
         pause_s = self.lease_ms / 1000 / _EXTENSIONS_PER_LEASE
-        waits = not self._is_away and not self._wanted <= self.duties
-        return pause_s / _HASTE if waits else pause_s
+        waits = self._is_one_silent or not self._wanted <= self.duties
+        return pause_s / _HASTE if waits and not self._is_away else pause_s
 
     async def start(self) -> None:
         """Opens every lease.
@@ -162,7 +168,10 @@ class LeaseKeeper:
             self.log.warning("lease.not_released", shards=len(failures), reason=failures[0].reason)
 
     async def _announce(self) -> None:
-        living = tuple(sorted({*await self.leases.announce(self.instance), self.instance}))
+        seen = await self.leases.announce(self.instance)
+        longest_ms = self.lease_ms / _EXTENSIONS_PER_LEASE * _QUIET
+        self._is_one_silent = any(silent_ms > longest_ms for silent_ms in seen.values())
+        living = tuple(sorted({*seen, self.instance}))
         if living != self._living:
             self._living = living
             self._wanted = choose_duties(self.instance, living)

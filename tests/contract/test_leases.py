@@ -202,7 +202,7 @@ async def test_lease_lost_in_one_shard_leaves_the_others_alone(store: Store) -> 
 
 
 async def test_instances_that_announced_themselves_know_each_other(store: Store) -> None:
-    assert await store.leases.announce("in_a") == ["in_a"]
+    assert list(await store.leases.announce("in_a")) == ["in_a"]
     assert sorted(await store.leases.announce("in_b")) == ["in_a", "in_b"]
     await store.leases.withdraw("in_a")
-    assert await store.leases.announce("in_b") == ["in_b"]
+    assert list(await store.leases.announce("in_b")) == ["in_b"]
