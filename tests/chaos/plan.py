@@ -48,6 +48,7 @@ class Action(StrEnum):
     """What is done there."""
 
     KILL_GATEWAY = "gateway killed"
+    LATE = "gateway killed, and its bytes late"
     KILL_PEER = "agent killed"
     CUT = "connection cut"
     HOLD = "network held"
@@ -94,12 +95,14 @@ class Errand:
         """Whether its fault takes a whole gateway: these come one after the other."""
         return self.fault is not None and self.fault.action in {
             Action.KILL_GATEWAY,
+            Action.LATE,
             Action.FREEZE,
         }
 
 
 FAULTS: Final = (
     *(Fault(Action.KILL_GATEWAY, point) for point in Point),
+    Fault(Action.LATE, Point.ON_THE_WAY),
     Fault(Action.KILL_PEER, Point.ON_THE_WAY),
     Fault(Action.KILL_PEER, Point.UNANSWERED),
     Fault(Action.KILL_PEER, Point.MID_STREAM),

@@ -36,7 +36,7 @@ from tests.support.waiting import wait_until
 ROOT: Final = Path(__file__).parents[2]
 KEY: Final = "psr_chaos"
 _TOKEN: Final = "CHAOS_GATEWAY"
-_TIMEOUT: Final = {"query": "3s", "arrival": "6s"}
+_TIMEOUT: Final = {"query": "3s", "arrival": "8s"}
 _BACK_S: Final = 90.0
 _FROZEN_S: Final = 120.0
 _HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED": "false"}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LABEL: Final = re.compile(rb"r\d\dt\d\d\d")
 HOLD_S: Final = 1.2
+LATE_S: Final = 7.0
+"""More than it takes until somebody else looks for the send, and less than an agent has for it to arrive."""
 _AT_WORK_S: Final = 0.6
 """Into the work of a task, for a kill that meets no particular byte."""
 _CHUNKS_BEFORE: Final = 3
@@ -197,6 +199,11 @@ class Traps:
         match trap.fault.action:
             case Action.KILL_GATEWAY:
                 self.hands.kill_gateway(gateway)
+            case Action.LATE:
+                self.hands.kill_gateway(gateway)
+                trap.sprung.set()
+                await asyncio.sleep(LATE_S)
+                return
             case Action.KILL_PEER:
                 self.hands.kill_agent(trap.errand.agent)
             case Action.HOLD:
