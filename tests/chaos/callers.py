@@ -32,6 +32,8 @@ TERMINAL: Final = frozenset(
 _ANSWER_S: Final = 6.0
 """Then the gateway may be frozen, and the other one is asked."""
 _PAUSE_S: Final = 0.15
+_AWAY_S: Final = 6.5
+"""After a broken stream, for every second caller: long enough that somebody goes on with the task meanwhile."""
 _POLL_S: Final = 0.25
 _MESSAGES: Final = 8
 _TRIES: Final = 4
@@ -191,7 +193,8 @@ class Caller:
                     resumed = {"A2A-Extensions": RESUME, "Last-Event-ID": told.frames[-1][0]}
                     await self._read(told, gateway, "SubscribeToTask", asked, resumed)
             except Cut:
-                await asyncio.sleep(_PAUSE_S)
+                is_away = told.frames and int(told.errand.label[-1]) % 2
+                await asyncio.sleep(_AWAY_S if is_away else _PAUSE_S)
             if _has_ended(told):
                 return
 
