@@ -120,11 +120,6 @@ def extend_chain(chain: str, event_id: str) -> str:
     return _shorten(chain + event_id)
 
 
-def start_of(head: Head) -> Cursor:
-    """The position before the first event of the stream."""
-    return Cursor(head.epoch, 0, start_chain(head.epoch))
-
-
 def end_of(head: Head) -> Cursor:
     """The position after the last event of the stream."""
     return Cursor(head.epoch, head.sequence, head.chain)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from passerelle.core.errors import ConfigInvalid, IssuerUnavailable, PasserelleError
+from passerelle.core.errors import (
+    ConfigInvalid,
+    IssuerUnavailable,
+    PasserelleError,
+    PeerUnavailable,
+)
 from passerelle.core.ports import Clock
 from passerelle.gateway.auth.jwks import read_keys
 from passerelle.gateway.auth.key_sources import HttpKeySource
@@ -147,6 +152,9 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, boo
         card = await asyncio.wait_for(registry.find(agent.name).describe(), CARD_S)
     except TimeoutError:
         return f"agents.{agent.name}: {agent.url} gave no card within {CARD_S:g} s", False
+    except PeerUnavailable as error:
+        url, reason = error.details.get("url", agent.url), error.details.get("reason")
+        return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False
     except PasserelleError as error:
         return f"agents.{agent.name}: {error.message}", False
     streams = "streams" if card.streaming else "does not stream"

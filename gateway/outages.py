@@ -37,11 +37,11 @@ class Outages:
     _bumps: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def tally(self, result: str, seconds: float) -> None:
-        """Counts one append by its result and its time; the first one that fails is a ``runtime.error`` (EVC-19)."""
+        """Counts one append by its result and its time; the first one that fails is said (EVC-19)."""
         self.metrics.count_append(result, seconds)
         if result == UNAVAILABLE and not self._down:
             self.metrics.runtime_errors.labels("store").inc()
-            self.log.error("runtime.error", code=StoreUnavailable.code, part="store")
+            self.log.error("store.away")
         elif result != UNAVAILABLE and self._down:
             self.log.info("store.back")
         self._down = result == UNAVAILABLE

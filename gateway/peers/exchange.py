@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from errno import ECONNREFUSED
 from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
@@ -72,7 +73,7 @@ def explain_failure(
 
     Only a connection that was never made, or closed before the request had left, proves that nothing was taken.
     """
-    reason = f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
+    reason = describe(error)
     match error:
         case (
             aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError() | aiohttp.InvalidURL()
@@ -86,6 +87,25 @@ def explain_failure(
             return Malformed(f"not HTTP ({error.message})", b"")
         case _:
             return Unknown(reason)
+
+
+def describe(error: Exception) -> str:
+    """What went wrong on the way, for people: the words of the library name its classes and say its inside."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            return "the name of its host is not known"
+        case aiohttp.ClientConnectorCertificateError():
+            return f"its certificate does not hold: {error.certificate_error}"
+        case aiohttp.ClientConnectorError(os_error=cause) if cause.errno == ECONNREFUSED:
+            return "the connection was refused"
+        case aiohttp.ClientConnectorError(os_error=cause) if cause.strerror:
+            return f"there is no connection: {cause.strerror}"
+        case aiohttp.ConnectionTimeoutError():
+            return "there is no connection in time"
+        case aiohttp.ServerDisconnectedError():
+            return "the connection was closed"
+        case _:
+            return f"{type(error).__name__}: {error}" if str(error) else "no answer in time"
 
 
 def _stopped_before_the_end(error: aiohttp.ClientOSError) -> bool:

@@ -19,7 +19,6 @@ from passerelle.channels.cursor import (
     link_entries,
     parse_cursor,
     start_chain,
-    start_of,
     verify,
     verify_again,
 )
@@ -149,7 +148,7 @@ def test_a_stream_trimmed_to_nothing_holds_at_its_top() -> None:
     history.append(4)
     history.trim(4)
     assert judge(history, history.end) == Held((), Head("00000001", 4, history.chain, 5))
-    assert reason(history, start_of(Head("00000001", 4, history.chain, 5))) is GapReason.TRIMMED
+    assert reason(history, Cursor("00000001", 0, start_chain("00000001"))) is GapReason.TRIMMED
 
 
 @pytest.mark.requirement("I8")
