@@ -106,10 +106,10 @@ class Gateway:
 async def run_gateway(
     settings: Settings,
     *,
-    on_ready: Callable[[str], None] | None = None,
+    on_ready: Callable[[str, str | None], None] | None = None,
     sources: Sources | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; ``on_ready`` gets the URL once requests are answered.
+    """Serves until SIGTERM or SIGINT; ``on_ready(url, grpc)`` is told when requests are answered.
 
     With ``sources`` the configuration is read again when its file changes, and on SIGHUP.
 
@@ -132,11 +132,12 @@ async def run_gateway(
                     settings.channels.inbound_bytes,
                     tls.context if tls else None,
                 )
-                async with open_grpc(settings, edges.face, tls):
+                async with open_grpc(settings, edges.face, tls) as port:
+                    grpc = None if port is None else f"{settings.host}:{port}"
                     _warn_unencrypted(settings)
                     calm_collector()
                     await _serve(
-                        gateway, server, stop, _announce(listener.url, on_ready), reloading
+                        gateway, server, stop, _announce(listener.url, grpc, on_ready), reloading
                     )
             _raise_fault(gateway)
     finally:
@@ -406,9 +407,11 @@ def _warn_unencrypted(settings: Settings) -> None:
         structlog.get_logger("passerelle").warning("server.unencrypted", host=settings.host)
 
 
-async def _announce(url: str, on_ready: Callable[[str], None] | None) -> None:
+async def _announce(
+    url: str, grpc: str | None, on_ready: Callable[[str, str | None], None] | None
+) -> None:
     if on_ready is not None:
-        on_ready(url)
+        on_ready(url, grpc)
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:

@@ -251,11 +251,13 @@ def _introduce_owner(settings: Settings) -> None:
         print(f"  {token.secret.get_secret_value()}", flush=True)
 
 
-def _make_announcement(settings: Settings) -> Callable[[str], None]:
+def _make_announcement(settings: Settings) -> Callable[[str, str | None], None]:
     from passerelle.gateway.check import NO_AGENTS
 
-    def announce(url: str) -> None:
+    def announce(url: str, grpc: str | None) -> None:
         print(f"passerelle {VERSION} at {url}", flush=True)
+        if grpc is not None:
+            print(f"  gRPC at {grpc}", flush=True)
         for agent in settings.agents:
             print(f"  agent {agent.name}: {url}/agents/{agent.name}", flush=True)
         if not settings.agents:

@@ -27,6 +27,7 @@ _SECRET_SHAPE: Final = re.compile(
     r"(?P<scheme>\bbearer\s+)\S+|\bpsr_[0-9a-z]+|(?P<at>://)[^/@\s]+(?=@)", re.IGNORECASE
 )
 _DEPTH_LIMIT: Final = 6
+_REFUSED_SOCKET: Final = "ASGI callable returned without completing handshake."
 _LIBRARIES: Final = ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "aiohttp", "redis")
 
 
@@ -51,6 +52,7 @@ def configure_logs(level: LogLevel, form: LogFormat, stream: TextIO | None = Non
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
+    handler.addFilter(_is_news)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
@@ -94,6 +96,11 @@ def _choose_renderer(form: LogFormat, out: TextIO) -> structlog.typing.Processor
             exception_formatter=structlog.dev.plain_traceback,
         )
     return structlog.processors.JSONRenderer(serializer=_dump)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """A socket that is refused with an answer of ours has been answered, whatever the server thinks of it."""
+    return record.msg != _REFUSED_SOCKET
 
 
 def _dump(event: object, **_options: Callable[[Any], Any]) -> str:

@@ -6,8 +6,6 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from passerelle.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ async def open_grpc(
         raise ConfigInvalid("grpc.port", WITHOUT_EXTRA) from None
     handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent)
     server = await start_grpc(handlers, settings.host, port, tls)
-    structlog.get_logger().info("grpc.listening", host=settings.host, port=server.port)
     try:
         yield server.port
     finally:

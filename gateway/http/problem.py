@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from passerelle.a2a_mapping import errors as a2a_errors
@@ -18,6 +18,8 @@ from passerelle.gateway.correlation import explain_fault
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 1
 INTERNAL: Final = 500
+_LEFT: Final = 499
+"""What proxies write for a caller that did not wait."""
 
 STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.PasserelleError: INTERNAL,
@@ -110,7 +112,13 @@ async def answer_fault(request: Request, error: Exception) -> Response:
     return render_problem(explain_fault())
 
 
+async def answer_nobody(_request: Request, _error: Exception) -> Response:
+    """Starlette's handler for a caller that has left in the middle of its request: nobody reads this."""
+    return Response(status_code=_LEFT)
+
+
 EXCEPTION_HANDLERS: Final = {
+    ClientDisconnect: answer_nobody,
     errors.PasserelleError: answer_error,
     HTTPException: answer_status,
     Exception: answer_fault,

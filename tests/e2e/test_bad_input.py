@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -193,3 +195,26 @@ async def test_busy_port_is_said_before_anything_is_started(gateway: GatewayProc
     assert done.returncode == 2
     assert f"port: {gateway.port} on 127.0.0.1 is in use" in done.stderr
     assert not (data_dir / "appendonlydir").exists()
+
+
+async def test_refused_socket_and_caller_that_leaves_in_its_body_are_no_errors_of_ours(
+    gateway: GatewayProcess,
+) -> None:
+    address = urlsplit(gateway.url).netloc.split(":")
+    upgrade = (
+        b"GET /v1/channel HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    with socket.create_connection((address[0], int(address[1])), timeout=5) as refused:
+        refused.sendall(upgrade)
+        assert b" 400 " in refused.recv(4_096)
+    head = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {gateway.token}\r\n".encode()
+    head += b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    for path in (b"/v1/turns", f"/agents/{AGENT}".encode()):
+        with socket.create_connection((address[0], int(address[1])), timeout=5) as leaving:
+            leaving.sendall(b"POST " + path + b" " + head)
+    async with open_caller(gateway) as caller:
+        assert (await caller.http.get("/v1/agents")).status_code == 200
+    assert gateway.child is not None
+    lines = gateway.child.complained.read_text("utf-8").splitlines()
+    assert [line for line in lines if '"level":"error"' in line] == []
