@@ -282,6 +282,7 @@ def _expose_again(state: TaskRecord, exposure: int, event: Event) -> TaskRecord:
         rejected=False,
         delivery={},
         cancel_requested_by=None,
+        cancel_source=None,
         progress=Progress(),
     )
     if exposure == state.exposure:
@@ -307,6 +308,7 @@ def _cancel_requested(
         Status.CANCELLING,
         status_reason=payload.reason,
         cancel_requested_by=payload.actor,
+        cancel_source=payload.source,
     )
 
 

@@ -185,6 +185,8 @@ class TaskRecord:
     """The blob with the frame in which the peer ended the run, kept back until everything else is there (I5)."""
     delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
     cancel_requested_by: str | None = None
+    cancel_source: Literal["user", "policy", "runtime", "peer"] | None = None
+    """On whose behalf that was."""
     open_actions: tuple[str, ...] = ()
     open_turns: tuple[str, ...] = ()
     """Turns whose callers wait for what becomes of the task: one message may follow another before it rests."""

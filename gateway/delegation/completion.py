@@ -179,7 +179,7 @@ def _stop(step: Step) -> None:
     failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=step.sight.peer)
     step.add(step.tell(FailRun(Status.CANCELLED, failure, state)))
     actor = record.cancel_requested_by or step.sight.peer
-    facts = step.tell(ConfirmCancel(TaskCancelled(actor, "user", state)))
+    facts = step.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user", state)))
     step.end_with(facts, CANCELED, "stopped before it was complete")
 
 

@@ -61,13 +61,14 @@ async def confirm_cancel(
     driver: Driver, reason: str = "the agent does not have the task any more"
 ) -> None:
     """A task that was to stop and that the peer does not have has stopped."""
-    actor = driver.run.record.cancel_requested_by or driver.peer.name
+    record = driver.run.record
+    actor = record.cancel_requested_by or driver.peer.name
     failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=driver.peer.name)
 
     def end(step: Step) -> None:
         step.add(step.tell(FailRun(Status.CANCELLED, failure)))
         step.close_actions("task_cancelled")
-        facts = step.tell(ConfirmCancel(TaskCancelled(actor, "user")))
+        facts = step.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))
         step.end_with(facts, CANCELED, reason)
 
     await driver.patiently(end)
@@ -81,7 +82,8 @@ async def confirm_stop(run: Run, claim: Claim | None = None) -> None:
         if record.status is not Status.CANCELLING or record.run is not None:
             return
         step.close_actions("task_cancelled")
-        cancelled = TaskCancelled(record.cancel_requested_by or record.owner, "user")
+        actor = record.cancel_requested_by or record.owner
+        cancelled = TaskCancelled(actor, record.cancel_source or "user")
         step.end_with(step.tell(ConfirmCancel(cancelled)), CANCELED, "stopped before it went on")
 
     await run.append(end, (lambda _step: Terms(claim=claim)) if claim else None)

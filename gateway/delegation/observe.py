@@ -375,7 +375,7 @@ def _end_cancelled(step: Step, frame: JsonObject, said: RunStatus, source: str) 
     step.add(step.tell(FailRun(Status.CANCELLED, failure, state)))
     cancelled = TaskCancelled(
         actor=record.cancel_requested_by or step.sight.peer,
-        source="user" if by_us or source == "user" else "peer",
+        source=record.cancel_source or ("user" if source == "user" else "peer"),
         native_status=state,
     )
     step.add_shown(step.tell(ConfirmCancel(cancelled)), show_state(frame, CANCELED))

@@ -19,9 +19,12 @@ from passerelle.core import approval
 from passerelle.core.approval_commands import BeginReturn, FailReturn, FinishReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
+from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.peer import Answered, Closed, Refused, Unknown
 from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
+from passerelle.core.task import TABLE
+from passerelle.core.task_commands import RequestCancel
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.step import find_action
 from passerelle.permission_bridge.returning import (
@@ -189,7 +192,7 @@ class Returning:
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """CancelTask takes the place of words; a peer that was not reached is told again."""
-        if not await self._begin(actions):
+        if not await self._begin(actions, _make_wish(actions)):
             return True
         if await self.driver.cancel():
             await self._tell(FinishReturn("cancel requested"))
@@ -198,8 +201,13 @@ class Returning:
         await self._postpone(self.driver.clock.now_ms() + back_off(attempts))
         return False
 
-    async def _begin(self, seen: list[ActionRecord]) -> bool:
-        """Stores the attempt; False when somebody else has begun one since ``seen``, so that two never send."""
+    async def _begin(
+        self, seen: list[ActionRecord], wish: TaskCancelRequested | None = None
+    ) -> bool:
+        """Stores the attempt, and with it the wish to stop that the answer stands for.
+
+        False when somebody else has begun one since ``seen``, so that two never send.
+        """
         began = False
 
         def begin(step: Step) -> None:
@@ -209,6 +217,8 @@ class Returning:
             began = list(map(_stand, actions)) == list(map(_stand, seen))
             for action in actions if began else ():
                 step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
+            if began and wish is not None and step.record.status in TABLE[RequestCancel]:
+                step.add(step.tell(RequestCancel(wish)))
 
         await self.driver.run.append(begin, self._settle)
         return began
@@ -302,6 +312,19 @@ def _make_reply(action: ActionRecord) -> Reply | None:
         subject=action.request.subject,
     )
     return Reply(prompt, read_answer(decision), decision.decision_id)
+
+
+def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:
+    """The intent, which is a fact before any agent is told (CMD-9)."""
+    answer = next(action for action in actions if action.cancels_task)
+    by_time = answer.state == "expired"
+    decided_by = answer.decision.decided_by if answer.decision else ""
+    return TaskCancelRequested(
+        actor=decided_by,
+        source="policy" if by_time else "user",
+        propagation="active_run",
+        reason="a question was not answered in time" if by_time else "the answer to a question",
+    )
 
 
 def _native_status(outcome: PeerOutcome) -> str | None:

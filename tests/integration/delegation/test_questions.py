@@ -11,6 +11,7 @@ import pytest
 from passerelle.core.commands import ActionAnswered, GetAction, ListTasks
 from passerelle.core.errors import ActionClosed, CallerError, Forbidden, NotFound
 from passerelle.core.json import JsonObject
+from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested
 from passerelle.core.principal import Scope
 from passerelle.core.status import Status
 from tests.support.house import ADA, BOB, House
@@ -216,7 +217,7 @@ async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None
         await house.respond(view, option_id="reply", content={"text": "late"})
 
 
-@pytest.mark.requirement("I6", "I9")
+@pytest.mark.requirement("I6", "I9", "CMD-9", "ST-13", "CF-15", "TEV-12")
 async def test_question_expires_by_its_due_row_and_never_allows(house: House) -> None:
     accepted, _ = await house.talk("auth Sign in first.")
     view = await house.question(accepted)
@@ -229,6 +230,15 @@ async def test_question_expires_by_its_due_row_and_never_allows(house: House) ->
     await house.until(accepted, Status.CANCELLED)
     assert house.peer.count("CancelTask") == 1
     assert len(house.peer.messages) == 1
+    told = [
+        event.fact.payload
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, TaskCancelRequested | TaskCancelled)
+    ]
+    assert [(type(one), one.source) for one in told] == [
+        (TaskCancelRequested, "policy"),
+        (TaskCancelled, "policy"),
+    ]
 
 
 @pytest.mark.requirement("I6")
