@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from passerelle.gateway.settings_peers import make_retry_policy
@@ -11,7 +12,9 @@ from passerelle.permission_bridge.rules import DEFAULT_POLICY
 if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.json import JsonObject
+    from passerelle.gateway.delegation.patience import Patience
     from passerelle.gateway.settings import Settings
+    from passerelle.gateway.settings_agents import AgentTimeout
     from passerelle.permission_bridge.rules import Policy
 
 
@@ -24,7 +27,7 @@ class AgentTerms:
         self._acceptance: dict[str, tuple[JsonObject, ...]] = {}
         self._always: frozenset[str] = frozenset()
         self._correlated: frozenset[str] = frozenset()
-        self._doubts: dict[str, float] = {}
+        self._timeouts: dict[str, AgentTimeout] = {}
         self._rules = DEFAULT_POLICY
         self.reload(settings)
 
@@ -38,11 +41,16 @@ class AgentTerms:
         self._acceptance = {name: agent.conditions for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
-        self._doubts = {name: agent.timeout.arrival.seconds for name, agent in served}
+        self._timeouts = {name: agent.timeout for name, agent in served}
 
-    def find_doubt_s(self, agent: str) -> float | None:
-        """How long a message to an agent may be on its way."""
-        return self._doubts.get(agent)
+    def adapt(self, agent: str, patience: Patience) -> Patience:
+        """The patience with an agent: how long its messages may be on their way, and itself out of reach."""
+        timeout = self._timeouts.get(agent)
+        if timeout is None:
+            return patience
+        return replace(
+            patience, doubt_s=timeout.arrival.seconds, liveness_s=timeout.liveness.seconds
+        )
 
     def correlates(self, agent: str) -> bool:
         """Whether messages to an agent carry a key by which its tasks are found again."""

@@ -301,7 +301,7 @@ def _compose(
             always_task=terms.shows_always,
             correlates=terms.correlates,
             find_acceptance=terms.find_acceptance,
-            doubts_s=terms.find_doubt_s,
+            adapt=terms.adapt,
             patience=Patience(),
             tally=outages.tally,
             news=tell,

@@ -95,8 +95,8 @@ class Surroundings:
     """Whether an agent's bare messages are shown as tasks."""
     correlates: Callable[[str], bool] = lambda _agent: False
     """Whether messages to an agent carry a key of ours."""
-    doubts_s: Callable[[str], float | None] = lambda _agent: None
-    """How long a message to an agent may be on its way, where that is known."""
+    adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
+    """The patience with one agent."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
 
@@ -129,7 +129,7 @@ def make_service(around: Surroundings) -> Service:
         habits=Habits(store.habits),
         references=references,
         correlates=around.correlates,
-        doubts_s=around.doubts_s,
+        adapt=around.adapt,
         patience=around.patience,
         spending=around.spending,
         always_task=around.always_task,

@@ -220,6 +220,11 @@ class AgentTimeout(Section):
         description="How long a message of unknown outcome may still be on its way. Only after it a list of tasks "
         "that lacks it is believed; longer than the agent takes until a new task shows in its list.",
     )
+    liveness: Duration = Field(
+        default=parse_duration("2m"),
+        json_schema_extra={"default": "2m"},
+        description="How long an agent may be out of reach until its runs are `lost`, and then until they have failed.",
+    )
     inactivity: Duration | None = Field(
         default=None,
         description="Longest time that a run may go without news of the agent, however often it answers that it is "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -82,8 +82,8 @@ class Dispatch:
     always_task: Callable[[str], bool] = lambda _agent: False
     correlates: Callable[[str], bool] = lambda _agent: False
     """Whether messages to an agent carry a key of ours."""
-    doubts_s: Callable[[str], float | None] = lambda _agent: None
-    """How long a message to an agent may be on its way, where that is known."""
+    adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
+    """The patience with one agent."""
     callbacks: Callbacks | None = None
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
@@ -154,12 +154,8 @@ class Dispatch:
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
             calling_back=CallingBack(self.callbacks, peer),
-            patience=self._find_patience(peer.name),
+            patience=self.adapt(peer.name, self.patience),
         )
-
-    def _find_patience(self, agent: str) -> Patience:
-        doubt_s = self.doubts_s(agent)
-        return self.patience if doubt_s is None else replace(self.patience, doubt_s=doubt_s)
 
     def _make_run(
         self, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation | None

@@ -58,10 +58,15 @@ async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our
     assert len((await house.record(accepted)).attempts) == 1
 
 
+def wait_for_arrival(house: House, doubt_s: float) -> None:
+    """From now on a message may be on its way for so long."""
+    house.service.dispatch.adapt = lambda _agent, patience: replace(patience, doubt_s=doubt_s)
+
+
 async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
-    house.service.dispatch.doubts_s = lambda _agent: 90.0
+    wait_for_arrival(house, 90.0)
     house.peer.next(vanish)
     accepted = await house.send("go")
     house.clock.ahead_ms += 80_000
@@ -75,14 +80,14 @@ async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: Hous
 async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
-    house.service.dispatch.doubts_s = lambda _agent: 60.0
+    wait_for_arrival(house, 60.0)
     house.peer.next(vanish, vanish)
     accepted = await house.send("go")
     house.clock.ahead_ms += 61_000
     await wait_until(lambda: house.peer.texts.count("go") == 2, 5, "it is sent again")
     await until_looked_for(house)
     await house.restart()
-    house.service.dispatch.doubts_s = lambda _agent: 60.0
+    wait_for_arrival(house, 60.0)
     await house.adopt(accepted)
     await until_looked_for(house)
     assert house.peer.texts.count("go") == 2
