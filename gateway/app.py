@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.spans import Spans
     from passerelle.gateway.targets.webhooks import Webhooks
 
-BLOBS: Final = "blobs"
 _NEWS_S: Final = 0.05
 """How long questions and deliveries may wait that were just stored, so that several are taken up at once."""
 
@@ -197,7 +196,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         store = await Store.open(
             StoreSettings(
                 engine.url if engine else url,
-                data_dir / BLOBS,
+                settings.blob_dir,
                 on_batch=metrics.store_batches.observe,
             )
         )

@@ -26,6 +26,7 @@ from passerelle.gateway.settings_callers import IssuerSettings
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer
+from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.store import Store
 
 STORE_S = 10.0
@@ -56,7 +57,8 @@ class CheckReport:
 async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     """Reads the configuration as ``serve`` would, then reaches store, identity providers, and the card of each agent.
 
-    Nothing is written, no agent is sent a message. A configuration with faults is not tried out.
+    Nothing is written but a probe into ``blobs``, which is removed. No agent is sent a message. A configuration with
+    faults is not tried out.
 
     Raises:
         ConfigInvalid: the file cannot be read as YAML at all.
@@ -75,6 +77,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     found = [
         *_try_secret_key(settings),
         *await _reach_store(settings),
+        *await _try_blobs(settings),
         *await _reach_issuers(settings),
         *await _reach_agents(settings, sources, clock),
     ]
@@ -109,6 +112,17 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
     return [
         (f"redis_url: reached, {primaries} {'primary' if primaries == 1 else 'primaries'}", True)
     ]
+
+
+async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
+    """Only a folder that was named: that of the data directory is made by the first start."""
+    if settings.blobs is None:
+        return []
+    try:
+        await DirectoryBlobs(settings.blobs).probe()
+    except ConfigInvalid as error:
+        return [(error.message, False)]
+    return [(f"blobs: {settings.blobs} can be written and read", True)]
 
 
 async def _reach_issuers(settings: Settings) -> list[tuple[str, bool]]:

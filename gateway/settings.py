@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from passerelle.channels.limits import Limits
 from passerelle.gateway.durations import Duration, parse_duration
@@ -116,6 +116,11 @@ class Settings(Section):
         description="Folder of the embedded engine and of the owner token, mode 0700; "
         "by default $XDG_STATE_HOME/passerelle.",
     )
+    blobs: Path | None = Field(
+        default=None,
+        description="Folder of content over 16 KiB, which all instances over one server have to share; "
+        "by default `blobs` in data_dir.",
+    )
     secret_key: Secret | None = Field(
         default=None,
         description="32 bytes in base64 or hex that seal stored secrets; several, separated by commas: "
@@ -157,3 +162,15 @@ class Settings(Section):
     policy: PolicySettings = Field(default=PolicySettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())
     outputs: OutputSettings = Field(default=OutputSettings())
+
+    @field_validator("blobs")
+    @classmethod
+    def _judge_blobs(cls, blobs: Path | None) -> Path | None:
+        if blobs is not None and blobs.parts[:1] == ("s3:",):
+            raise ValueError("is not built yet for buckets: give a folder that all instances share")
+        return blobs
+
+    @property
+    def blob_dir(self) -> Path:
+        """Where content over 16 KiB stands."""
+        return self.blobs or self.data_dir / "blobs"

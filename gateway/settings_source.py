@@ -34,11 +34,6 @@ _FORMS: Final[Mapping[str | int, str]] = {
     "address": "host:port",
 }
 """What a person can make of a pattern, by the last step of its path."""
-_PLANNED: Final[Mapping[tuple[int, str], str]] = {
-    (1, "blobs"): "content that is large stands in data_dir, which all instances have to share",
-    (3, "retry"): "a run is tried once; what is sent again is the caller's to decide",
-}
-"""Settings of the outside contract that nothing carries out yet, by depth and name: taken in silence they would lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +110,7 @@ def read_settings(sources: Sources) -> Reading:
     resolved = settings.model_copy(
         update={
             "data_dir": settings.data_dir.expanduser(),
+            "blobs": settings.blobs and settings.blobs.expanduser(),
             "engine_path": settings.engine_path and settings.engine_path.expanduser(),
             "secret_key_file": settings.secret_key_file and settings.secret_key_file.expanduser(),
         }
@@ -205,8 +201,6 @@ def _describe(detail: ErrorDetails) -> str:
     path = detail["loc"]
     match detail["type"]:
         case "extra_forbidden":
-            if planned := _PLANNED.get((len(path), str(path[-1]))):
-                return f"is not built yet: {planned}"
             shape = Shape.root().descend(path[:-1])
             names = shape.names() if shape else ()
             return f"is no setting{_suggest(str(path[-1]), names)}"

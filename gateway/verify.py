@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Loaded
     from passerelle.gateway.settings import Settings
 
-BLOBS: Final = "blobs"
 _AT_ONCE: Final = 256
 _LOOKS: Final = 8
 
@@ -60,7 +59,7 @@ async def run_verify(
                 raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
             wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
             url = (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
-        opened = await Store.open(StoreSettings(url, data_dir / BLOBS))
+        opened = await Store.open(StoreSettings(url, settings.blob_dir))
         return await verify_store(await stack.enter_async_context(opened), session, rebuild=rebuild)
 
 

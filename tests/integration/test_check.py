@@ -84,12 +84,25 @@ async def test_server_that_is_away_and_key_that_cannot_be_used_are_faults(tmp_pa
     assert [fault.partition(":")[0] for fault in report.faults] == ["secret_key", "redis_url"]
 
 
-def test_setting_that_nothing_carries_out_yet_is_refused_by_name(tmp_path: Path) -> None:
-    text = "blobs: s3://bucket/prefix\n"
-    (tmp_path / "passerelle.yaml").write_text(text, encoding="utf-8")
-    faults = [str(fault) for fault in read_settings(Sources({}, tmp_path)).faults]
-    file = tmp_path / "passerelle.yaml"
-    assert [fault.split(" is not built yet")[0] for fault in faults] == [f"{file}:1: blobs:"]
+def test_bucket_is_refused_by_name_until_there_are_buckets(tmp_path: Path) -> None:
+    (tmp_path / "passerelle.yaml").write_text("blobs: s3://bucket/prefix\n", encoding="utf-8")
+    (fault,) = read_settings(Sources({}, tmp_path)).faults
+    assert str(fault).startswith(f"{tmp_path / 'passerelle.yaml'}:1: blobs: is not built yet")
+
+
+@pytest.mark.anyio
+async def test_folder_of_blobs_is_tried_out_and_left_as_it_was(tmp_path: Path) -> None:
+    shared, occupied = tmp_path / "shared", tmp_path / "occupied"
+    occupied.write_text("a file in the way")
+    for folder, name in ((shared, "good"), (occupied, "bad")):
+        (tmp_path / name).mkdir()
+        text = f"blobs: {folder}\n"
+        (tmp_path / name / "passerelle.yaml").write_text(text, encoding="utf-8")
+    good = await run_check(Sources({}, tmp_path / "good"), SystemClock())
+    assert f"blobs: {shared} can be written and read" in good.lines
+    assert not [path for path in shared.rglob("*") if path.is_file()]
+    bad = await run_check(Sources({}, tmp_path / "bad"), SystemClock())
+    assert [fault.partition(":")[0] for fault in bad.faults] == ["blobs"]
 
 
 def list_examples() -> list[tuple[str, str]]:
