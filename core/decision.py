@@ -108,6 +108,11 @@ class Decision:
         """Whether there is neither a fact nor a field to be written."""
         return not self._events and not self._touched
 
+    @property
+    def touched(self) -> tuple[EntityRef, ...]:
+        """The entities that are written, in the order in which the batch has them."""
+        return tuple(self._touched)
+
     def introduce(self, ref: EntityRef) -> None:
         """Takes an entity that does not exist yet into the decision; the store checks that it still does not."""
         self._held[ref] = NOTHING

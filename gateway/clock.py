@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.ids import encode_ms, spell
@@ -24,6 +25,16 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedClock:
+    """A clock that stands; implements ``core.ports.Clock``."""
+
+    at_ms: int
+
+    def now_ms(self) -> int:
+        return self.at_ms
 
 
 class SystemIds:

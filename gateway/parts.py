@@ -28,6 +28,7 @@ from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
 from passerelle.gateway.control.outputs import Outputs
 from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.plain_turns import PlainTurns
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
@@ -153,6 +154,7 @@ def make_service(around: Surroundings) -> Service:
     return Service(
         writes=writes,
         turns=turns,
+        plain_turns=PlainTurns(turns),
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,

@@ -49,6 +49,11 @@ class Answers:
         run = driver.run
         while True:
             changed = run.changed
+            if run.filled is not None:
+                return run.filled.frame
+            if run.plain is not None and not run.moved:
+                await changed.wait()
+                continue
             if run.answer is not None and run.has_ended():
                 return {"message": run.answer}
             if driver.failure is not None and not run.record.shown:

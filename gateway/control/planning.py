@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
+    from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.writes import Writes
@@ -48,10 +49,10 @@ class Planning:
         policy = self.retry_policy(command.agent)
         card = await _find_card(peer, policy)
 
-        def judge(shard: Shard) -> PermissionEvaluated:
+        def judge(ids: Ids, shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
                 InboundCall(principal.id, command.agent),
-                PolicyFacts(self.writes.ids.mint("eval", shard), may_call=True),
+                PolicyFacts(ids.mint("eval", shard), may_call=True),
                 self.writes.clock.now_ms(),
             )
             return evaluation.to_payload()

@@ -74,13 +74,14 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.models import Models
     from passerelle.gateway.control.outputs import Outputs
     from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.control.plain_turns import PlainTurns
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.push_configs import PushConfigs
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.task_control import SessionControl, TaskControl
-    from passerelle.gateway.control.turns import Opened, Turns
+    from passerelle.gateway.control.turns import Delegation, Opened, Turns
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
@@ -93,6 +94,7 @@ class Service:
 
     writes: Writes
     turns: Turns
+    plain_turns: PlainTurns
     follow_ups: FollowUps
     inputs: Inputs
     actions: Actions
@@ -288,20 +290,15 @@ class Service:
         referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
             return await self._follow_up(principal, command, idem)
-        plan = replace(
-            await self.planning.plan(principal, command, peer),
-            sources=referred.tasks,
-            consumed=referred.consumed,
-            shows_at_once=self.dispatch.always_task(command.agent),
-        )
+        plan = await self.planning.plan(principal, command, peer)
+        if referred.tasks:
+            plan = replace(plan, sources=referred.tasks, consumed=referred.consumed)
+        if self.dispatch.always_task(command.agent):
+            plan = replace(plan, shows_at_once=True)
         charge = await self.planning.charge(principal, command)
         try:
-            opened = await self.turns.open(
-                principal,
-                command,
-                idem,
-                replace(plan, facts=charge.facts) if charge.facts else plan,
-            )
+            plan = replace(plan, facts=charge.facts) if charge.facts else plan
+            opened = await self._open(principal, command, idem, plan)
         except BaseException:
             charge.refund()
             raise
@@ -311,6 +308,12 @@ class Service:
             params: JsonObject = {**(command.params or {}), "message": command.message}
             self.dispatch.begin(opened, peer, command.message, params, referred)
         return _accept(opened)
+
+    async def _open(
+        self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation
+    ) -> Opened:
+        opened = None if idem else await self.plain_turns.open(principal, command, plan)
+        return opened or await self.turns.open(principal, command, idem, plan)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import Peer
+    from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import StartTask, TaskChanged
     from passerelle.core.thread import SubmitMessage
@@ -173,7 +174,7 @@ class Starting:
         driver = start.plan.drives(start.task.shard)
 
         def body(decision: Decision) -> Terms:
-            _decide(decision, start)
+            _decide(decision, start, self.turns.writes.ids)
             decision.set_field(start.task, OWNER, str(driver).encode())
             return Terms(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
@@ -208,7 +209,7 @@ class Starting:
         self.dispatch.begin(opened, peer, start.turn.message, params, referred)
 
 
-def _decide(decision: Decision, start: Start) -> None:
+def _decide(decision: Decision, start: Start, ids: Ids) -> None:
     decision.belong(start.plan.trace)
     record = read_task(decision, start.task, start.version)
     if record.status is Status.DRAFT:
@@ -217,7 +218,7 @@ def _decide(decision: Decision, start: Start) -> None:
     if not isinstance(thread, ThreadRecord):
         raise NotFound("context", record.scope.context_id)
     decision.add(threads.decide(thread, start.submitting))
-    decision.add([Fact(start.scope, start.plan.judge(start.task.shard))])
+    decision.add([Fact(start.scope, start.plan.judge(ids, start.task.shard))])
     decision.add(Fact(start.scope, payload) for payload in start.facts)
     ready = decision.state(start.task)
     if isinstance(ready, TaskRecord):

@@ -72,9 +72,11 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports import Blobs, IndexRow
+    from passerelle.core.ports import Blobs, Ids, IndexRow
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.push_configs import PushConfigs
+    from passerelle.gateway.control.writes import Unread
 
 TITLE_LENGTH: Final = 80
 _OBJECTIVE_LENGTH: Final = 2000
@@ -89,8 +91,8 @@ class Delegation:
     card: PeerCard
     mechanism: Literal["unary", "streaming"]
     policy: RetryPolicy
-    judge: Callable[[Shard], PermissionEvaluated]
-    """How policy judged the call, under an id that is minted in a shard."""
+    judge: Callable[[Ids, Shard], PermissionEvaluated]
+    """How policy judges the call, under an id that is minted in a shard."""
     drives: Callable[[Shard], Incarnation]
     facts: tuple[LimitPayload, ...] = ()
     """What is to be said on the turn beside it: its price, a quota that is low."""
@@ -113,11 +115,13 @@ class Opened:
     place: Place
     task: EntityRef
     turn_id: str
-    held: Mapping[EntityRef, Held]
+    held: dict[EntityRef, Held] | Unread
     driver: Incarnation
     repeated: bool = False
     shown: JsonObject | None = None
     """The Task as callers see it already."""
+    plain: PlainTurn | None = None
+    """How it was filled in, if it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +382,7 @@ class Opening:
         self._link(decision, task_id)
         if isinstance(thread, ThreadRecord):
             decision.add(threads.decide(thread, submit(self.command, scope, spill)))
-        decision.add([Fact(scope, self.plan.judge(place.shard))])
+        decision.add([Fact(scope, self.plan.judge(self.turns.writes.ids, place.shard))])
         if self.plan.facts:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         DueChange,
         Fence,
         IdempotencyRow,
+        Loaded,
         PackedBatch,
         RunMove,
         TargetChange,
@@ -80,6 +81,21 @@ class Written:
     """The stored result of an idempotency key that had been used for the same request."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Entities as a packed batch has left them, read from its bytes when somebody looks: of most nobody does."""
+
+    log: EventLog
+    packed: PackedBatch
+    first: int
+    refs: tuple[EntityRef, ...]
+
+    def read(self) -> dict[EntityRef, Held]:
+        """The entities, as ``Writes.load`` would give them."""
+        written = self.log.unpack(self.packed, self.first)
+        return _hold(entity for entity in written if entity.ref in self.refs)
+
+
 Refusal: TypeAlias = Fenced | Unclaimed | Late
 Body: TypeAlias = "Callable[[Decision], Terms]"
 
@@ -99,13 +115,7 @@ class Writes:
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
         """The entities as they are stored now; one that does not exist has no record."""
-        loaded = await self.log.load(list(refs))
-        return {
-            entity.ref: Held(
-                entity.stamp, read_snapshot(entity.ref.kind, entity.snapshot), entity.fields
-            )
-            for entity in loaded
-        }
+        return _hold(await self.log.load(list(refs)))
 
     def begin(self, session: str, held: Mapping[EntityRef, Held]) -> Decision:
         """A decision over entities that are held."""
@@ -178,6 +188,28 @@ class Writes:
                 return Written(await self.load(decision.states), 0, 0, decision.now_ms)
             return outcome
 
+    async def insist_packed(
+        self,
+        packed: PackedBatch,
+        pause_s: float,
+        *,
+        feed: bool,
+    ) -> AppendResult:
+        """``append`` of a packed batch for those who cannot ask again.
+
+        Raises:
+            StoreUnavailable: it was not stored.
+        """
+        unknown = False
+        while True:
+            try:
+                return await self.append(packed, feed=feed)
+            except StoreUnavailable as error:
+                unknown = unknown or error.wrote == "unknown"
+                if not unknown:
+                    raise
+                await asyncio.sleep(pause_s)
+
     async def _is_stored(self, decision: Decision, held: Mapping[EntityRef, Held]) -> bool:
         """Whether the first event of a decision stands in its stream."""
         if not decision.events:
@@ -238,6 +270,15 @@ class Writes:
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session
         )
+
+
+def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
+    return {
+        entity.ref: Held(
+            entity.stamp, read_snapshot(entity.ref.kind, entity.snapshot), entity.fields
+        )
+        for entity in loaded
+    }
 
 
 def compose(

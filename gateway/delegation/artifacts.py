@@ -47,6 +47,18 @@ class Catalogued:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
+
+    name_at_peer: str
+    packed: bytes
+    sha256: str
+    parts: int
+    media_types: tuple[str, ...]
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """How far the artifacts of one answer are settled, where they are more than one append holds."""
 
@@ -85,30 +97,29 @@ def check_number(number: int) -> None:
 
 def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     """The one fact that an artifact is whole and stored; none when it says nothing new."""
-    name = bound_id(text_at(artifact, "artifactId"))
-    packed = orjson.dumps(artifact)
-    sha256 = hashlib.sha256(packed).hexdigest()
-    known = find_known(step, name)
-    if known is not None and known.sha256 == sha256:
+    one = describe(artifact)
+    known = find_known(step, one.name_at_peer)
+    if known is not None and known.sha256 == one.sha256:
         return []
-    parts, title = objects_at(artifact, "parts"), text_at(artifact, "name")[:NAME_CHARS] or None
-    standing = _find_standing(step, title)
+    standing = _find_standing(step, one.name)
     earlier = standing if standing and standing.task_id != step.record.task_id else None
     replaced = known or earlier
     changed = ArtifactChanged(
         artifact_id=known.artifact_id if known else step.sight.mint("art"),
-        name_at_peer=name,
-        version=max(one.version for one in (replaced, standing) if one) + 1 if replaced else 1,
-        sha256=sha256,
-        size=len(packed),
-        parts=len(parts),
-        media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
-        name=title,
-        stored=_is_here(step, artifact, name),
+        name_at_peer=one.name_at_peer,
+        version=max(each.version for each in (replaced, standing) if each) + 1 if replaced else 1,
+        sha256=one.sha256,
+        size=len(one.packed),
+        parts=one.parts,
+        media_types=one.media_types,
+        name=one.name,
+        stored=_is_here(step, artifact, one.name_at_peer),
         replaces=replaced.artifact_id if replaced else None,
     )
-    refs = {"artifact": step.spill.keep(packed, preview_parts(parts))} if len(packed) > CAP else {}
-    step.catalogued[name] = Catalogued(changed.artifact_id, changed.version, sha256)
+    refs: dict[str, Ref] = {}
+    if len(one.packed) > CAP:
+        refs["artifact"] = step.spill.keep(one.packed, preview_parts(objects_at(artifact, "parts")))
+    step.catalogued[one.name_at_peer] = Catalogued(changed.artifact_id, changed.version, one.sha256)
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
 
 
@@ -131,6 +142,20 @@ def bound_id(name: str) -> str:
     if len(name) <= NAME_CHARS:
         return name
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def describe(artifact: JsonObject) -> Described:
+    """What is recorded of an artifact beside its ids."""
+    packed = orjson.dumps(artifact)
+    parts = objects_at(artifact, "parts")
+    return Described(
+        name_at_peer=bound_id(text_at(artifact, "artifactId")),
+        packed=packed,
+        sha256=hashlib.sha256(packed).hexdigest(),
+        parts=len(parts),
+        media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
+        name=text_at(artifact, "name")[:NAME_CHARS] or None,
+    )
 
 
 def _find_standing(step: Step, title: str | None) -> NamedArtifact | None:

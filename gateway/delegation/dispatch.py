@@ -13,6 +13,7 @@ from passerelle.core.ids import read_shard
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING
+from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
 from passerelle.gateway.delegation.driver import Driver
@@ -25,7 +26,7 @@ from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.peers.carried import TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine
 
     from structlog.typing import FilteringBoundLogger
 
@@ -104,6 +105,7 @@ class Dispatch:
         sight.accepted.append(message)
         sight.content = opened.shown
         driver = self._make(peer, sight, opened.held, opened.driver)
+        driver.run.plain = opened.plain
         self.runs.start(driver, driver.drive(params, referred))
         return driver
 
@@ -139,7 +141,7 @@ class Dispatch:
         )
 
     def _make(
-        self, peer: Peer, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation
+        self, peer: Peer, sight: Sight, held: dict[EntityRef, Held] | Unread, driver: Incarnation
     ) -> Driver:
         run = self._make_run(sight, held, driver)
         return Driver(
@@ -158,20 +160,18 @@ class Dispatch:
         )
 
     def _make_run(
-        self, sight: Sight, held: Mapping[EntityRef, Held], driver: Incarnation | None
+        self,
+        sight: Sight,
+        held: dict[EntityRef, Held] | Unread,
+        driver: Incarnation | None,
     ) -> Run:
-        wanted = {sight.task, sight.thread}
         return Run(
             writes=self.writes,
             blobs=self.blobs,
             copies=self.copies,
             contents=self.contents,
             sight=sight,
-            held={
-                ref: one
-                for ref, one in held.items()
-                if ref in wanted or ref.kind is EntityKind.ACTION
-            },
+            kept=held if isinstance(held, Unread) else _list_own(sight, held),
             driver=driver,
             asks=ask,
             list_row=self.list_row,
@@ -366,3 +366,9 @@ class Dispatch:
 def make_key(record: TaskRecord) -> str:
     """What a message of the live run is marked with at an agent that is configured so; nothing can be read from it."""
     return hashlib.sha256(record.attempts[-1].run_id.encode()).hexdigest()[:32]
+
+
+def _list_own(sight: Sight, held: dict[EntityRef, Held]) -> dict[EntityRef, Held]:
+    """What a run compares with each append: not the session, which others write."""
+    wanted = {sight.task, sight.thread}
+    return {ref: one for ref, one in held.items() if ref in wanted or ref.kind is EntityKind.ACTION}

@@ -33,13 +33,14 @@ from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.first_message import find_first
+from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.pulse import note_life
 from passerelle.gateway.delegation.reconciling import reconcile
 from passerelle.gateway.delegation.refusal import explain, explain_break
-from passerelle.gateway.delegation.run import Run, RunMovedError
+from passerelle.gateway.delegation.run import Run, RunMovedError, Start
 from passerelle.gateway.delegation.search import MINTED, find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
@@ -149,11 +150,12 @@ class Driver:
 
     async def begin(self, params: JsonObject, referred: Referred = NOTHING) -> None:
         """Sends the first message of the run, and drives on."""
-        run = self.run.record.run
-        if run is None:
+        start = self.run.find_start()
+        if start is None:
             return
-        sent = self._address(params, referred)
-        news = await self.calling_back.offer(self.run.record)
+        sent = self._address(start, params, referred)
+        calls_back = self.calling_back.callbacks is not None
+        news = await self.calling_back.offer(self.run.record) if calls_back else None
         if news is not None:
             sent = ask_for_news(sent, news)
         self._sent = sent
@@ -170,14 +172,15 @@ class Driver:
         if message is None:
             return None
         referred = await self.refer(message)
-        self._sent = self._address({**(run.send_options or {}), "message": message}, referred)
+        start = Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism)
+        params: JsonObject = {**(run.send_options or {}), "message": message}
+        self._sent = self._address(start, params, referred)
         return self._sent
 
-    def _address(self, params: JsonObject, referred: Referred) -> JsonObject:
-        run = self.run.record.attempts[-1]
+    def _address(self, start: Start, params: JsonObject, referred: Referred) -> JsonObject:
         to = RemoteAddress(
-            context_id=run.remote_context_id,
-            task_id=run.remote_task_id,
+            context_id=start.context_id,
+            task_id=start.task_id,
             references=referred.ids,
             parts=referred.parts,
         )
@@ -186,12 +189,10 @@ class Driver:
 
     def learn(self) -> None:
         """What the first answer of the peer says about its habits."""
-        attempt = self.run.record.attempts[-1]
-        if attempt.remote_task_id is not None:
-            kept = (attempt.remote_context_id or "").startswith(MINTED)
-            self.habits.note(attempt.worker, "keeps_context" if kept else "replaces_context")
-        elif attempt.status is Status.COMPLETED:
-            self.habits.note(attempt.worker, "answers_with_messages")
+        filled = self.run.filled
+        seen = filled.seen if filled else see_habit(self.run.record.attempts[-1])
+        if seen is not None:
+            self.habits.note(*seen)
 
     async def await_lease(self) -> None:
         """Until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.status import Status
 
 if TYPE_CHECKING:
     from passerelle.core.facts import Worker
+    from passerelle.core.task_record import Attempt
 
 Habit: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
+Seen: TypeAlias = "tuple[Worker, Habit]"
 
+MINTED: Final = "rctx"
+"""The prefix of the context ids that we make for peers."""
 _PROOF: Final = frozenset({"keeps_context"})
 _MOST: Final = 4_096
 
@@ -73,3 +78,13 @@ class Habits:
             await self.store.add(*seen)
         except StoreUnavailable:
             self._known.discard(seen)  # learned again at the next sight
+
+
+def see_habit(attempt: Attempt) -> Seen | None:
+    """What the first answer to an attempt says about its peer."""
+    if attempt.remote_task_id is not None:
+        kept = (attempt.remote_context_id or "").startswith(MINTED)
+        return attempt.worker, "keeps_context" if kept else "replaces_context"
+    if attempt.status is Status.COMPLETED:
+        return attempt.worker, "answers_with_messages"
+    return None

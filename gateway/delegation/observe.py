@@ -335,17 +335,22 @@ def _wait(step: Step, frame: JsonObject, said: RunStatus, native: JsonObject) ->
 
 
 def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:
-    holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
-    message = object_at(object_at(holder, "status"), "message")
-    text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
+    text, message_id = read_said(object_at(frame, "task") or object_at(frame, "statusUpdate"))
     run = step.record.run
     remote = text_at(native, "id")
     return RunStatus(
         native_status=state,
-        text=text[:2000] or None,
-        message_id=text_at(message, "messageId") or None,
+        text=text,
+        message_id=message_id,
         remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
     )
+
+
+def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
+    """Text and id of the message in the status of a Task or a status update."""
+    message = object_at(object_at(holder, "status"), "message")
+    text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
+    return text[:2000] or None, text_at(message, "messageId") or None
 
 
 def _fail(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 import orjson
 
 from passerelle.core.batch import (
+    Again,
+    Appended,
     Conflict,
     DueChange,
     EntityRef,
@@ -31,23 +33,27 @@ from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.gateway.control.push_configs import end_targets
-from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
+from passerelle.gateway.control.writes import MAX_TRIES, Terms, Unread, Written
 from passerelle.gateway.delegation.failing import name_row
 from passerelle.gateway.delegation.limits import drop_limits
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
+    from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports import Blobs, IndexRow
+    from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued
+    from passerelle.gateway.delegation.habits import Seen
 
+T = TypeVar("T")
 OWNER: Final = "own"
 """The field of a task's hash that names its driver."""
 CONTENT: Final = "c"
@@ -84,6 +90,27 @@ class Content:
     """The artifacts that the record does not name, where there are more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The end of a plain turn, as it is stored and shown. ``row`` is that of its owner's list."""
+
+    packed: PackedBatch
+    feed: bool
+    row: IndexRow | None
+    frame: JsonObject
+    seen: Seen | None
+    """What the answer says about the peer's habits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where at the agent a run begins, and how it is sent."""
+
+    context_id: str | None
+    task_id: str | None
+    mechanism: str
+
+
 class RunMovedError(Exception):
     """The run is somebody else's now: whatever is in flight here decides nothing any more."""
 
@@ -98,7 +125,7 @@ class Run:
     """Files that the peer named by address."""
     contents: ContentReads
     sight: Sight
-    held: dict[EntityRef, Held]
+    kept: dict[EntityRef, Held] | Unread
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
@@ -106,6 +133,10 @@ class Run:
     """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
     """Told once it is stored what a run cost."""
+    plain: PlainTurn | None = None
+    """How its turn was filled in, as long as nothing was stored since."""
+    filled: Filled | None = None
+    """The stored end of a plain turn."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     moved: bool = False
     store_pause_s: float = 0.5
@@ -115,6 +146,17 @@ class Run:
 
     def __post_init__(self) -> None:
         self._stored = self.sight.content, self.sight.answer
+
+    @property
+    def held(self) -> dict[EntityRef, Held]:
+        """The entities as they were stored last."""
+        if isinstance(self.kept, Unread):
+            self.kept = self.kept.read()
+        return self.kept
+
+    @held.setter
+    def held(self, held: dict[EntityRef, Held]) -> None:
+        self.kept, self.plain = held, None
 
     @property
     def content(self) -> JsonObject | None:
@@ -137,7 +179,18 @@ class Run:
 
     def has_ended(self) -> bool:
         """Whether nothing is left to drive: the task has ended, or another attempt at it is owed."""
+        if self.plain is not None or self.filled is not None:
+            return self.plain is None
         return self.record.status in UNDRIVEN
+
+    def find_start(self) -> Start | None:
+        """How the run is sent; None where it has ended."""
+        if self.plain is not None:
+            return Start(self.plain.remote_context_id, None, self.plain.form.mechanism)
+        run = self.record.run
+        if run is None:
+            return None
+        return Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism)
 
     def is_parked(self) -> bool:
         """Whether somebody else must act first."""
@@ -171,17 +224,12 @@ class Run:
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
     ) -> Written:
         for tries in range(MAX_TRIES):
-            self.sight.content, self.sight.answer = self._stored
-            step = Step(
-                self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
-            )
-            body(step)
-            if not step.decision.events and terms is None:
-                return Written(self.held, 0, 0, step.decision.now_ms)
-            self._conclude(step)
+            drafted = self.draft(body, terms)
+            if drafted is None:
+                return Written(self.held, 0, 0, self.writes.clock.now_ms())
+            step, agreed = drafted
             for blob in step.spill.blobs:
                 await self.blobs.put(self.sight.task.shard, blob)
-            agreed = self._complete_terms(step, terms(step) if terms else Terms())
             outcome = await self._commit(step, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
@@ -196,6 +244,53 @@ class Run:
             await self._recover(outcome)
         raise ConflictError("the task was changed by others again and again")
 
+    def draft(
+        self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
+    ) -> tuple[Step, Terms] | None:
+        """Decides; nothing is stored yet. None where there is nothing to be stored."""
+        self.sight.content, self.sight.answer = self._stored
+        step = Step(
+            self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
+        )
+        body(step)
+        if not step.decision.events and terms is None:
+            return None
+        self._conclude(step)
+        return step, self._complete_terms(step, terms(step) if terms else Terms())
+
+    async def fill(self, turn: PlainTurn, filled: Filled) -> bool:
+        """Appends the end of a plain turn; False where it is not stored and somebody else has written meanwhile.
+
+        Raises:
+            RunMovedError: the fence does not hold any more; nothing was written.
+            StoreUnavailable: nothing was written.
+        """
+        async with self._turn:
+            if self.moved:
+                raise RunMovedError
+            if self.plain is not turn:
+                return False
+            writing = self.writes.insist_packed(filled.packed, self.store_pause_s, feed=filled.feed)
+            outcome = await self._list_beside(filled.row, writing)
+            if isinstance(outcome, Appended):
+                self._settle_filled(filled, outcome.first)
+                return True
+            if isinstance(outcome, Again):
+                await self._reload()
+            else:
+                await self._recover(outcome)
+            return self.has_ended()
+
+    def _settle_filled(self, filled: Filled, first: int) -> None:
+        refs = (self.sight.task, self.sight.thread)
+        self.kept, self.plain = Unread(self.writes.log, filled.packed, first, refs), None
+        self.sight.content = cast("JsonObject | None", filled.frame.get("task"))
+        self.sight.answer = cast("JsonObject | None", filled.frame.get("message"))
+        self._stored = self.sight.content, self.sight.answer
+        self.filled = filled
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
     async def _commit(
         self, step: Step, terms: Terms
     ) -> Written | Conflict | StaleEpoch | Fenced | Unclaimed | Late:
@@ -205,7 +300,12 @@ class Run:
         is_listed = self.record.shown and self.record.exposure == record.exposure
         if is_listed or not record.shown:
             return await writing
-        listing = asyncio.create_task(self.list_row(make_row(record)))
+        return await self._list_beside(make_row(record), writing)
+
+    async def _list_beside(self, row: IndexRow | None, writing: Awaitable[T]) -> T:
+        if row is None:
+            return await writing
+        listing = asyncio.create_task(self.list_row(row))
         try:
             return await writing
         finally:

@@ -50,12 +50,12 @@ class Runs:
         if self._draining:
             work.close()
             raise Draining("this instance is shutting down", retry_after_s=1)
-        task_id = driver.run.record.task_id
+        task_id = driver.run.sight.task.id
         self._drivers[task_id] = driver
         self._tasks[task_id] = asyncio.create_task(self._guard(driver, work))
 
     async def _guard(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
-        task_id = driver.run.record.task_id
+        task_id = driver.run.sight.task.id
         broken = False
         try:
             await work

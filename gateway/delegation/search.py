@@ -25,6 +25,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
 from passerelle.gateway.delegation.first_message import find_first
+from passerelle.gateway.delegation.habits import MINTED
 from passerelle.gateway.delegation.sending import deliver_again
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import Attempt
     from passerelle.gateway.delegation.driver import Driver
 
-MINTED: Final = "rctx"
-"""The prefix of the context ids that we make for peers."""
 _LISTED_TASKS: Final = 1000
 _SHOWN_HISTORY: Final = 5
 _CANNOT: Final = frozenset({-32601, -32004})

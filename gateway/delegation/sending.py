@@ -24,13 +24,14 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.payloads.run import ModelFailed, ModelRequested
 from passerelle.core.payloads.task import TaskWaiting
-from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
+from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import HELD, WAITING, Status
 from passerelle.core.task_commands import EndWait, SendInput, WaitFor
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.failing import list_tried
+from passerelle.gateway.delegation.plain_answers import take
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
 
@@ -143,9 +144,9 @@ def _is_moment(driver: Driver, since_ms: int) -> bool:
 async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
     await driver.await_lease()
     driver.sent_ms = driver.clock.now_ms()
-    run = driver.run.record.run
+    start = driver.run.find_start()
     outcome: PeerOutcome
-    if run is not None and run.delivery_mechanism == "streaming":
+    if start is not None and start.mechanism == "streaming":
         last = await follow(driver, driver.peer.stream(sent))
         knows = await judge_end(driver, last)
         if isinstance(last, Unknown | Malformed):
@@ -155,6 +156,8 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         outcome = last
     else:
         outcome = await driver.peer.send(sent)
+        if isinstance(outcome, Answered) and await take(driver.run, outcome.result):
+            return "settled"
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         is_ours = isinstance(outcome, Unreached) and outcome.why == "limit"

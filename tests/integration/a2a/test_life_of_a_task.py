@@ -53,7 +53,11 @@ OLDER_FILE: Final[JsonObject] = {
     "kind": "file",
     "file": {"name": "sailboat_image.png", "mimeType": "image/png", "bytes": PNG},
 }
-NEWER_FILE: Final[JsonObject] = {"raw": PNG, "filename": "sailboat_image.png", "mediaType": "image/png"}
+NEWER_FILE: Final[JsonObject] = {
+    "raw": PNG,
+    "filename": "sailboat_image.png",
+    "mediaType": "image/png",
+}
 
 
 async def draw(turn: Turn) -> None:

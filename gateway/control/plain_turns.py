@@ -1,0 +1,333 @@
+"""Turns like a thousand before them: what the first append writes is decided once for each shape, and filled in.
+
+A turn is plain when it opens a new context and nothing is asked for beside the message. Of two plain turns of one
+caller at one agent, all that is stored is the same but ids, times and words. So a shape is rehearsed twice, by the code
+that decides every other turn; a stencil is cut from what it would store, and from then on the ids, times and words of a
+turn are filled in. Where there is no stencil, or a turn is not plain, it is decided like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, assert_never
+
+import orjson
+
+from passerelle.core.batch import (
+    Again,
+    Appended,
+    Conflict,
+    EntityKind,
+    EntityRef,
+    Fenced,
+    Late,
+    PackedBatch,
+    StaleEpoch,
+    Unclaimed,
+)
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cut_stencil, quote
+from passerelle.core.times import format_ms
+from passerelle.gateway.clock import StoppedClock
+from passerelle.gateway.control.places import mint_place
+from passerelle.gateway.control.turns import Delegation, Draft, Opened, Opening, describe
+from passerelle.gateway.control.writes import Unread, compose
+from passerelle.gateway.delegation.spill import CAP
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping
+
+    from passerelle.core.batch import AppendResult, Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Ids
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.places import Place
+    from passerelle.gateway.control.turns import Turns
+
+_SHAPES: Final = 512
+"""Shapes that are remembered; then the oldest makes room."""
+TRIES: Final = 4
+"""Of cutting: a number of one example may stand somewhere else in it by chance."""
+_LONG: Final = 3000
+"""Characters of a rehearsed message: more than is read off it anywhere, so that each reading is a text of its own."""
+_SHORT: Final = 24
+_FROM_MS: Final = 1_000_000_000_000
+_FROM_BITS: Final = 38
+_SESSION: Final = 2
+"""Where the session stands among the values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A plain turn that was decided and not stored."""
+
+    place: Place
+    driver: Incarnation
+    message: JsonObject
+    draft: Draft
+    op: str
+    asked: tuple[str | int, ...]
+    example: Example
+    feed: bool
+
+    @property
+    def remote_context_id(self) -> str:
+        """The context that the agent would be told."""
+        begin = len(self.example.values) - len(self.asked)
+        return self.example.values[begin + self.asked.index("rctx")].decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What every turn of one shape stores first."""
+
+    stencil: Stencil
+    asked: tuple[str | int | None, ...]
+    """What has to be minted, in its order."""
+    at: Mapping[str, int]
+    """Prefix of an id -> where the first one stands among the values."""
+    kinds: tuple[EntityKind, ...]
+    feed: bool
+    mechanism: str
+    rehearsals: tuple[Rehearsal, Rehearsal]
+    answers: dict[Hashable, object] = field(default_factory=dict["Hashable", object])
+    """What answers of each shape store last; whoever takes answers keeps it here."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTurn:
+    """A turn that was filled in, so that its answer can be, too. ``values`` are what it was filled with."""
+
+    form: Form
+    values: tuple[bytes, ...]
+
+    @property
+    def remote_context_id(self) -> str:
+        """The context that the agent is told."""
+        return self.values[self.form.at["rctx"]].decode()
+
+    @property
+    def session(self) -> str:
+        """The session that it opened."""
+        return self.values[_SESSION].decode()
+
+
+@dataclass(slots=True)
+class PlainTurns:
+    """Opens plain turns, and knows their forms."""
+
+    turns: Turns
+    _forms: dict[Hashable, Form | None] = field(default_factory=dict["Hashable", "Form | None"])
+
+    async def open(
+        self, principal: Principal, command: SubmitTurn, plan: Delegation
+    ) -> Opened | None:
+        """The stored turn; None where nothing is stored and the turn has to be decided.
+
+        Raises:
+            StoreUnavailable: nothing is known to be written, and no peer was called.
+        """
+        if not is_plain(command, plan):
+            return None
+        message = orjson.dumps(command.message)
+        writes = self.turns.writes
+        place = mint_place(principal, writes.ids, None, None)
+        form = self._find(principal, command, plan, place)
+        if form is None or len(message) > CAP:
+            return None
+        given = list_values(place, command, message, writes.clock.now_ms(), plan)
+        values = (*given, *ask_again(form.asked, writes.ids, place.shard))
+        task = EntityRef(EntityKind.TASK, values[form.at["task"]].decode())
+        packed = PackedBatch(
+            place.session.id,
+            tuple(_find_entity(kind, place, task) for kind in form.kinds),
+            values[form.at["ev"]].decode(),
+            form.stencil.fill(values),
+        )
+        turn = PlainTurn(form, values)
+        turn_id, driver = values[form.at["turn"]].decode(), plan.drives(place.shard)
+        held = (task, place.thread)
+        result = await self._append(packed, form, task)
+        match result:
+            case Appended(first=first):
+                unread = Unread(writes.log, packed, first, held)
+                plain = turn if first == 1 else None
+                return Opened(place, task, turn_id, unread, driver, plain=plain)
+            case Again():
+                return Opened(place, task, turn_id, await writes.load(held), driver)
+            case Conflict() | StaleEpoch():
+                return None
+            case Fenced():
+                raise StoreUnavailable("the lease of this instance is lost", "no")
+            case Late() | Unclaimed():
+                raise UnsupportedOperation("the turn could not be stored; try again")
+            case _:
+                assert_never(result)
+
+    async def _append(self, packed: PackedBatch, form: Form, task: EntityRef) -> AppendResult:
+        try:
+            return await self.turns.writes.append(packed, feed=form.feed)
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(task)
+            raise
+
+    def _find(
+        self, principal: Principal, command: SubmitTurn, plan: Delegation, place: Place
+    ) -> Form | None:
+        """The form of a shape: whatever may differ and is no value of ``list_values``."""
+        driver = plan.drives(place.shard)
+        epoch = self.turns.writes.log.shard_epoch(place.shard)
+        card = plan.card
+        shape = (
+            (principal.id, principal.tenant, command.agent, command.source, command.wait),
+            (card.endpoint, card.sha256, card.protocol, plan.mechanism, plan.policy),
+            (driver.instance, driver.number, epoch),
+        )
+        try:
+            return self._forms[shape]
+        except KeyError:
+            form = make_form(self.turns, principal, command, plan, (driver, epoch))
+        if len(self._forms) >= _SHAPES:
+            del self._forms[next(iter(self._forms))]
+        self._forms[shape] = form
+        return form
+
+
+def is_plain(command: SubmitTurn, plan: Delegation) -> bool:
+    """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
+    return command == SubmitTurn(
+        agent=command.agent,
+        message=command.message,
+        source=command.source,
+        wait=command.wait,
+        params=command.params,
+    ) and plan == Delegation(
+        card=plan.card,
+        mechanism=plan.mechanism,
+        policy=plan.policy,
+        judge=plan.judge,
+        drives=plan.drives,
+    )
+
+
+def list_values(
+    place: Place, command: SubmitTurn, message: bytes, now_ms: int, plan: Delegation
+) -> tuple[bytes, ...]:
+    """The texts in which plain turns of a shape differ, beside what is minted, as they stand in what is written."""
+    words = describe(command)
+    return (
+        place.context_id.encode(),
+        place.thread.id.encode(),
+        place.session.id.encode(),
+        b"{%b}" % place.shard.tag.encode(),
+        format_ms(now_ms).encode(),
+        b"%d" % (now_ms + plan.policy.total_timeout_ms),
+        quote(words.objective),
+        quote(words.title),
+        quote(words.preview),
+        message,
+        quote(str(command.message["messageId"])),
+    )
+
+
+def make_form(
+    turns: Turns,
+    principal: Principal,
+    command: SubmitTurn,
+    plan: Delegation,
+    under: tuple[Incarnation, int],
+) -> Form | None:
+    """The form of a shape, out of two rehearsals; ``under`` which incarnation and shard epoch."""
+    for _ in range(TRIES):
+        one, other = (
+            rehearse(turns, principal, rehearse_command(command, turns.writes.ids), plan, under)
+            for _ in range(2)
+        )
+        stencil = cut_stencil(one.example, other.example)
+        if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
+            continue
+        begin = len(one.example.values) - len(one.asked)
+        asked = keep_asked(stencil, one.asked, one.example)
+        at = {
+            what: begin + place
+            for place, what in reversed([*enumerate(asked)])
+            if isinstance(what, str)
+        }
+        kinds = tuple(ref.kind for ref in one.draft.decision.touched)
+        return Form(stencil, asked, at, kinds, one.feed, plan.mechanism, (one, other))
+    return None
+
+
+def keep_asked(
+    stencil: Stencil, asked: tuple[str | int, ...], example: Example
+) -> tuple[str | int | None, ...]:
+    """What has to be minted for the stencil; None stands for what was asked and not written."""
+    begin = len(example.values) - len(asked)
+    return tuple(
+        what if begin + place in stencil.holes else None for place, what in enumerate(asked)
+    )
+
+
+def rehearse(
+    turns: Turns,
+    principal: Principal,
+    command: SubmitTurn,
+    plan: Delegation,
+    under: tuple[Incarnation, int],
+) -> Rehearsal:
+    """Decides a turn by the code that decides every turn, and stores nothing."""
+    chance = turns.writes.ids
+    place = mint_place(principal, chance, None, None)
+    ids, now_ms = RecordedIds(chance, place.shard), rehearse_ms(chance)
+    message = command.message
+    driver, epoch = under
+
+    def drives(_shard: Shard) -> Incarnation:
+        return driver
+
+    plan = replace(plan, drives=drives)
+    writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms))
+    draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
+    op = ids.mint("op", place.shard)
+    batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
+    values = list_values(place, command, orjson.dumps(message), now_ms, plan)
+    example = Example(writes.log.pack(batch).arguments, (*values, *ids.values))
+    return Rehearsal(place, driver, message, draft, op, tuple(ids.asked), example, standing.feed)
+
+
+def rehearse_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
+    """A command of the same shape, in which every text stands for itself."""
+    part: JsonObject = {"text": rehearse_text(ids, _LONG)}
+    message: JsonObject = {
+        "messageId": rehearse_text(ids, _SHORT),
+        "role": "ROLE_USER",
+        "parts": [part],
+    }
+    return replace(command, message=message, params=None)
+
+
+def rehearse_text(ids: Ids, length: int) -> str:
+    """A text that stands nowhere else."""
+    return "".join(f"{ids.draw(64):016x}" for _ in range(-(-length // 16)))[:length]
+
+
+def rehearse_ms(ids: Ids) -> int:
+    """A time that stands nowhere else."""
+    return _FROM_MS + ids.draw(_FROM_BITS)
+
+
+def _find_entity(kind: EntityKind, place: Place, task: EntityRef) -> EntityRef:
+    match kind:
+        case EntityKind.SESSION:
+            return place.session
+        case EntityKind.THREAD:
+            return place.thread
+        case EntityKind.TASK:
+            return task
+        case EntityKind.ACTION:
+            raise ValueError("no turn opens with a question")
+        case _:
+            assert_never(kind)

@@ -1,0 +1,337 @@
+"""Answers that end a plain turn at once: what the last append writes is filled in, too.
+
+An answer is plain when it is the first word of the agent, and the last: a completed Task with a few artifacts of texts
+and data, or a bare Message. What callers see is made as for every answer. The facts about it are the same for every
+answer of one shape, so they are rehearsed on the rehearsed turn (``plain_turns``), and filled in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
+
+import orjson
+
+from passerelle.a2a_mapping.frames import task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.identity import make_relabel, relabel, relabel_message
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_ids, read_reply
+from passerelle.a2a_mapping.states import COMPLETED
+from passerelle.core.batch import EntityKind, PackedBatch
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cut_stencil, quote
+from passerelle.core.times import format_ms
+from passerelle.gateway.clock import StoppedClock
+from passerelle.gateway.control.plain_turns import (
+    TRIES,
+    PlainTurn,
+    Rehearsal,
+    keep_asked,
+    rehearse_ms,
+    rehearse_text,
+)
+from passerelle.gateway.control.writes import compose
+from passerelle.gateway.delegation.artifacts import Described, describe
+from passerelle.gateway.delegation.habits import see_habit
+from passerelle.gateway.delegation.observe import observe, read_said
+from passerelle.gateway.delegation.run import Filled, Run
+from passerelle.gateway.delegation.spill import CAP
+
+if TYPE_CHECKING:
+    from passerelle.a2a_mapping.identity import Relabel
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.ports import Ids, IndexRow
+    from passerelle.gateway.delegation.habits import Seen
+    from passerelle.gateway.delegation.step import Sight
+
+_MOST_ARTIFACTS: Final = 4
+_MOST_PARTS: Final = 4
+_INLINE: Final = frozenset({"text", "data"})
+_SHORT: Final = 24
+_MIDDLING: Final = 300
+_MORE_BITS: Final = 9
+"""Of a length, so that two examples differ in their sizes, too."""
+
+ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
+"""Media types, number of parts, whether it has a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What decides which facts an answer leads to."""
+
+    is_task: bool
+    says_text: bool = False
+    says_id: bool = False
+    artifacts: tuple[ArtifactShape, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlainAnswer:
+    """A plain answer in our ids; ``values`` are the texts in which answers of a shape differ."""
+
+    shape: Shape
+    frame: JsonObject
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What every answer of one shape stores, on a turn of one shape."""
+
+    stencil: Stencil
+    asked: tuple[str | int | None, ...]
+    kinds: tuple[EntityKind, ...]
+    event: int
+    """Where the id of the first event stands among the values, counted from what is minted."""
+    feed: bool
+    row: IndexRow | None
+    """The rehearsed row of the owner's list: another task, another time."""
+    seen: Seen | None
+
+
+async def take(run: Run, result: JsonObject) -> bool:
+    """Stores the answer of a plain turn; False where nothing is stored and the answer has to be observed.
+
+    Raises:
+        RunMovedError: the run is somebody else's by now.
+    """
+    turn = run.plain
+    answer = read_plain(run.sight, turn, result) if turn is not None else None
+    if turn is None or answer is None:
+        return False
+    writes, sight = run.writes, run.sight
+    shard = sight.task.shard
+    form = find_form(run, turn, answer.shape, writes.log.shard_epoch(shard))
+    if form is None:
+        return False
+    now_ms = writes.clock.now_ms()
+    minted = ask_again(form.asked, writes.ids, shard)
+    filled = form.stencil.fill((*turn.values, *list_times(now_ms), *answer.values, *minted))
+    entities = tuple(sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds)
+    packed = PackedBatch(turn.session, entities, minted[form.event].decode(), filled)
+    row = replace(form.row, facade=sight.task.id, at_ms=now_ms) if form.row else None
+    try:
+        return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
+    except StoreUnavailable:
+        # Whoever observes it waits for the store.
+        return False
+
+
+def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:
+    """The answer, if it is plain on a run of which nothing is known yet."""
+    if sight.price is not None or sight.content is not None or sight.place is not None:
+        return None
+    if sight.redaction:
+        return None
+    known = {turn.remote_context_id: sight.context_id}
+    match read_reply(result):
+        case TaskReply(task=task) as reply if reply.native_status == COMPLETED:
+            native, context = read_native_ids(reply)
+            if context not in {"", turn.remote_context_id}:
+                return None
+            ids = make_relabel(sight.task.id, sight.context_id, {**known, native: sight.task.id})
+            return _read_task(sight, relabel(task, "Task", ids), native)
+        case MessageReply(message=message) if not sight.always_task:
+            return _read_message(sight, message, known)
+        case _:
+            return None
+
+
+def _read_task(sight: Sight, task: JsonObject, native: str) -> PlainAnswer | None:
+    ours = complete_history(task, sight.accepted)
+    artifacts = objects_at(ours, "artifacts")
+    if len(artifacts) > _MOST_ARTIFACTS or not all(map(_is_plain, artifacts)):
+        return None
+    described = [describe(artifact) for artifact in artifacts]
+    names = {one.name_at_peer for one in described}
+    titles = {one.name or number for number, one in enumerate(described)}
+    frame = task_frame(ours)
+    packed = orjson.dumps(frame)
+    if len(packed) > CAP or len(names) < len(described) or len(titles) < len(described):
+        return None
+    text, message_id = read_said(ours)
+    shape = Shape(
+        is_task=True,
+        says_text=text is not None,
+        says_id=message_id is not None,
+        artifacts=tuple((one.media_types, one.parts, one.name is not None) for one in described),
+    )
+    values = [
+        quote(native),
+        quote(text or ""),
+        quote(message_id or ""),
+        packed,
+        b"%d" % len(packed),
+    ]
+    for one in described:
+        values += _list_artifact(one)
+    return PlainAnswer(shape, frame, tuple(values))
+
+
+def _read_message(sight: Sight, message: JsonObject, known: dict[str, str]) -> PlainAnswer | None:
+    native, context = text_at(message, "taskId"), text_at(message, "contextId")
+    if native:
+        known[native] = sight.task.id
+    if context:
+        known[context] = sight.context_id
+    ids: Relabel = make_relabel(sight.task.id, sight.context_id, known)
+    frame: JsonObject = {"message": relabel_message(message, ids)}
+    packed = orjson.dumps(frame)
+    if len(packed) > CAP:
+        return None
+    return PlainAnswer(Shape(is_task=False), frame, (packed, b"%d" % len(packed)))
+
+
+def _is_plain(artifact: JsonObject) -> bool:
+    parts = objects_at(artifact, "parts")
+    return len(parts) <= _MOST_PARTS and all(
+        _INLINE & part.keys() and "url" not in part for part in parts
+    )
+
+
+def _list_artifact(one: Described) -> list[bytes]:
+    return [
+        quote(one.name_at_peer),
+        one.sha256.encode(),
+        b"%d" % len(one.packed),
+        quote(one.name or ""),
+    ]
+
+
+def list_times(now_ms: int) -> tuple[bytes, ...]:
+    """When the answer came, in both spellings."""
+    return format_ms(now_ms).encode(), b"%d" % now_ms
+
+
+def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
+    """The form of an answer, rehearsed where it is the first of its shape."""
+    sight = run.sight
+    known = turn.form.answers
+    key = (shape, sight.peer_tags, sight.always_task, epoch)
+    if key not in known:
+        known[key] = _make_form(run, turn, shape, epoch)
+    return cast("AnswerForm | None", known[key])
+
+
+def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
+    """Out of an answer to each of the two rehearsals of the turn."""
+    for _ in range(TRIES):
+        made = [
+            rehearse_answer(run, turn, one, result, epoch)
+            for one in turn.form.rehearsals
+            for result in (rehearse_result(shape, run.writes.ids, one.remote_context_id),)
+        ]
+        one, other = made
+        if one is None or other is None or one.asked != other.asked:
+            continue
+        if {one.shape, other.shape} != {shape}:
+            continue
+        stencil = cut_stencil(one.example, other.example)
+        if stencil is None:
+            continue
+        asked = keep_asked(stencil, one.asked, one.example)
+        return AnswerForm(stencil, asked, one.kinds, asked.index("ev"), one.feed, one.row, one.seen)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsed:
+    """An answer that was decided and not stored."""
+
+    shape: Shape
+    asked: tuple[str | int, ...]
+    example: Example
+    kinds: tuple[EntityKind, ...]
+    feed: bool
+    row: IndexRow | None
+    seen: Seen | None
+
+
+def rehearse_answer(
+    run: Run, turn: PlainTurn, rehearsal: Rehearsal, result: JsonObject, epoch: int
+) -> Rehearsed | None:
+    """Decides an answer to a rehearsed turn by the code for every answer, and stores nothing; None: it is not plain."""
+    chance, place = run.writes.ids, rehearsal.place
+    ids, now_ms = RecordedIds(chance, place.shard), rehearse_ms(chance)
+    before = PlainTurn(turn.form, rehearsal.example.values)
+    settled = rehearsal.draft.decision.settle(rehearsal.op, 1)
+    task = rehearsal.draft.task
+    held = {ref: settled[ref] for ref in (task, place.thread)}
+    sight = replace(
+        run.sight,
+        task=task,
+        thread=place.thread,
+        context_id=place.context_id,
+        mint=partial(_mint, ids, place.shard),
+        accepted=[rehearsal.message],
+    )
+    answer = read_plain(sight, before, result)
+    if answer is None:
+        return None
+    writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms))
+    rehearsed = Run(
+        writes=writes,
+        blobs=run.blobs,
+        copies=run.copies,
+        contents=run.contents,
+        sight=sight,
+        kept=held,
+        driver=rehearsal.driver,
+        asks=run.asks,
+        list_row=run.list_row,
+    )
+    drafted = rehearsed.draft(lambda step: observe(step, result))
+    if drafted is None or drafted[0].spill.blobs or drafted[0].more:
+        return None
+    step, terms = drafted
+    op = ids.mint("op", place.shard)
+    batch, standing = compose(step.decision, held, terms, op, epoch)
+    values = (*before.values, *list_times(now_ms), *answer.values, *ids.values)
+    return Rehearsed(
+        answer.shape,
+        tuple(ids.asked),
+        Example(writes.log.pack(batch).arguments, values),
+        tuple(ref.kind for ref in step.decision.touched),
+        standing.feed,
+        standing.index[0] if standing.index else None,
+        see_habit(step.record.attempts[-1]),
+    )
+
+
+def _mint(ids: Ids, shard: Shard, prefix: str) -> str:
+    return ids.mint(prefix, shard)
+
+
+def rehearse_result(shape: Shape, ids: Ids, context: str) -> JsonObject:
+    """An answer of that shape, in which every text stands for itself."""
+
+    def write(length: int) -> str:
+        return rehearse_text(ids, length + ids.draw(_MORE_BITS))
+
+    said: JsonObject = {"role": "ROLE_AGENT"}
+    if shape.says_id or not shape.is_task:
+        said["messageId"] = write(_SHORT)
+    if shape.says_text or not shape.is_task:
+        said["parts"] = [{"text": write(_MIDDLING)}]
+    if not shape.is_task:
+        return {"message": {**said, "contextId": context}}
+    status: JsonObject = {"state": COMPLETED, "message": said}
+    artifacts: list[Json] = []
+    for types, count, is_named in shape.artifacts:
+        parts: list[Json] = [{"text": write(_MIDDLING)} for _ in range(count)]
+        for place, media_type in enumerate(types):
+            parts[place] = {"text": write(_MIDDLING), "mediaType": media_type}
+        named: JsonObject = {"name": write(_SHORT)} if is_named else {}
+        artifacts.append({"artifactId": write(_SHORT), **named, "parts": parts})
+    return {
+        "task": {
+            "id": write(_SHORT),
+            "contextId": context,
+            "status": status,
+            "artifacts": artifacts,
+        }
+    }

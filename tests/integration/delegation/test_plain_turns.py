@@ -1,0 +1,132 @@
+"""Plain turns: what is filled in is, byte for byte, what would have been decided; and what is not plain is decided."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251  seeded, so that a failure comes again
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.core.commands import SubmitTurn
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.principal import Principal
+from passerelle.core.status import Status
+from passerelle.gateway.control.plain_turns import Form, PlainTurn, PlainTurns, Rehearsal, rehearse
+from passerelle.gateway.control.turns import Delegation, Opened
+from passerelle.gateway.delegation import plain_answers
+from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
+from passerelle.gateway.delegation.run import Run
+from tests.support.house import ADA, House
+
+pytestmark = pytest.mark.anyio
+
+TEXTS = (
+    "",
+    " ",
+    "hello",
+    '"',
+    "\\",
+    "%b %% %s",
+    "\0",
+    "{3f}",
+    "\n\n two\nlines",
+    "é\u2028😀" * 90,
+    "x" * 2500,
+)
+"""What a text could break: quotes, holes, the mark between arguments, tags of shards, lengths where words are cut."""
+MESSAGES = 60
+
+
+def make_message(chance: random.Random) -> JsonObject:
+    """A message of a caller: any texts, any members."""
+    parts: list[Json] = [{"text": chance.choice(TEXTS)} for _ in range(chance.randint(1, 3))]
+    if chance.random() < 0.3:
+        parts.append({"data": {"n": chance.randint(0, 9), chance.choice(TEXTS): None}})
+    return {
+        "messageId": chance.choice(TEXTS) or "m",
+        "role": "ROLE_USER",
+        "parts": parts,
+        "metadata": {"k": chance.choice(TEXTS)},
+    }
+
+
+def make_answer(chance: random.Random, context: str) -> JsonObject:
+    """An answer of an agent that ends a turn: any texts, and artifacts of any form."""
+    said: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(TEXTS)}]}
+    if chance.random() < 0.5:
+        said["messageId"] = chance.choice(TEXTS) or "a"
+    if chance.random() < 0.2:
+        return {"message": {**said, "messageId": "a", "contextId": context}}
+    artifacts: list[Json] = [
+        {
+            "artifactId": f"{number}{chance.choice(TEXTS)}",
+            "name": chance.choice(TEXTS),
+            "parts": [{"text": chance.choice(TEXTS), "mediaType": chance.choice(("", "text/x"))}],
+        }
+        for number in range(chance.randint(0, 3))
+    ]
+    status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": said}
+    task: JsonObject = {"id": f"native-{chance.random()}", "status": status, "artifacts": artifacts}
+    return {"task": task | ({"contextId": context} if chance.random() < 0.5 else {})}
+
+
+@dataclass(slots=True)
+class Learnt:
+    """The form of the plainest turn, and what it came from."""
+
+    runs: list[Run] = field(default_factory=list[Run])
+    forms: list[Form] = field(default_factory=list[Form])
+    plans: list[Delegation] = field(default_factory=list[Delegation])
+
+
+async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
+    """Has the house take the plainest turn of all."""
+    learnt, take, open_turn = Learnt(), plain_answers.take, PlainTurns.open
+
+    async def see_take(run: Run, result: JsonObject) -> bool:
+        assert run.plain is not None, "the plainest turn of all is not plain"
+        learnt.forms.append(run.plain.form)
+        learnt.runs.append(run)
+        assert await take(run, result), "the plainest answer of all is not plain"
+        return True
+
+    async def see_open(
+        turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
+    ) -> Opened | None:
+        learnt.plans.append(plan)
+        return await open_turn(turns, who, command, plan)
+
+    monkeypatch.setattr("passerelle.gateway.delegation.sending.take", see_take)
+    monkeypatch.setattr(PlainTurns, "open", see_open)
+    await house.until(await house.send("echo hi"), Status.COMPLETED)
+    return learnt
+
+
+@pytest.mark.requirement("I4")
+async def test_filled_turns_and_answers_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (form,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    chance = random.Random(23)  # noqa: S311  a seed that can be repeated
+    turns, driver = house.service.turns, form.rehearsals[0].driver
+    answered: set[Shape] = set()
+    for _ in range(MESSAGES):
+        command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+        decided = rehearse(turns, ADA, command, plan, (driver, 0))
+        assert form.stencil.fill(decided.example.values) == decided.example.arguments
+        answered |= compare_answer(run, form, decided, chance)
+    assert len(answered) > 5, "many shapes of answers were filled in"
+
+
+def compare_answer(run: Run, form: Form, turn: Rehearsal, chance: random.Random) -> set[Shape]:
+    """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
+    plain = PlainTurn(form, turn.example.values)
+    run.sight.content, run.sight.answer = None, None
+    decided = rehearse_answer(run, plain, turn, make_answer(chance, turn.remote_context_id), 0)
+    if decided is None:
+        return set()
+    made = plain_answers.find_form(run, plain, decided.shape, 0)
+    assert isinstance(made, AnswerForm)
+    assert made.stencil.fill(decided.example.values) == decided.example.arguments
+    return {decided.shape}
