@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
+    from passerelle.core.trace import Trace
     from passerelle.gateway.control.places import Place
     from passerelle.gateway.control.turns import Turns
 
@@ -185,6 +186,7 @@ class PlainTurns:
             (principal.id, principal.tenant, command.agent, command.source, command.wait),
             (card.endpoint, card.sha256, card.protocol, plan.mechanism, plan.policy),
             (driver.instance, driver.number, epoch),
+            None if plan.trace is None else (plan.trace.flags, plan.trace.state is None),
         )
         try:
             return self._forms[shape]
@@ -210,6 +212,7 @@ def is_plain(command: SubmitTurn, plan: Delegation) -> bool:
         policy=plan.policy,
         judge=plan.judge,
         drives=plan.drives,
+        trace=plan.trace,
     )
 
 
@@ -217,7 +220,7 @@ def list_values(
     place: Place, command: SubmitTurn, message: bytes, now_ms: int, plan: Delegation
 ) -> tuple[bytes, ...]:
     """The texts in which plain turns of a shape differ, beside what is minted, as they stand in what is written."""
-    words = describe(command)
+    words, trace = describe(command), plan.trace
     return (
         place.context_id.encode(),
         place.thread.id.encode(),
@@ -230,6 +233,9 @@ def list_values(
         quote(words.preview),
         message,
         quote(str(command.message["messageId"])),
+        trace.trace_id.encode() if trace else b"",
+        trace.span_id.encode() if trace else b"",
+        quote(trace.state or "") if trace else b"",
     )
 
 
@@ -241,9 +247,16 @@ def make_form(
     under: tuple[Incarnation, int],
 ) -> Form | None:
     """The form of a shape, out of two rehearsals; ``under`` which incarnation and shard epoch."""
+    ids = turns.writes.ids
     for _ in range(TRIES):
         one, other = (
-            rehearse(turns, principal, rehearse_command(command, turns.writes.ids), plan, under)
+            rehearse(
+                turns,
+                principal,
+                rehearse_command(command, ids),
+                replace(plan, trace=rehearse_trace(plan.trace, ids)),
+                under,
+            )
             for _ in range(2)
         )
         stencil = cut_stencil(one.example, other.example)
@@ -307,6 +320,18 @@ def rehearse_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
         "parts": [part],
     }
     return replace(command, message=message, params=None)
+
+
+def rehearse_trace(trace: Trace | None, ids: Ids) -> Trace | None:
+    """A trace of the same shape."""
+    if trace is None:
+        return None
+    return replace(
+        trace,
+        trace_id=rehearse_text(ids, len(trace.trace_id)),
+        span_id=rehearse_text(ids, len(trace.span_id)),
+        state=None if trace.state is None else rehearse_text(ids, _SHORT),
+    )
 
 
 def rehearse_text(ids: Ids, length: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  seeded, so that a failure comes again
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -11,7 +11,16 @@ from passerelle.core.commands import SubmitTurn
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal
 from passerelle.core.status import Status
-from passerelle.gateway.control.plain_turns import Form, PlainTurn, PlainTurns, Rehearsal, rehearse
+from passerelle.core.trace import Trace
+from passerelle.gateway.control.plain_turns import (
+    Form,
+    PlainTurn,
+    PlainTurns,
+    Rehearsal,
+    is_plain,
+    make_form,
+    rehearse,
+)
 from passerelle.gateway.control.turns import Delegation, Opened
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
@@ -100,6 +109,34 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     monkeypatch.setattr(PlainTurns, "open", see_open)
     await house.until(await house.send("echo hi"), Status.COMPLETED)
     return learnt
+
+
+def make_trace(chance: random.Random, state: str | None) -> Trace:
+    """A place in some trace of a caller."""
+    return Trace(f"{chance.getrandbits(128):032x}", f"{chance.getrandbits(64):016x}", "01", state)
+
+
+@pytest.mark.requirement("I4", "ENV-8")
+@pytest.mark.parametrize("state", [None, 'vendor="%b"'])
+async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch, state: str | None
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (run,), (plan,) = learnt.runs, learnt.plans
+    chance, turns = random.Random(8), house.service.turns  # noqa: S311  a seed that can be repeated
+    under = (learnt.forms[0].rehearsals[0].driver, 0)
+    command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
+    traced = replace(plan, trace=make_trace(chance, state))
+    assert is_plain(command, traced)
+    form = make_form(turns, ADA, command, traced, under)
+    assert form is not None
+    answered: set[Shape] = set()
+    for _ in range(10):
+        again = replace(plan, trace=make_trace(chance, state))
+        decided = rehearse(turns, ADA, command, again, under)
+        assert form.stencil.fill(decided.example.values) == decided.example.arguments
+        answered |= compare_answer(run, form, decided, chance)
+    assert answered, "answers were filled in"
 
 
 @pytest.mark.requirement("I4")
