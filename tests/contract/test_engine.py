@@ -112,6 +112,7 @@ async def test_engine_listens_on_a_private_socket_and_on_no_port(
         b"save": b"",
         b"maxmemory-policy": b"noeviction",
         b"stream-node-max-bytes": b"1200",
+        b"hash-max-listpack-value": b"4096",
     }
     assert {name: config[name] for name in wanted} == wanted
 
