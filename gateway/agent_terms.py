@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from passerelle.gateway.settings_peers import make_retry_policy
@@ -48,9 +49,7 @@ class AgentTerms:
         timeout = self._timeouts.get(agent)
         if timeout is None:
             return patience
-        return replace(
-            patience, doubt_s=timeout.arrival.seconds, liveness_s=timeout.liveness.seconds
-        )
+        return _adapt(patience, timeout.arrival.seconds, timeout.liveness.seconds)
 
     def correlates(self, agent: str) -> bool:
         """Whether messages to an agent carry a key by which its tasks are found again."""
@@ -75,3 +74,9 @@ class AgentTerms:
     def shows_always(self, agent: str) -> bool:
         """Whether callers get a Task of an agent whatever it answers."""
         return agent in self._always
+
+
+@lru_cache(maxsize=64)
+def _adapt(patience: Patience, doubt_s: float, liveness_s: float) -> Patience:
+    # Asked for with every run, and the same for all runs at agents of the same limits.
+    return replace(patience, doubt_s=doubt_s, liveness_s=liveness_s)

@@ -8,7 +8,8 @@ turn are filled in. Where there is no stencil, or a turn is not plain, it is dec
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
@@ -36,7 +37,7 @@ from passerelle.gateway.control.writes import Unread, compose
 from passerelle.gateway.delegation.spill import CAP
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping
 
     from passerelle.core.batch import AppendResult, Incarnation
     from passerelle.core.ids import Shard
@@ -198,22 +199,23 @@ class PlainTurns:
         return form
 
 
+def _list_rest(kind: type, *said: str) -> tuple[Callable[[object], object], object]:
+    """How the members of a class beside ``said`` are read together, and what they are where nothing is asked for."""
+    rest = [one for one in fields(kind) if one.name not in said]
+    return attrgetter(*(one.name for one in rest)), tuple(one.default for one in rest)
+
+
+_read_command, _NO_COMMAND = _list_rest(
+    SubmitTurn, "agent", "message", "source", "wait", "params", "traceparent", "tracestate"
+)
+_read_plan, _NO_PLAN = _list_rest(
+    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace"
+)
+
+
 def is_plain(command: SubmitTurn, plan: Delegation) -> bool:
     """Whether nothing is asked for beside the message, also by members that these classes may get one day."""
-    return command == SubmitTurn(
-        agent=command.agent,
-        message=command.message,
-        source=command.source,
-        wait=command.wait,
-        params=command.params,
-    ) and plan == Delegation(
-        card=plan.card,
-        mechanism=plan.mechanism,
-        policy=plan.policy,
-        judge=plan.judge,
-        drives=plan.drives,
-        trace=plan.trace,
-    )
+    return _read_command(command) == _NO_COMMAND and _read_plan(plan) == _NO_PLAN
 
 
 def list_values(

@@ -41,7 +41,7 @@ from passerelle.gateway.delegation.pulse import note_life
 from passerelle.gateway.delegation.reconciling import reconcile
 from passerelle.gateway.delegation.refusal import explain, explain_break
 from passerelle.gateway.delegation.run import Run, RunMovedError, Start
-from passerelle.gateway.delegation.search import MINTED, find_send
+from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
     deliver_kept,

@@ -125,8 +125,10 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     (run,), (plan,) = learnt.runs, learnt.plans
     chance, turns = random.Random(8), house.service.turns  # noqa: S311  a seed that can be repeated
     under = (learnt.forms[0].rehearsals[0].driver, 0)
+    trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
-    traced = replace(plan, trace=make_trace(chance, state))
+    command = replace(command, traceparent=trace.parent, tracestate=state)
+    traced = replace(plan, trace=trace)
     assert is_plain(command, traced)
     form = make_form(turns, ADA, command, traced, under)
     assert form is not None
