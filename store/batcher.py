@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import NoScriptError, RedisError
 
-from passerelle.store.connection import Reply, Wire, connect, make_connection, pack, read_reply
+from passerelle.store.connection import Reply, pack
 from passerelle.store.failures import explain_break, explain_reply
+from passerelle.store.link import Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -74,9 +75,9 @@ class Batcher:
         self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
         self._on_batch = on_batch
-        self._free = [make_connection(endpoint) for _ in range(connections)]
+        self._free = [Link(endpoint) for _ in range(connections)]
         self._all = tuple(self._free)
-        self._used_at: dict[Wire, float] = {}
+        self._used_at: dict[Link, float] = {}
         self._queue: deque[_Call] = deque()
         self._places = asyncio.Semaphore(QUEUE_LIMIT)
         self._pumps: set[asyncio.Task[None]] = set()
@@ -111,8 +112,8 @@ class Batcher:
         """Waits for what is under way, then closes the connections."""
         while self._pumps:
             await asyncio.gather(*self._pumps)
-        for wire in self._all:
-            await wire.disconnect()
+        for link in self._all:
+            await link.close()
 
     def _kick(self) -> None:
         if self._queue and self._free and not self._kicked:
@@ -129,25 +130,25 @@ class Batcher:
         self._pumps.add(task)
         task.add_done_callback(self._pumps.discard)
 
-    async def _pump(self, wire: Wire) -> None:
+    async def _pump(self, link: Link) -> None:
         calls: list[_Call] = []
         try:
             while self._queue:
                 calls = self._take()
                 self._on_batch(len(calls))
                 self._kick()
-                await self._exchange(wire, calls)
+                await self._exchange(link, calls)
                 for call in calls:
                     call.finish()
         except BaseException as error:
             # Replies may still be on the way, and nobody is left to read them.
-            await wire.disconnect(nowait=True)
+            await link.close(nowait=True)
             for call in calls:
                 call.failure = explain_break(error, sent=True)
                 call.finish()
             raise
         finally:
-            self._release(wire)
+            self._release(link)
 
     def _take(self) -> list[_Call]:
         calls = [self._queue.popleft() for _ in range(min(len(self._queue), self._limit))]
@@ -155,37 +156,41 @@ class Batcher:
             self._places.release()
         return calls
 
-    def _release(self, wire: Wire) -> None:
-        self._free.append(wire)
+    def _release(self, link: Link) -> None:
+        self._free.append(link)
         self._kick()
 
-    async def _exchange(self, wire: Wire, calls: list[_Call]) -> None:
+    async def _exchange(self, link: Link, calls: list[_Call]) -> None:
         sent = False
         try:
             async with asyncio.timeout(ANSWER_S):
-                await self._make_live(wire)
+                await self._make_live(link)
                 sent = True
-                await self._send_and_collect(wire, calls)
-                await self._repeat_unknown_scripts(wire, calls)
-            self._used_at[wire] = asyncio.get_running_loop().time()
+                await self._send_and_collect(link, calls)
+                await self._repeat_unknown_scripts(link, calls)
+            self._used_at[link] = asyncio.get_running_loop().time()
         except (RedisError, OSError, TimeoutError) as error:
-            await wire.disconnect(nowait=True)
+            await link.close(nowait=True)
             for call in calls:
                 if len(call.replies) < call.count:
                     call.failure = explain_break(error, sent=sent)
 
-    async def _send_and_collect(self, wire: Wire, calls: list[_Call]) -> None:
+    async def _send_and_collect(self, link: Link, calls: list[_Call]) -> None:
         packed = [call.packed for call in calls]
-        if self._wait is not None:
-            packed.append(self._wait)
-        await wire.send_packed_command(packed, check_health=False)
-        await _collect(wire, calls)
-        if self._wait is not None:
-            confirmed = await read_reply(wire)
+        count = sum(call.count for call in calls)
+        replies: list[Reply | RedisError] = []
+        try:
+            if self._wait is None:
+                await link.exchange(packed, count, replies)
+                return
+            await link.exchange([*packed, self._wait], count + 1, replies)
+            confirmed = replies[-1]
             for call in calls:
                 call.confirmed = confirmed if isinstance(confirmed, int) else 0
+        finally:
+            _deal(replies, calls)
 
-    async def _repeat_unknown_scripts(self, wire: Wire, calls: list[_Call]) -> None:
+    async def _repeat_unknown_scripts(self, link: Link, calls: list[_Call]) -> None:
         unknown = [
             call
             for call in calls
@@ -193,25 +198,22 @@ class Batcher:
         ]
         if not unknown:
             return
-        await wire.send_packed_command(self._load, check_health=False)
-        for _ in self._load:
-            await read_reply(wire)
+        await link.exchange(self._load, len(self._load), [])
         for call in unknown:
             call.replies.clear()
-        await self._send_and_collect(wire, unknown)
+        await self._send_and_collect(link, unknown)
 
-    async def _make_live(self, wire: Wire) -> None:
+    async def _make_live(self, link: Link) -> None:
         """Opens the connection, or makes sure that an idle one has not died unnoticed."""
-        if wire.is_connected and await wire.can_read():
-            await wire.disconnect(nowait=True)
-        if not wire.is_connected:
-            await connect(wire)
-        elif asyncio.get_running_loop().time() - self._used_at.get(wire, 0.0) > _IDLE_PING_S:
-            await wire.send_packed_command([pack("PING")], check_health=False)
-            await read_reply(wire)
+        if not link.is_open:
+            await link.open()
+        elif asyncio.get_running_loop().time() - self._used_at.get(link, 0.0) > _IDLE_PING_S:
+            await link.exchange([pack("PING")], 1, [])
 
 
-async def _collect(wire: Wire, calls: list[_Call]) -> None:
+def _deal(replies: Sequence[Reply | RedisError], calls: Sequence[_Call]) -> None:
+    """Gives each call its own replies, as far as they came."""
+    start = 0
     for call in calls:
-        while len(call.replies) < call.count:
-            call.replies.append(await read_reply(wire))
+        call.replies += replies[start : start + call.count]
+        start += call.count

@@ -52,10 +52,6 @@ class Wire(Protocol):
         """Closes the socket."""
         ...
 
-    async def can_read(self) -> bool:
-        """Whether bytes or an end of file wait to be read: never so on a healthy idle connection."""
-        ...
-
     async def send_packed_command(
         self,
         command: list[bytes],

@@ -1,0 +1,115 @@
+"""Links: whole exchanges on one connection, against a server that answers what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as ConnectionBroken
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError
+
+from passerelle.store.connection import Reply, pack, read_url
+from passerelle.store.link import Link
+from tests.support.tls import Authority
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+PING = pack("PING")
+
+
+class Speaker:
+    """Says OK to the handshake, each answer to one exchange, and closes when it has said all."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self._answers = list(answers)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while self._answers and (asked := await reader.read(4096)):
+            writer.write(self._answers.pop(0) if PING in asked else b"+OK\r\n" * asked.count(b"*"))
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def talking(folder: Path, *answers: bytes) -> AsyncGenerator[Link]:
+    """An open link to a speaker."""
+    async with await asyncio.start_unix_server(Speaker(*answers).serve, folder / "s"):
+        link = Link(read_url(f"unix://{folder / 's'}"))
+        await link.open()
+        try:
+            yield link
+        finally:
+            await link.close()
+
+
+async def ask(link: Link, count: int = 1) -> list[Reply | RedisError]:
+    replies: list[Reply | RedisError] = []
+    await link.exchange([PING] * count, count, replies)
+    return replies
+
+
+async def test_replies_come_in_order_and_errors_are_values_among_them(tmp_path: Path) -> None:
+    answer = b"+PONG\r\n-NOSCRIPT gone\r\n*2\r\n:1\r\n$1\r\nx\r\n"
+    async with talking(tmp_path, answer, b"$-1\r\n", b"") as link:
+        one, other, last = await ask(link, 3)
+        assert await ask(link) == [None]
+    assert (one, last) == (b"PONG", [1, b"x"])
+    assert isinstance(other, NoScriptError)
+
+
+async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None:
+    replies: list[Reply | RedisError] = []
+    async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as link:
+        with pytest.raises(ConnectionBroken, match="closed"):
+            await link.exchange([PING] * 3, 3, replies)
+        assert not link.is_open
+    assert replies == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        pytest.param(b"-NOAUTH log in\r\n", ConnectionBroken, id="an error of the connection"),
+        pytest.param(b"?what\r\n", InvalidResponse, id="what is no reply"),
+    ],
+)
+async def test_link_that_cannot_go_on_is_open_no_more(
+    tmp_path: Path, answer: bytes, error: type[Exception]
+) -> None:
+    async with talking(tmp_path, answer, b"") as link:
+        for _ in range(2):
+            with pytest.raises(error):
+                await ask(link)
+            assert not link.is_open
+
+
+@pytest.mark.parametrize("late", [b":1\r\n:2\r\n", b":1\r\n"])
+async def test_link_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
+    tmp_path: Path, late: bytes
+) -> None:
+    async with talking(tmp_path, late) as link:
+        assert await ask(link) == [1]
+        await wait_until(lambda: not link.is_open, 5, "the link is given up")
+
+
+async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "tls")
+    own = authority.issue("localhost")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(own.cert, own.key)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await Speaker(b":1\r\n").serve(reader, writer)
+
+    async with await asyncio.start_server(serve, "localhost", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        link = Link(read_url(f"rediss://localhost:{port}?ssl_ca_certs={authority.root}"))
+        for _ in range(2):
+            await link.open()
+            assert await ask(link) == [1]
+            await wait_until(lambda: not link.is_open, 5, "the link is given up")
+        await link.close()
