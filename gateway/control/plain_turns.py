@@ -222,7 +222,7 @@ def list_values(
     place: Place, command: SubmitTurn, message: bytes, now_ms: int, plan: Delegation
 ) -> tuple[bytes, ...]:
     """The texts in which plain turns of a shape differ, beside what is minted, as they stand in what is written."""
-    words, trace = describe(command), plan.trace
+    words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
     return (
         place.context_id.encode(),
         place.thread.id.encode(),
@@ -230,6 +230,7 @@ def list_values(
         b"{%b}" % place.shard.tag.encode(),
         format_ms(now_ms).encode(),
         b"%d" % (now_ms + plan.policy.total_timeout_ms),
+        b"" if idle_ms is None else b"%d" % (now_ms + idle_ms),
         quote(words.objective),
         quote(words.title),
         quote(words.preview),

@@ -128,6 +128,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     trace = make_trace(chance, state)
     command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
     command = replace(command, traceparent=trace.parent, tracestate=state)
+    plan = replace(plan, policy=replace(plan.policy, idle_timeout_ms=90_000))
     traced = replace(plan, trace=trace)
     assert is_plain(command, traced)
     form = make_form(turns, ADA, command, traced, under)
