@@ -363,7 +363,6 @@ class Dispatch:
         await self.habits.drain()
 
 
-
 def make_key(record: TaskRecord) -> str:
     """What a message of the live run is marked with at an agent that is configured so; nothing can be read from it."""
     return hashlib.sha256(record.attempts[-1].run_id.encode()).hexdigest()[:32]
