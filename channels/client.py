@@ -78,6 +78,7 @@ from passerelle.channels.frames import Snapshot as SnapshotFrame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from ssl import SSLContext
     from types import TracebackType
 
     from passerelle.core.json import JsonObject
@@ -124,9 +125,10 @@ class ChannelClient:
         on_gap: OnGap | None = None,
         on_status: Callable[[Status], None] | None = None,
         jitter: Callable[[], float] = _draw,
+        tls: SSLContext | None = None,
     ) -> None:
-        """``url`` begins with ws:// or wss://; ``jitter`` gives numbers from 0 to 1."""
-        identity = Identity(url, device, token, tab, role)
+        """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1."""
+        identity = Identity(url, device, token, tab, role, tls)
         self._dialer = Dialer(identity, jitter)
         self._cursors = cursors or MemoryCursors()
         self._on_gap = on_gap

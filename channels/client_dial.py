@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Final, TypeAlias
 
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -33,6 +34,8 @@ class Identity:
     token: Credential
     tab: str | None
     role: Role
+    tls: SSLContext | None = None
+    """None trusts what the system trusts."""
 
 
 class Dialer:
@@ -52,7 +55,7 @@ class Dialer:
         self.retry_s = None
         try:
             hello = await self._compose_hello(subscriptions, resume)
-            return await Link.dial(self._identity.url, hello)
+            return await Link.dial(self._identity.url, hello, self._identity.tls)
         except LinkRefused as refused:
             self.retry_s = refused.retry_s
             return Stopped(refused.code, refused.reason)

@@ -25,6 +25,7 @@ from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+    from ssl import SSLContext
 
     from passerelle.channels.cursor import Cursor
 
@@ -57,7 +58,7 @@ class Link:
         self._beats = 0
 
     @classmethod
-    async def dial(cls, url: str, hello: Hello) -> Link:
+    async def dial(cls, url: str, hello: Hello, tls: SSLContext | None = None) -> Link:
         """Opens a socket and greets.
 
         Raises:
@@ -66,6 +67,7 @@ class Link:
         """
         socket = await connect(
             url,
+            ssl=tls,
             subprotocols=[Subprotocol(SUBPROTOCOL)],
             compression=None,
             ping_interval=None,

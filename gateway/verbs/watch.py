@@ -52,7 +52,7 @@ def watch(
         Wish(streams, keep, patience), _choose_output(as_json=link.as_json), SystemClock()
     )
     token = client.token.get_secret_value() if client.token else None
-    raise typer.Exit(asyncio.run(watcher.watch(client.url, token)))
+    raise typer.Exit(asyncio.run(watcher.watch(client.url, token, client.tls)))
 
 
 def _choose_output(*, as_json: bool) -> Output:

@@ -31,6 +31,7 @@ from passerelle.gateway.watch.board import Board
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from ssl import SSLContext
 
     from passerelle.channels.client_items import GapChoice
     from passerelle.channels.client_items import Status as LinkStatus
@@ -81,7 +82,7 @@ class Watcher:
     def __post_init__(self) -> None:
         self.board = Board(only_open=not self.wish.streams)
 
-    async def watch(self, url: str, token: str | None) -> ExitStatus:
+    async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
         """Returns DONE when every task was completed, REMOTE when one ended otherwise.
 
         Raises:
@@ -95,6 +96,7 @@ class Watcher:
             role="ui",
             on_gap=_take_snapshot,
             on_status=self._learn,
+            tls=tls,
         )
         try:
             async with client:

@@ -115,15 +115,22 @@ def check_command_line(config: Path, port: int) -> None:
     """The command is told the real port, and knows the certificate from the configuration."""
     settings = yaml.safe_load(config.read_text())
     config.with_name("told.yaml").write_text(yaml.safe_dump({**settings, "port": port}))
-    told = subprocess.run(
-        (sys.executable, "-m", "passerelle", "agents", "--config", "told.yaml"),
-        cwd=config.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (sys.executable, "-m", "passerelle", *words, "--config", "told.yaml"),
+            cwd=config.parent,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+
+    told = ask("agents")
     assert AGENT in told.stdout, told.stderr
+    # Over a channel, which is another connection: whoever is asked there knows no such task.
+    watched = ask("tasks", "watch", "task_none")
+    assert "there is no task 'task_none'" in watched.stderr
 
 
 def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
