@@ -1,0 +1,84 @@
+"""Every command that takes an idempotency key, carried out twice: one change, and the first answer again (CMD-30)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from passerelle.gateway.rpc import CALLS
+from tests.support.desk import Desk
+
+pytestmark = pytest.mark.anyio
+
+UNREPEATED: Final = frozenset(
+    {
+        # What they wish for is the case after the first time, whoever wishes for it again.
+        *("cancel_task", "interrupt_turn", "resume_thread", "retry_delivery"),
+        *("ack_events", "reconnect_channel"),
+        # An answer has a name of its own: test_approval.py, test_questions.py.
+        "respond_action",
+        # A task that is ended well by its owner needs facts that no test supplies late yet.
+        "complete_task",
+    }
+)
+
+
+async def count(desk: Desk, session_id: str) -> int:
+    return len(await desk.house.entries(session_id))
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> None:
+    opened: Any = await desk.do("open_session", "open", title="Keys")
+    again: Any = await desk.do("open_session", "open", title="Keys")
+    session_id = str(opened["session"]["sessionId"])
+    assert (again["session"]["sessionId"], again["repeated"]) == (session_id, True)
+    created: Any = await desk.do("create_task", "new", agent="echo", objective="silent")
+    other = await desk.create("fail once", sessionId=session_id)
+    task_id = str(created["task"]["taskId"])
+    task_session = str(created["task"]["sessionId"])
+    at: JsonObject = {"taskId": task_id}
+    edge: JsonObject = {**at, "kind": "evidence", "target": "a bundle"}
+    told = {"open_session", "create_task"}
+    for method, params in (
+        ("create_task", {"agent": "echo", "objective": "silent"}),
+        ("update_session", {"sessionId": session_id, "title": "Other keys"}),
+        ("update_task", {**at, "title": "Boats"}),
+        ("append_task_progress", {**at, "percent": 10}),
+        ("link_tasks", edge),
+        ("unlink_tasks", edge),
+        ("pause_task", at),
+        ("resume_task", at),
+        ("start_task", at),
+        ("fail_task", {"taskId": other, "code": "no_budget"}),
+        ("submit_turn", {"agent": "echo", "text": "message hi", "sessionId": session_id}),
+    ):
+        key = "new" if method == "create_task" else f"k-{method}"
+        first: Any = await desk.do(method, key, **params)
+        if method == "start_task":
+            await desk.until(task_id, Status.RUNNING)
+        stored = [await count(desk, one) for one in (session_id, task_session)]
+        second: Any = await desk.do(method, key, **params)
+        assert second["repeated"] is True, method
+        assert second.get("taskId") == first.get("taskId"), method
+        if method != "submit_turn":
+            assert [await count(desk, one) for one in (session_id, task_session)] == stored, method
+        told.add(method)
+    commands: set[str] = {name for name, call in CALLS.items() if call.changes}
+    assert commands >= UNREPEATED
+    assert commands - told - UNREPEATED == {"retry_task"}
+
+
+@pytest.mark.requirement("CMD-30", "CMD-10")
+async def test_a_task_is_tried_again_once_for_each_key(desk: Desk) -> None:
+    task_id = await desk.start("fail badly")
+    await desk.until(task_id, Status.FAILED)
+    first: Any = await desk.do("retry_task", "again", taskId=task_id, reason="once more")
+    again: Any = await desk.do("retry_task", "again", taskId=task_id, reason="once more")
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    assert (await desk.types(task_id)).count("task.retrying") == 1
+    assert (await desk.record(task_id)).status is Status.RETRYING
+    await desk.do("cancel_task", taskId=task_id)
