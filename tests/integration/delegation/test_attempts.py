@@ -488,3 +488,47 @@ async def test_attempts_are_read_with_their_times_errors_and_outputs(house: Hous
     assert cast("JsonObject", first["lastError"])["message"] == "no luck with m-1"
     assert str(first["startedAt"]) < str(first["endedAt"]) < str(second["startedAt"])
     assert second["outputRefs"]
+
+
+async def test_message_while_the_next_attempt_is_owed_goes_out_with_it(house: House) -> None:
+    house.policy = THRICE
+    house.peer.next(fail)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RETRYING)
+    await house.send("and mind the gap", task=accepted.facade)
+    assert len(house.peer.messages) == 1, "there is no run that could take it"
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.COMPLETED)
+    (_, sent) = house.peer.messages
+    parts = cast("list[JsonObject]", sent["parts"])
+    assert [part["text"] for part in parts] == ["go", "and mind the gap"]
+    history = cast("list[JsonObject]", (await house.read(accepted))["history"])
+    said = [message["messageId"] for message in history if message["role"] == "ROLE_USER"]
+    assert said == ["m-1", "m-2"]
+
+
+@pytest.mark.requirement("ATT-13")
+async def test_attempt_that_brings_less_than_was_asked_for_is_followed_by_another(
+    house: House,
+) -> None:
+    async def bring(turn: Turn) -> None:
+        await turn.artifact("the report", artifact_id="a-1")
+        await turn.status("COMPLETED")
+
+    async def forget(turn: Turn) -> None:
+        await turn.status("COMPLETED", "all done!")
+
+    house.acceptance = ({"artifact": {}},)
+    house.policy = THRICE
+    house.peer.next(forget, bring)
+    accepted = await house.send("go", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    record = await house.until(accepted, Status.RETRYING)
+    assert record.attempts[0].last_error is not None
+    assert record.attempts[0].last_error.code == "acceptance"
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    record = await house.until(accepted, Status.COMPLETED)
+    assert [one.status for one in record.attempts] == [Status.FAILED, Status.COMPLETED]
+    frames = await watching
+    assert "all done!" not in str(frames)
+    assert "the report" in str((await house.read(accepted))["artifacts"])

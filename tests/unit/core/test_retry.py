@@ -53,6 +53,7 @@ faults = st.sampled_from(Fault)
         ("peer_unavailable", ErrorCategory.PEER, "429", Fault.BUSY),
         ("peer_unavailable", ErrorCategory.PEER, "503", Fault.BUSY),
         ("peer_failed", ErrorCategory.PEER, "TASK_STATE_FAILED", Fault.FAILED),
+        ("acceptance", ErrorCategory.POLICY, "TASK_STATE_COMPLETED", Fault.FAILED),
         ("rejected", ErrorCategory.PEER, "TASK_STATE_REJECTED", Fault.REJECTED),
         ("invalid_agent_response", ErrorCategory.PEER, "-32603", Fault.FAILED),
         ("invalid_agent_response", ErrorCategory.PROTOCOL, None, Fault.MALFORMED),
