@@ -78,8 +78,11 @@ class Roster:
             raise
 
     def install(self, owner: str, member: Member) -> None:
-        """A connection was welcomed: older ones of its channel end."""
-        self._take(owner, member.channel, member.generation)
+        """A connection was welcomed: the others of its channel end, whatever they count; a store may have forgotten."""
+        held = self._owners.get(owner)
+        for other in tuple(held.devices) if held else ():
+            if other is not member and other.channel == member.channel:
+                other.supersede()
 
     def leave(self, owner: str, member: Member) -> None:
         """A connection has ended."""

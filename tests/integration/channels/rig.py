@@ -116,7 +116,8 @@ class ControlPlane:
         entries = await self.store.log.read_page(grant.stream, 0, 100_000)
         if self.after_snapshot is not None:
             await self.after_snapshot()
-        return {"events": [entry.event_id for entry in entries]}
+        first = entries[0].sequence if entries else 1
+        return {"events": [entry.event_id for entry in entries], "first": first}
 
     async def read_pending(
         self, principal: Principal, limit: int

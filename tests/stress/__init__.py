@@ -1,0 +1,1 @@
+"""Channels under load and faults, checked as they go: ``make stress``."""

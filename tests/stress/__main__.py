@@ -1,0 +1,363 @@
+"""``make stress``: two instances over one store, devices that drop, stall, reload and take over, and every fault.
+
+``SEED=n`` plans the same run again; ``SHORT=1`` has 40 devices and each fault once. The run holds when afterwards
+
+- what each device holds is what the store has, in order, or it was told of a gap on the way there;
+- no event came twice, and none out of order, inside of one history;
+- every close code is one of those that the faults explain, and who was superseded was told 4509;
+- no connection, no followed stream and no task of the loop is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import structlog
+
+from passerelle.channels.limits import Limits
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.gateway.metrics import Metrics
+from passerelle.gateway.outages import Outages
+from passerelle.store.retention import Archived
+from passerelle.store.store import Store, StoreSettings
+from tests.integration.channels.rig import Rig, serve
+from tests.stress.reader import Reader
+from tests.support.engine import ask
+from tests.support.failover import Pair, run_pair
+from tests.support.tcp_proxy import FaultProxy, fault_proxy
+from tests.support.waiting import wait_until
+
+EXPLAINED: Final = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4004, 4008, 4012})
+"""Codes that a device may see and come back from: cuts, drains, a store that is away."""
+_SETTLES_S: Final = 30.0
+_TRIM_AT: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything."""
+
+    seed: int
+    readers: int
+    sessions: int
+    rounds: int
+    pause_s: float
+
+
+@dataclass
+class Instance:
+    """One gateway as far as channels go, behind a door of its own that can be cut and moved."""
+
+    rig: Rig
+    door: FaultProxy
+    life: AsyncExitStack
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.door.port}/v1/channel"
+
+
+@dataclass
+class Stage:
+    """Everything that a fault can be done to."""
+
+    pair: Pair
+    folder: Path
+    dice: Random
+    instances: list[Instance] = field(default_factory=list[Instance])
+    sessions: list[str] = field(default_factory=list[str])
+    readers: list[Reader] = field(default_factory=list[Reader])
+    promoted: bool = False
+
+    @property
+    def engine(self) -> str:
+        """The server that has the data now."""
+        return (self.pair.replica if self.promoted else self.pair.primary).url
+
+    @asynccontextmanager
+    async def run_rig(self) -> AsyncGenerator[Rig]:
+        """A hub and an endpoint with connections of their own to the store."""
+        settings = StoreSettings(self.pair.url, self.folder)
+        async with await Store.open(settings) as store:
+            outages = Outages(store.log, Metrics(), structlog.get_logger())
+            limits = Limits(principal_connections=10_000, heartbeat_s=1, idle_s=10, recheck_s=2)
+            async with serve(store, limits, audit_s=1, on_lost=outages.lose) as rig:
+                if self.instances:
+                    rig.control.owners = self.instances[0].rig.control.owners
+                yield rig
+            await outages.close()
+
+    async def start_instance(self, door: FaultProxy) -> Instance:
+        """A life behind a door."""
+        life = AsyncExitStack()
+        rig = await life.enter_async_context(self.run_rig())
+        door.upstream = f"127.0.0.1:{rig.port}"
+        return Instance(rig, door, life)
+
+    async def append(self, session: str, count: int) -> None:
+        """Stores events; while the store is away, or a write has an unknown outcome, it is tried anew."""
+        epoch = f"{self.dice.getrandbits(32):08x}"
+        try:
+            await self.instances[0].rig.append(session, count, epoch=epoch)
+        except (StoreUnavailable, AssertionError):
+            await asyncio.sleep(0.05)
+
+    async def publish(self, session: str, done: asyncio.Event) -> None:
+        """Writes until the end of the run."""
+        while not done.is_set():
+            await self.append(session, self.dice.randint(1, 3))
+            await asyncio.sleep(self.dice.uniform(0.02, 0.08))
+
+    async def read_truth(self, session: str) -> list[str]:
+        """The ids of every event that the store has."""
+        stream = StreamRef(StreamKind.SESSION, session)
+        entries = await self.instances[0].rig.store.log.read_page(stream, 0, 1_000_000)
+        return [entry.event_id for entry in entries]
+
+
+async def cut_devices(stage: Stage) -> None:
+    """Every socket ends without a goodbye."""
+    for instance in stage.instances:
+        instance.door.cut()
+
+
+async def cut_hints(stage: Stage) -> None:
+    """The subscription connections are killed: hints are lost."""
+    ask(stage.engine, "CLIENT", "KILL", "TYPE", "pubsub")
+
+
+async def pause_store(stage: Stage) -> None:
+    """Nothing passes to or from the store for a while."""
+    stage.pair.address.open.clear()
+    await asyncio.sleep(stage.dice.uniform(0.5, 1.5))
+    stage.pair.address.open.set()
+
+
+async def trim(stage: Stage) -> None:
+    """A stream loses its older half, whoever is behind."""
+    session = stage.dice.choice(stage.sessions)
+    store = stage.instances[0].rig.store
+    upto = len(await stage.read_truth(session))
+    archived = Archived("blob:a", "0" * 64, 0)
+    await store.retention.trim(session, upto, archived, cap_entries=_TRIM_AT)
+
+
+async def take_over(stage: Stage) -> None:
+    """Second connections of some devices."""
+    chosen = stage.dice.sample(stage.readers, max(1, len(stage.readers) // 8))
+    await asyncio.gather(*(reader.take_over() for reader in chosen))
+
+
+async def drain_instance(stage: Stage) -> None:
+    """One instance is told to end; its devices go on at the other, then it comes back."""
+    await _replace(stage, within_ms=300, jitter_ms=700)
+
+
+async def kill_instance(stage: Stage) -> None:
+    """One instance is gone at once; its devices go on at the other, then it comes back."""
+    stage.instances[1].door.cut()
+    await _replace(stage, within_ms=0, jitter_ms=0)
+
+
+async def _replace(stage: Stage, within_ms: int, jitter_ms: int) -> None:
+    other, going = stage.instances
+    going.door.upstream = other.door.upstream
+    await going.rig.endpoint.drain(within_ms, jitter_ms)
+    await going.life.aclose()
+    stage.instances[1] = await stage.start_instance(going.door)
+
+
+async def promote(stage: Stage) -> None:
+    """A replica takes over that lacks acknowledged writes; their sequences are used again."""
+    await stage.pair.await_replicated()
+    stage.pair.cut_replication()
+    tops = {f"session:{one}": len(await stage.read_truth(one)) for one in stage.sessions}
+    for session in stage.sessions:
+        await stage.append(session, 5)
+    await wait_until(
+        lambda: any((one.sequence or 0) > tops[one.stream] for one in stage.readers),
+        _SETTLES_S,
+        "a device has what will be lost",
+    )
+    stage.pair.promote()
+    stage.promoted = True
+    await wait_until(
+        lambda: any(one.gaps["forked"] + one.gaps["ahead"] for one in stage.readers),
+        _SETTLES_S,
+        "the lost tail is announced",
+    )
+
+
+async def flush(stage: Stage) -> None:
+    """Everything is gone."""
+    ask(stage.engine, "FLUSHALL")
+
+
+FAULTS: Final[tuple[Callable[[Stage], Awaitable[None]], ...]] = (
+    cut_devices,
+    cut_hints,
+    pause_store,
+    trim,
+    take_over,
+    drain_instance,
+    kill_instance,
+    flush,
+)
+
+
+async def play(plan: Plan, stage: Stage) -> list[str]:
+    """The whole run; sentences about what did not hold."""
+    owner = stage.instances[0].rig
+    stage.sessions = [owner.make_session() for _ in range(plan.sessions)]
+    for session in stage.sessions:
+        await stage.append(session, 3)
+    stage.readers = [_make_reader(stage, number) for number in range(plan.readers)]
+    done = asyncio.Event()
+    publishers = [asyncio.create_task(stage.publish(one, done)) for one in stage.sessions]
+    lives = [asyncio.create_task(reader.live()) for reader in stage.readers]
+    await wait_until(
+        lambda: all(reader.events for reader in stage.readers), _SETTLES_S, "every device follows"
+    )
+    await _do_faults(plan, stage)
+    done.set()
+    await asyncio.gather(*publishers)
+    for session in stage.sessions:  # a stream that was flushed at the very end exists again
+        await stage.append(session, 2)
+    faults = await _await_truth(stage)
+    for reader in stage.readers:
+        reader.done.set()
+    for session in stage.sessions:  # what wakes the readers, so that they see that it is over
+        await stage.append(session, 1)
+    await asyncio.wait(lives, timeout=10)
+    for life in lives:
+        life.cancel()
+    await asyncio.gather(*lives, return_exceptions=True)
+    return [*faults, *_judge(stage), *await _find_leaks(stage)]
+
+
+async def _do_faults(plan: Plan, stage: Stage) -> None:
+    order = [fault for _ in range(plan.rounds) for fault in FAULTS]
+    stage.dice.shuffle(order)
+    order.insert(stage.dice.randrange(len(order)), promote)
+    for fault in order:
+        await asyncio.sleep(plan.pause_s)
+        began_s = time.monotonic()
+        await fault(stage)
+        gaps = sum((reader.gaps for reader in stage.readers), Counter[str]())
+        print(
+            f"  {fault.__name__:15} {time.monotonic() - began_s:4.1f} s, gaps so far {dict(gaps)}"
+        )
+    await asyncio.sleep(plan.pause_s)
+
+
+def _make_reader(stage: Stage, number: int) -> Reader:
+    instance = stage.instances[number % 2]
+    session = stage.sessions[number % len(stage.sessions)]
+    stalls = stage.dice.choice([0.0, 0.0, 0.02])
+    dice = Random(stage.dice.random())
+    return Reader(instance.url, f"dev{number}", f"session:{session}", dice, stalls=stalls)
+
+
+async def _await_truth(stage: Stage) -> list[str]:
+    """Who does not come to hold what the store has."""
+    truths = {f"session:{one}": await stage.read_truth(one) for one in stage.sessions}
+
+    def list_astray() -> list[Reader]:
+        return [one for one in stage.readers if not _holds(one, truths[one.stream])]
+
+    try:
+        await wait_until(lambda: not list_astray(), _SETTLES_S, "every device is at the truth")
+    except AssertionError:
+        return [
+            f"{one.device} holds {len(one.events)} events up to {one.sequence}, "
+            f"the store has {len(truths[one.stream])}"
+            for one in list_astray()
+        ]
+    return []
+
+
+def _holds(reader: Reader, truth: list[str]) -> bool:
+    """Whether a device's newest events are the stored ones; older ones may have been trimmed from the store."""
+    return len(reader.events) >= len(truth) and reader.events[-len(truth) :] == truth
+
+
+def _judge(stage: Stage) -> list[str]:
+    faults = [fault for reader in stage.readers for fault in reader.faults]
+    codes = sum((reader.codes for reader in stage.readers), Counter[int]())
+    faults += [
+        f"close code {code}, {n} times" for code, n in codes.items() if code not in EXPLAINED
+    ]
+    if not any(reader.superseded for reader in stage.readers):
+        faults.append("nobody was superseded: take-over was not played")
+    return faults
+
+
+async def _find_leaks(stage: Stage) -> list[str]:
+    rigs = [instance.rig for instance in stage.instances]
+    try:
+        await wait_until(
+            lambda: not any(rig.endpoint.connections or rig.hub.streams for rig in rigs),
+            10,
+            "no connection and no followed stream is left",
+        )
+    except AssertionError as error:
+        return [str(error)]
+    return []
+
+
+async def run(plan: Plan) -> list[str]:
+    """Sets the stage and plays the plan."""
+    before = asyncio.all_tasks()
+    with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder:
+        async with AsyncExitStack() as stack:
+            pair = await stack.enter_async_context(run_pair())
+            dice = Random(plan.seed)
+            stage = Stage(pair, Path(folder), dice)
+            for _ in range(2):
+                door = await stack.enter_async_context(fault_proxy("127.0.0.1:1"))
+                stage.instances.append(await stage.start_instance(door))
+            faults = await play(plan, stage)
+            for instance in stage.instances:
+                await instance.life.aclose()
+    try:
+        await wait_until(lambda: not asyncio.all_tasks() - before, 5, "no task of the loop is left")
+    except AssertionError:
+        left = [str(task.get_coro()) for task in asyncio.all_tasks() - before]
+        faults += [f"a task of the loop is left: {name}" for name in left]
+    return faults
+
+
+def main() -> int:
+    """Returns the exit status: 0 when everything held."""
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--seed", type=int, default=secrets.randbelow(10**6))
+    asked.add_argument("--short", action="store_true")
+    chosen = asked.parse_args()
+    short = Plan(chosen.seed, readers=40, sessions=4, rounds=1, pause_s=0.4)
+    whole = Plan(chosen.seed, readers=300, sessions=20, rounds=5, pause_s=3.0)
+    plan = short if chosen.short else whole
+    began_s = time.monotonic()
+    print(f"stress: seed {plan.seed}, {plan.readers} devices, {plan.sessions} sessions", flush=True)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    faults = asyncio.run(run(plan))
+    for fault in faults:
+        print(f"stress: {fault}")
+    word = "failed" if faults else "passed"
+    print(f"stress: {word} in {time.monotonic() - began_s:.0f} s; again with SEED={plan.seed}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

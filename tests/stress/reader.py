@@ -1,0 +1,126 @@
+"""One device under stress: it follows, stalls, reloads and takes over, and keeps what an application would.
+
+What it is told is checked as it comes: inside of one history each event follows the one before, and none comes twice.
+Whether what it holds is true is asked at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from passerelle.channels.client import ChannelClient, ChannelStopped, StreamClosed
+from passerelle.channels.client_cursors import MemoryCursors
+from passerelle.channels.client_items import Event, Gap, GapChoice, Item, Offline, Snapshot, Status
+from passerelle.channels.closing import CloseCode
+
+AGAIN_S: Final = 0.1
+_GONE: Final = frozenset({"gone", "not_found"})
+
+
+@dataclass
+class Reader:
+    """A device of Ada's and the stream that it follows. ``faults`` are sentences about what must not be."""
+
+    url: str
+    device: str
+    stream: str
+    dice: Random
+    cursors: MemoryCursors = field(default_factory=MemoryCursors)
+    events: list[str] = field(default_factory=list[str])
+    known: set[str] = field(default_factory=set[str])
+    sequence: int | None = None
+    gaps: Counter[str] = field(default_factory=Counter[str])
+    codes: Counter[int] = field(default_factory=Counter[int])
+    faults: list[str] = field(default_factory=list[str])
+    stalls: float = 0.0
+    superseded: int = 0
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def live(self) -> None:
+        """Lives until ``done``: a link is made, held for a while, and made anew."""
+        while not self.done.is_set():
+            try:
+                async with asyncio.timeout(None if self.stalls == 0 else self.dice.uniform(1, 4)):
+                    await self._follow()
+            except TimeoutError:
+                continue  # a reload of the page
+            except ChannelStopped as stopped:
+                if stopped.code != CloseCode.SUPERSEDED:
+                    self.faults.append(f"{self.device} was stopped with {stopped.code}")
+                    return
+                self.superseded += 1
+            except StreamClosed as closed:
+                if closed.code not in _GONE:
+                    self.faults.append(f"{self.device}: the stream was closed as {closed.code}")
+                self.forget()
+            await asyncio.sleep(AGAIN_S)
+
+    async def take_over(self) -> None:
+        """A second connection of the same device and tab: the first one has to go."""
+        async with ChannelClient(self.url, token="ada-token", device=self.device) as usurper:
+            async with asyncio.timeout(20):
+                while usurper.welcome is None and not self.done.is_set():
+                    await asyncio.sleep(0.02)
+
+    def forget(self) -> None:
+        """What there was is gone: the next connection begins anew."""
+        self.cursors = MemoryCursors()
+        self.sequence = None
+
+    async def _follow(self) -> None:
+        async with ChannelClient(
+            self.url,
+            token="ada-token",
+            device=self.device,
+            cursors=self.cursors,
+            on_gap=self._take_gap,
+            on_status=self._note_status,
+            jitter=lambda: self.dice.random() / 20,
+        ) as client:
+            async for item in client.stream(self.stream):
+                self._take(item)
+                if not isinstance(item, Gap):
+                    await item.ack()
+                if self.stalls and self.dice.random() < self.stalls:
+                    await asyncio.sleep(self.dice.uniform(0.05, 0.4))
+                if self.done.is_set():
+                    return
+
+    async def _take_gap(self, gap: Gap) -> GapChoice:
+        self.gaps[gap.why.value] += 1
+        self.sequence = None
+        return "snapshot"
+
+    def _take(self, item: Item) -> None:
+        """State and cursor are kept in one step, as an application that persists does it."""
+        if not isinstance(item, Gap):
+            self.cursors.save(self.stream, item.cursor)
+        match item:
+            case Event(sequence=sequence, data=data):
+                name = str(data["eventId"])
+                if self.sequence is not None and sequence != self.sequence + 1:
+                    self.faults.append(f"{self.device}: {sequence} came after {self.sequence}")
+                if name in self.known:
+                    self.faults.append(f"{self.device}: event {sequence} came twice")
+                self.sequence = sequence
+                self.events.append(name)
+                self.known.add(name)
+            case Snapshot(data=data, cursor=cursor):
+                held, first = data["events"], data["first"]
+                assert isinstance(held, list)
+                assert isinstance(first, int)
+                self.sequence = int(cursor.split(".")[1])
+                # The state is read behind its cursor: what came in between follows as events, once more.
+                kept = max(0, self.sequence - first + 1)
+                self.events = [str(name) for name in held[:kept]]
+                self.known = set(self.events)
+            case _:
+                return
+
+    def _note_status(self, status: Status) -> None:
+        if isinstance(status, Offline) and status.code is not None:
+            self.codes[status.code] += 1

@@ -1,0 +1,109 @@
+"""The connections of one instance: the newest one of a channel has it, whatever the store counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from passerelle.channels.limits import Limits
+from passerelle.channels.roster import Roster
+from passerelle.core.errors import Limited, StoreUnavailable
+from passerelle.core.ports import Channels
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass(eq=False)
+class Member:
+    channel: str
+    generation: int
+    superseded: int = 0
+
+    def supersede(self) -> None:
+        self.superseded += 1
+
+
+@dataclass
+class News:
+    """What a roster listens to; ``away``: nothing can be listened to."""
+
+    listeners: dict[str, Callable[[str, int], None]] = field(
+        default_factory=dict[str, Callable[[str, int], None]]
+    )
+    away: bool = False
+
+    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
+        await asyncio.sleep(0)
+        if self.away:
+            raise StoreUnavailable("away", "no")
+        assert owner not in self.listeners
+        self.listeners[owner] = on_news
+
+    async def ignore(self, owner: str) -> None:
+        await asyncio.sleep(0)
+        del self.listeners[owner]
+
+
+def make(**limits: int) -> tuple[Roster, News]:
+    news = News()
+    return Roster(cast("Channels", news), Limits(**limits)), news
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_the_newest_connection_has_the_channel_even_where_the_store_counts_anew() -> None:
+    roster, _ = make()
+    older, newer, other = Member("ch_1", 7), Member("ch_1", 1), Member("ch_2", 1)
+    for member in (older, other, newer):
+        await roster.enter("pr", "phone", member)
+        roster.install("pr", member)
+    assert (older.superseded, newer.superseded, other.superseded) == (1, 0, 0)
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_news_supersede_what_is_older_and_nothing_else() -> None:
+    roster, news = make()
+    member = Member("ch_1", 3)
+    await roster.enter("pr", "phone", member)
+    for channel, generation in (("ch_1", 2), ("ch_1", 3), ("ch_2", 9)):
+        news.listeners["pr"](channel, generation)
+    assert member.superseded == 0
+    news.listeners["pr"]("ch_1", 4)
+    assert member.superseded == 1
+
+
+async def test_news_are_listened_to_once_for_each_principal_and_as_long_as_there_is_somebody() -> (
+    None
+):
+    roster, news = make()
+    members = [Member("", 0) for _ in range(3)]
+    await asyncio.gather(*(roster.enter("pr", "phone", member) for member in members))
+    assert set(news.listeners) == {"pr"}
+    for member in members:
+        roster.leave("pr", member)
+        roster.leave("pr", member)
+    late = Member("", 0)
+    await roster.enter("pr", "phone", late)
+    await roster.close()
+    assert set(news.listeners) == {"pr"}
+    roster.leave("pr", late)
+    await roster.close()
+    assert not news.listeners
+
+
+async def test_what_cannot_enter_is_not_counted() -> None:
+    roster, news = make(device_connections=1, principal_connections=2)
+    news.away = True
+    with pytest.raises(StoreUnavailable):
+        await roster.enter("pr", "phone", Member("", 0))
+    news.away = False
+    await roster.enter("pr", "phone", Member("", 0))
+    with pytest.raises(Limited):
+        await roster.enter("pr", "phone", Member("", 0))
+    await roster.enter("pr", "tablet", Member("", 0))
+    with pytest.raises(Limited):
+        await roster.enter("pr", "watch", Member("", 0))
+    await roster.enter("other", "watch", Member("", 0))
