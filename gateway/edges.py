@@ -27,6 +27,7 @@ from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.site import make_site
+from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.signing.jwks import make_jwks_route
@@ -107,15 +108,18 @@ def make_edges(
     tickets = Tickets(gateway.store.tickets, SystemIds())
     endpoint = _make_endpoint(gateway, settings, access, tickets)
     access.on_change(endpoint.recheck)
+    streams = _make_streams(gateway, access, tickets)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
     watch(gateway)
     routes = [
         *_make_routes(gateway, access, endpoint, find_fault),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
+        *make_stream_routes(streams),
     ]
     site = make_site(routes, settings, lambda rest: FaceFirst(face, rest, Requests(SystemIds())))
 
     async def drain() -> None:
+        streams.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
 
     return Edges(site, face, drain)
@@ -157,6 +161,20 @@ def _make_endpoint(
         redeem=tickets.redeem,
     )
     return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
+
+
+def _make_streams(gateway: Gateway, access: Access, tickets: Tickets) -> StreamEdge:
+    service = gateway.service
+    return StreamEdge(
+        gateway.hub,
+        gateway.store.log,
+        ServiceAccess(service),
+        ServiceSnapshots(service),
+        access.authenticator,
+        access.reader,
+        tickets.redeem,
+        lambda: SystemIds().draw(32) / 2**32,
+    )
 
 
 def _make_routes(

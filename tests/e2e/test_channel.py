@@ -204,3 +204,27 @@ async def test_a_page_opens_a_channel_with_a_ticket_and_shows_no_bearer(
     bare = dict.fromkeys(gateway.authorization, "")
     refused = await caller.http.post("/v1/tickets", json={"device": "browser"}, headers=bare)
     assert refused.status_code == 401
+
+
+async def test_a_session_is_followed_over_plain_http_from_the_cursor_of_its_state(
+    caller: Caller,
+) -> None:
+    asked = await caller.send("echo one")
+    stream = f"session:{(await caller.read_record(asked['id']))['sessionId']}"
+    state = await caller.read(f"/v1/streams/{stream}/snapshot")
+    assert [task["status"] for task in state["snapshot"]["tasks"]] == ["completed"]
+    await caller.send("echo two", contextId=asked["contextId"])
+    page = await caller.read(f"/v1/streams/{stream}/events?wait=5&after={state['cursor']}")
+    first = page["events"][0]
+    assert first["sequence"] == int(state["cursor"].split(".")[1]) + 1
+    headers = {"Accept": "text/event-stream", "Last-Event-ID": page["cursor"]}
+    path = f"/v1/streams/{stream}/events"
+    async with caller.http.stream("GET", path, headers=headers) as response:
+        async for line in response.aiter_lines():
+            if line.startswith("id: "):
+                assert line.removeprefix("id: ") == page["cursor"]
+                break
+    acked = await caller.http.post(
+        f"/v1/streams/{stream}/ack", json={"device": "cron", "cursor": page["cursor"]}
+    )
+    assert acked.json()["cursor"] == page["cursor"]

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -43,6 +43,7 @@ EXPLAINED: Final = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 40
 """Codes that a device may see and come back from: cuts, drains, a store that is away."""
 _SETTLES_S: Final = 30.0
 _TRIM_AT: Final = 40
+_STARTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +101,18 @@ class Stage:
             await outages.close()
 
     async def start_instance(self, door: FaultProxy) -> Instance:
-        """A life behind a door."""
+        """A life behind a door; one that finds no store is started again, as whoever runs it would."""
         life = AsyncExitStack()
-        rig = await life.enter_async_context(self.run_rig())
+        rig = await self._enter(life)
         door.upstream = f"127.0.0.1:{rig.port}"
         return Instance(rig, door, life)
+
+    async def _enter(self, life: AsyncExitStack) -> Rig:
+        for _ in range(_STARTS):
+            with suppress(StoreUnavailable):
+                return await life.enter_async_context(self.run_rig())
+            await asyncio.sleep(0.5)
+        return await life.enter_async_context(self.run_rig())
 
     async def append(self, session: str, count: int) -> None:
         """Stores events; while the store is away, or a write has an unknown outcome, it is tried anew."""
@@ -123,8 +131,14 @@ class Stage:
     async def read_truth(self, session: str) -> list[str]:
         """The ids of every event that the store has."""
         stream = StreamRef(StreamKind.SESSION, session)
-        entries = await self.instances[0].rig.store.log.read_page(stream, 0, 1_000_000)
-        return [entry.event_id for entry in entries]
+        while True:
+            try:
+                log = self.instances[0].rig.store.log
+                entries = await log.read_page(stream, 0, 1_000_000)
+            except StoreUnavailable:
+                await asyncio.sleep(0.2)  # bounded by whoever asked for the run
+            else:
+                return [entry.event_id for entry in entries]
 
 
 async def cut_devices(stage: Stage) -> None:

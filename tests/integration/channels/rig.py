@@ -16,6 +16,7 @@ from functools import partial
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp
 
 from passerelle.channels.admission import Admission
 from passerelle.channels.client import ChannelClient
@@ -303,24 +304,33 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
         )
         endpoint = ChannelEndpoint(services, limits, origins)
         app = Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port: int = listener.getsockname()[1]
-            config = uvicorn.Config(
-                app,
-                ws="websockets-sansio",
-                lifespan="off",
-                log_config=None,
-                ws_ping_interval=None,
-                ws_per_message_deflate=False,
-                timeout_graceful_shutdown=2,
-            )
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve([listener]))
-            await wait_until(lambda: server.started, 5, "the server has started")
+        async with run_app(app) as port:
             url = f"ws://127.0.0.1:{port}/v1/channel"
             try:
                 yield Rig(url, port, store, hub, endpoint, control, services, links)
             finally:
                 await endpoint.drain(0, 0)
-                server.should_exit = True
-                await serving
+
+
+@asynccontextmanager
+async def run_app(app: ASGIApp) -> AsyncGenerator[int]:
+    """Serves an application on a free port of loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        config = uvicorn.Config(
+            app,
+            ws="websockets-sansio",
+            lifespan="off",
+            log_config=None,
+            ws_ping_interval=None,
+            ws_per_message_deflate=False,
+            timeout_graceful_shutdown=2,
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        await wait_until(lambda: server.started, 5, "the server has started")
+        try:
+            yield port
+        finally:
+            server.should_exit = True
+            await serving

@@ -1,0 +1,274 @@
+"""The streams of channels over plain HTTP, with the same cursors: server-sent events, long poll, and the state alone.
+
+``GET /v1/streams/<stream>/events`` follows on after ``Last-Event-ID`` or ``?after=``, on any instance. As server-sent
+events it goes on: ``id`` is the cursor after the event, a gap is ``event: gap`` and then ``event: snap`` with the
+state. Else it is one page, waited for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. Where a client
+stands is no ack: that is ``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+import orjson
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from passerelle.channels.cursor import Cursor, end_of, parse_cursor
+from passerelle.channels.position import Gap, Live, Page, ReplayBounds
+from passerelle.channels.services import parse_stream_name
+from passerelle.core.errors import (
+    CallerError,
+    InvalidInput,
+    NotFound,
+    RemoteError,
+    StoreUnavailable,
+    StreamGap,
+    Unauthenticated,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from passerelle.channels.follower import StreamReads
+    from passerelle.channels.hub import Hub
+    from passerelle.channels.position import Item, Position
+    from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.credentials import Credentials
+    from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.auth.credentials import CredentialReader
+
+KEEP_ALIVE_S: Final = 15.0
+RECHECK_S: Final = 5.0
+LONGEST_WAIT_S: Final = 25
+_TICK_S: Final = 1.0
+_RETRY_MS: Final = 1_000
+_BOUNDS: Final = ReplayBounds(1_000, 1_048_576)
+_SSE: Final = "text/event-stream"
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+Redeem: TypeAlias = "Callable[[str, str | None, str], Awaitable[Credentials]]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads what, as it was when the request came."""
+
+    shown: Credentials
+    principal: Principal
+    name: StreamName
+    text: str
+    grant: Grant
+
+
+@dataclass(slots=True)
+class StreamEdge:
+    """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together."""
+
+    hub: Hub
+    log: StreamReads
+    access: StreamAccess
+    snapshots: Snapshots
+    authenticator: Authenticator
+    reader: CredentialReader
+    redeem: Redeem
+    jitter: Callable[[], float]
+    _draining: bool = field(default=False, init=False)
+
+    def drain(self) -> None:
+        """Ends every stream of events within a second; their readers come back with the last cursor."""
+        self._draining = True
+
+    async def answer_events(self, request: Request) -> Response:
+        """A page, or a stream of events where the client accepts one."""
+        reader = await self._identify(request)
+        after = request.headers.get("Last-Event-ID") or request.query_params.get("after")
+        cursor = None if after is None else parse_cursor(after)
+        if _SSE in request.headers.get("Accept", ""):
+            body = self._stream(reader, cursor)
+            return StreamingResponse(body, media_type=_SSE, headers=_HEADERS)
+        return JSONResponse(await self._poll(reader, cursor, _read_wait_s(request)), 200, _HEADERS)
+
+    async def answer_snapshot(self, request: Request) -> Response:
+        """The state, and the cursor from which it is followed on."""
+        reader = await self._identify(request)
+        cursor, state = await self._read_state(reader)
+        return JSONResponse(
+            {"stream": reader.text, "cursor": str(cursor), "snapshot": state}, 200, _HEADERS
+        )
+
+    async def _identify(self, request: Request) -> _Reader:
+        shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
+        ticket = request.query_params.get("ticket")
+        if ticket is not None:  # an EventSource can set no header
+            device = request.query_params.get("device", "")
+            shown = await self.redeem(ticket, shown.origin, device)
+        principal = await self.authenticator.authenticate(shown)
+        text = str(request.path_params["stream"])
+        name = parse_stream_name(text)
+        return _Reader(
+            shown, principal, name, text, await self.access.grant(principal, name, full=False)
+        )
+
+    async def _read_state(self, reader: _Reader) -> tuple[Cursor, JsonObject]:
+        """Cursor first, state second: writes in between show up twice, and never not at all."""
+        head = await self.log.read_head(reader.grant.stream)
+        if head is None:
+            raise NotFound("stream", reader.text)
+        cursor = end_of(head)
+        state = await self.snapshots.read_snapshot(reader.principal, reader.name, reader.grant)
+        return cursor, {**state, "asOf": str(cursor)}
+
+    # Long poll
+
+    async def _poll(self, reader: _Reader, cursor: Cursor | None, wait_s: float) -> JsonObject:
+        if cursor is None:
+            top, state = await self._read_state(reader)
+            return {"events": [], "cursor": str(top), "more": False, "snapshot": state}
+        grant = reader.grant
+        async with self.hub.open(grant.stream, grant.view, cursor, _BOUNDS) as position:
+            page = await self._await_page(reader, position, wait_s)
+            reached = position.cursor or cursor
+            return {
+                "events": [orjson.loads(one.entry.data) for one in page.entries] if page else [],
+                "cursor": str(reached),
+                "more": position.missed > 0,
+            }
+
+    async def _await_page(self, reader: _Reader, position: Position, wait_s: float) -> Page | None:
+        """What follows; waits only once the reader has caught up. Raises StreamGap."""
+        is_live = False
+        while not (is_live and (wait_s == 0 or self._draining)):
+            try:
+                async with asyncio.timeout(wait_s if is_live else None):
+                    item = await anext(position)
+            except TimeoutError:
+                return None
+            match item:
+                case Page():
+                    return item
+                case Gap(why=why, top=top):
+                    raise StreamGap(reader.text, why.value, str(top) if top else None)
+                case Live():
+                    is_live = True
+                case _:
+                    assert_never(item)
+        return None
+
+    # Server-sent events
+
+    async def _stream(self, reader: _Reader, cursor: Cursor | None) -> AsyncGenerator[bytes]:
+        yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
+        try:
+            if cursor is None:
+                cursor, state = await self._read_state(reader)
+                yield _write(cursor, orjson.dumps(state), b"snap")
+            else:
+                yield b"id: %b\n\n" % str(cursor).encode()
+            while True:
+                gap: Gap | None = None
+                async for item in self._follow(reader, cursor):
+                    if isinstance(item, Gap):
+                        gap = item
+                    else:
+                        yield item
+                if gap is None:
+                    return
+                yield _write_gap(gap)
+                cursor, state = await self._read_state(reader)
+                yield _write(cursor, orjson.dumps(state), b"snap")
+        except (CallerError, RemoteError) as error:
+            problem = {"code": error.stable_code, "message": error.message}
+            yield b"event: error\ndata: %b\n\n" % orjson.dumps(problem)
+
+    async def _follow(self, reader: _Reader, cursor: Cursor) -> AsyncGenerator[bytes | Gap]:
+        """What is written, until a gap, a drain, or the end of the right to it (raised)."""
+        loop, grant = asyncio.get_running_loop(), reader.grant
+        written_s = checked_s = loop.time()
+        async with self.hub.open(grant.stream, grant.view, cursor, _BOUNDS) as position:
+            while not self._draining:
+                item = await _step(position)
+                now_s = loop.time()
+                if now_s >= checked_s + RECHECK_S:
+                    await self._recheck(reader)
+                    checked_s = now_s
+                if isinstance(item, Gap):
+                    yield item
+                    return
+                if isinstance(item, Page):
+                    written_s = now_s
+                    yield _write_page(item)
+                elif now_s >= written_s + KEEP_ALIVE_S:
+                    written_s = now_s
+                    yield b": keep-alive\n"
+
+    async def _recheck(self, reader: _Reader) -> None:
+        """Asks again what was asked at the door.
+
+        Raises:
+            CallerError: the right to the stream has gone.
+        """
+        try:
+            now = await self.authenticator.authenticate(reader.shown)
+            if now.key != reader.principal.key:
+                raise Unauthenticated("the credential is somebody else's now")
+            await self.access.grant(now, reader.name, full=False)
+        except RemoteError:
+            return
+
+
+async def _step(position: Position) -> Item | None:
+    """The next item; None when nothing came for a moment, or the store is away for one."""
+    try:
+        async with asyncio.timeout(_TICK_S):
+            return await anext(position)
+    except TimeoutError:
+        return None
+    except StoreUnavailable:
+        await asyncio.sleep(_TICK_S)
+        return None
+
+
+def _write_page(page: Page) -> bytes:
+    epoch = page.cursor.epoch
+    return b"".join(
+        _write(Cursor(epoch, one.entry.sequence, one.chain), one.entry.data) for one in page.entries
+    )
+
+
+def _write(cursor: Cursor, data: bytes, event: bytes | None = None) -> bytes:
+    """Stored envelopes and JSON of ours have no line feeds, so each is one line."""
+    named = b"" if event is None else b"event: %b\n" % event
+    return b"%bid: %b\ndata: %b\n\n" % (named, str(cursor).encode(), data)
+
+
+def _write_gap(gap: Gap) -> bytes:
+    told = {
+        "why": gap.why.value,
+        "have": str(gap.have) if gap.have else None,
+        "top": str(gap.top) if gap.top else None,
+        "first": gap.first,
+    }
+    return b"event: gap\ndata: %b\n\n" % orjson.dumps(told)
+
+
+def _read_wait_s(request: Request) -> float:
+    text = request.query_params.get("wait", "0")
+    if not text.isdecimal() or int(text) > LONGEST_WAIT_S:
+        raise InvalidInput("wait", f"0 to {LONGEST_WAIT_S} seconds")
+    return float(text)
+
+
+def make_stream_routes(edge: StreamEdge) -> list[Route]:
+    """The routes of the edge."""
+    return [
+        Route("/v1/streams/{stream}/events", edge.answer_events, methods=["GET"]),
+        Route("/v1/streams/{stream}/snapshot", edge.answer_snapshot, methods=["GET"]),
+    ]
