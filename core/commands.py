@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from passerelle.core.json import JsonObject
-from passerelle.core.link_requests import LinkAnswer, LinkRequest
+from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
@@ -271,6 +271,7 @@ Query: TypeAlias = (
     | ListDeliveries
     | ListRecords
     | ListSessions
+    | GetChannels
 )
 
 

@@ -66,5 +66,12 @@ class ChannelReconnected:
     continued: bool = False
 
 
+@record
+class GetChannels:
+    """The links of a session: devices, agents, and what is on its way between them (SNAP-13)."""
+
+    session_id: Annotated[str, Field(min_length=1, max_length=128)]
+
+
 LinkRequest: TypeAlias = AckEvents | ReconnectChannel
 LinkAnswer: TypeAlias = EventsAcked | ChannelReconnected

@@ -327,6 +327,16 @@ class Projections(Protocol):
 AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_ahead"]
 
 
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """What one device said last of a stream; ``cursor`` None: it follows, and has acknowledged nothing."""
+
+    device: str
+    generation: int
+    cursor: str | None
+    seen_ms: int
+
+
 class Acks(Protocol):
     """How far each device has come in a stream, as it says itself."""
 
@@ -338,6 +348,10 @@ class Acks(Protocol):
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""
+        ...
+
+    async def list_acks(self, stream: StreamRef) -> list[Acked]:
+        """Every device that is remembered, the one that was seen last first."""
         ...
 
 
@@ -367,6 +381,10 @@ class Channels(Protocol):
 
     async def read_generation(self, channel: str) -> int:
         """The newest generation of a channel; 0 when there is none."""
+        ...
+
+    async def is_live(self, channel: str) -> bool:
+        """Whether a connection of the channel is open, as far as anybody has told."""
         ...
 
 

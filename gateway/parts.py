@@ -14,6 +14,7 @@ from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.control.channel_summaries import ChannelSummaries
 from passerelle.gateway.control.conditions import Conditions
 from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.creating import Creating
@@ -151,6 +152,8 @@ def make_service(around: Surroundings) -> Service:
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
     records = Records(writes, store.log, store.projections, around.catalogue.list_names)
     sessions = Sessions(records)
+    receivers = Receivers(store.targets, store.acks)
+    models = Models(writes, store.log, ownership, around.clock, receivers)
     return Service(
         writes=writes,
         turns=turns,
@@ -162,13 +165,7 @@ def make_service(around: Surroundings) -> Service:
         references=references,
         retries=Retries(dispatch, references, around.retry_policy),
         listing=Listing(writes, store.log, store.projections, contents),
-        models=Models(
-            writes,
-            store.log,
-            ownership,
-            around.clock,
-            Receivers(store.targets, store.acks),
-        ),
+        models=models,
         contents=contents,
         outputs=Outputs(writes, ownership, contents, store.blobs, store.copies, around.outputs),
         answers=Answers(writes, contents, dispatch),
@@ -202,6 +199,7 @@ def make_service(around: Surroundings) -> Service:
             conditions=conditions,
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
+        channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
         device_streams=DeviceStreams(
             store.acks,
             store.channels,

@@ -13,9 +13,11 @@ from passerelle.core.commands import (
     GetThread,
     TaskModel,
 )
+from passerelle.core.link_requests import GetChannels
 from passerelle.core.principal import Scope
 from passerelle.core.read_models.artifacts import ArtifactSummary
 from passerelle.core.read_models.attempts import Attempts
+from passerelle.core.read_models.channels import ChannelSummary
 from passerelle.core.read_models.context import ContextBoundary
 from passerelle.core.read_models.delivery import DeliveryState
 from passerelle.core.read_models.explanation import Explanation
@@ -65,6 +67,14 @@ MODEL_ROWS: Final[Sequence[Call]] = (
         SessionParams,
         lambda params, _: GetSessionTasks(params.session_id),
         model=TaskSnapshot,
+    ),
+    Call(
+        "get_channels",
+        "Who is linked to a session: devices, agents, and questions on their way",
+        (Scope.READ_TASKS,),
+        GetChannels,
+        lambda params, _: params,
+        model=ChannelSummary,
     ),
     Call(
         "get_thread",

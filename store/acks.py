@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
+from passerelle.core.ports import Acked
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.log import read_hash
@@ -49,13 +50,6 @@ class RedisAcks:
         reply = await retry(lambda: self._nodes.write(stream.shard, packed))
         return cast("AckResult", cast("bytes", reply).decode())
 
-    async def list_acks(self, stream: StreamRef) -> dict[str, str]:
-        """The cursor that each device acknowledged last; those that never did are left out."""
-        command = pack("HGETALL", keys.stream_acks(stream))
-        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
-        cursors = {name: row.split(b"|")[1].decode() for name, row in read_hash(reply).items()}
-        return {name: cursor for name, cursor in cursors.items() if cursor}
-
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""
         command = pack("HGET", keys.stream_acks(stream), device)
@@ -63,3 +57,15 @@ class RedisAcks:
         if not isinstance(row, bytes):
             return None
         return row.split(b"|")[1].decode() or None
+
+    async def list_acks(self, stream: StreamRef) -> list[Acked]:
+        """Every device that is remembered, the one that was seen last first."""
+        command = pack("HGETALL", keys.stream_acks(stream))
+        [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
+        rows = [_read_row(device, row) for device, row in read_hash(reply).items()]
+        return sorted(rows, key=lambda row: row.seen_ms, reverse=True)
+
+
+def _read_row(device: str, row: bytes) -> Acked:
+    generation, cursor, seen_ms = row.decode().split("|")
+    return Acked(device, int(generation), cursor or None, int(seen_ms))

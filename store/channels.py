@@ -115,6 +115,13 @@ class RedisChannels:
         [generation] = await retry(lambda: self._nodes.read(shard, command))
         return int(cast("bytes | None", generation) or 0)
 
+    async def is_live(self, channel: str) -> bool:
+        """Whether a connection of the channel is open, as far as anybody has told."""
+        shard = place(channel)
+        command = pack("HGET", keys.channel(shard, channel), "live")
+        [live] = await retry(lambda: self._nodes.read(shard, command))
+        return live == b"1"
+
     async def read_record(self, channel: str) -> bytes | None:
         """The record that the last hello wrote."""
         shard = place(channel)

@@ -119,6 +119,18 @@ class Models:
         now_ms = self.clock.now_ms()
         return to_wire(show_tasks(session.session_id, head.sequence, tasks, now_ms, left_out))
 
+    async def load_session(
+        self, principal: Principal, session_id: str
+    ) -> tuple[SessionRecord, Head, list[TaskRecord], int]:
+        """A session of the caller, its head as it was before, its tasks, and how many older ones there are.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        session, head = await self._find_session(principal, session_id)
+        tasks, left_out = await self._load_tasks(principal, session.session_id)
+        return session, head, tasks, left_out
+
     async def _read_thread(self, principal: Principal, thread_id: str) -> JsonObject:
         if read_shard(thread_id) is None:
             raise NotFound("thread", thread_id)

@@ -38,7 +38,9 @@ class Receivers:
             _read_target(config, targets.get(PushName(facade, config).target)) for config in configs
         )
         devices = (
-            Receiver(f"device:{device}", _read_sequence(cursor)) for device, cursor in acks.items()
+            Receiver(f"device:{one.device}", _read_sequence(one.cursor))
+            for one in acks
+            if one.cursor
         )
         return [*webhooks, *devices]
 

@@ -42,7 +42,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.link_requests import AckEvents, ReconnectChannel
+from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.answers import Answers
     from passerelle.gateway.control.cancelling import Cancelling
     from passerelle.gateway.control.catalogue import Catalogue
+    from passerelle.gateway.control.channel_summaries import ChannelSummaries
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.dead_letters import DeadLetters
     from passerelle.gateway.control.device_streams import DeviceStreams
@@ -120,6 +121,7 @@ class Service:
     task_control: TaskControl
     session_control: SessionControl
     device_streams: DeviceStreams
+    channel_summaries: ChannelSummaries
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
@@ -182,7 +184,9 @@ class Service:
                 return await self._read_others(principal, query)
 
     async def _read_others(
-        self, principal: Principal, query: ListRecords | ListSessions | GetOutput
+        self,
+        principal: Principal,
+        query: ListRecords | ListSessions | GetOutput | GetChannels,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -191,6 +195,8 @@ class Service:
                 return await self.records.list_tasks(principal, query)
             case ListSessions():
                 return await self.session_control.sessions.list_sessions(principal, query)
+            case GetChannels():
+                return await self.channel_summaries.read(principal, query)
             case _:
                 assert_never(query)
 

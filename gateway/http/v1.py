@@ -120,6 +120,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/sessions/{sessionId}/interrupt", CALLS["interrupt_turn"]),
     Operation("GET", "/v1/sessions/{sessionId}", CALLS["get_session"]),
     Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
+    Operation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
     Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
     Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
     Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),

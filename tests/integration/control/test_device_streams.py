@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from passerelle.core.link_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
+    GetChannels,
     ReconnectChannel,
 )
 from passerelle.core.ports import StreamKind, StreamRef
@@ -119,3 +120,35 @@ async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -
     found = await reconnect(house, stream)
     assert found.recovery == "waiting"
     assert (await reconnect(house, f"task:{accepted.facade}")).recovery == "waiting"
+
+
+@pytest.mark.requirement("SNAP-13", "PRS-9")
+async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts(
+    house: House,
+) -> None:
+    accepted = await house.send("ask Which one?")
+    await house.hear(accepted)
+    known = await cursors(house, accepted)
+    await ack(house, f"session:{accepted.session_id}", known[1])
+    await ack(house, f"task:{accepted.facade}", known[2])
+    query = GetChannels(session_id=accepted.session_id)
+    summary = await house.service.read(ADA, query)
+    devices = {one.get("task"): one for one in cast("list[dict[str, Any]]", summary["devices"])}
+    assert devices[None]["device"] == devices[accepted.facade]["device"] == "phone"
+    assert (devices[None]["cursor"], devices[None]["acknowledged"]) == (known[1], 2)
+    assert devices[accepted.facade]["acknowledged"] == 3
+    assert not devices[None]["connected"]
+    (peer,) = cast("list[dict[str, Any]]", summary["peers"])
+    record = await house.record(accepted)
+    run = record.attempts[-1]
+    assert (peer["peer"], peer["runId"], peer["remoteTaskId"]) == (
+        "echo",
+        run.run_id,
+        run.remote_task_id,
+    )
+    assert peer["remoteTaskId"] in house.peer.tasks
+    (pending,) = cast("list[dict[str, Any]]", summary["pending"])
+    assert (pending["actionId"],) == record.open_actions
+    assert summary["returning"] == []
+    with pytest.raises(NotFound):
+        await house.service.read(BOB, query)

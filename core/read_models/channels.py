@@ -1,0 +1,114 @@
+"""Who is linked to a session: devices, agents, and what they are still owed (SNAP-13, PRS-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import field
+
+from passerelle.core.approval_record import ActionRecord, ReturnState
+from passerelle.core.read_models.mark import Mark, unavailable
+from passerelle.core.record import record
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+
+
+@record
+class DeviceLink:
+    """A device that follows the session or one task of it. ``cursor`` is what it acknowledged last, to resume from."""
+
+    channel_id: str
+    device: str
+    generation: int
+    seen_at: str
+    connected: bool
+    cursor: str | None = None
+    acknowledged: int | None = None
+    task: str | None = None
+
+
+@record
+class PeerLink:
+    """An agent that has or had a run of the session, with its own ids of it."""
+
+    peer: str
+    task_id: str
+    run_id: str
+    status: Status
+    native_protocol: str
+    delivery_mechanism: str
+    last_seen_at: str
+    remote_task_id: str | None = None
+    remote_context_id: str | None = None
+    native_status: str | None = None
+
+
+@record
+class BridgeItem:
+    """A question that is on its way: to people while it is open, back to the agent afterwards."""
+
+    action_id: str
+    state: str
+    return_state: ReturnState
+    return_attempts: int = 0
+    return_error: str | None = None
+
+
+@record
+class ChannelSummary:
+    """The links of a session. ``pending``: questions without an answer; ``returning``: answers not handed over yet."""
+
+    session_id: str
+    sequence: int
+    devices: tuple[DeviceLink, ...]
+    peers: tuple[PeerLink, ...]
+    pending: tuple[BridgeItem, ...]
+    returning: tuple[BridgeItem, ...]
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+def show_channels(
+    session_id: str,
+    sequence: int,
+    devices: Sequence[DeviceLink],
+    tasks: Sequence[TaskRecord],
+    actions: Iterable[ActionRecord],
+    left_out: int = 0,
+) -> ChannelSummary:
+    """The summary of records that were read behind ``sequence``; ``left_out`` tasks were not looked at."""
+    items = [
+        BridgeItem(
+            one.request.action_id,
+            one.state,
+            one.return_state,
+            one.return_attempts,
+            one.return_error,
+        )
+        for one in actions
+    ]
+    return ChannelSummary(
+        session_id=session_id,
+        sequence=sequence,
+        devices=tuple(devices),
+        peers=tuple(link for task in tasks for link in _list_peers(task)),
+        pending=tuple(one for one in items if one.state == "pending"),
+        returning=tuple(one for one in items if one.return_state in {"owed", "returning"}),
+        marks={"peers": unavailable(f"{left_out} older tasks")} if left_out else {},
+    )
+
+
+def _list_peers(task: TaskRecord) -> list[PeerLink]:
+    return [
+        PeerLink(
+            peer=run.worker.peer,
+            task_id=task.task_id,
+            run_id=run.run_id,
+            status=run.status,
+            native_protocol=run.native_protocol,
+            delivery_mechanism=run.delivery_mechanism,
+            last_seen_at=run.last_seen_at,
+            remote_task_id=run.remote_task_id,
+            remote_context_id=run.remote_context_id,
+            native_status=run.native_status,
+        )
+        for run in task.attempts
+    ]

@@ -1,0 +1,76 @@
+"""The links of a session as they are stored: acks of devices, runs of agents, questions on their way (SNAP-13)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.channels.admission import name_channel
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.read_models.channels import DeviceLink, show_channels
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.link_requests import GetChannels
+    from passerelle.core.ports import Acked, Acks, Channels
+    from passerelle.core.principal import Principal
+    from passerelle.core.task_record import TaskRecord
+    from passerelle.gateway.control.models import Models
+    from passerelle.gateway.control.writes import Writes
+
+_LOOKED_AT: Final = 200
+"""Devices, and questions, that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSummaries:
+    """Reads summaries."""
+
+    models: Models
+    writes: Writes
+    acks: Acks
+    channels: Channels
+
+    async def read(self, principal: Principal, query: GetChannels) -> JsonObject:
+        """The summary of one session.
+
+        Raises:
+            NotFound: unknown, or another principal's: the two look the same.
+        """
+        session, head, tasks, left_out = await self.models.load_session(principal, query.session_id)
+        acked = await self.acks.list_acks(StreamRef(StreamKind.SESSION, session.session_id))
+        devices = await asyncio.gather(
+            *(self._describe(principal, one) for one in acked[:_LOOKED_AT])
+        )
+        actions = await self._load_actions(tasks)
+        return to_wire(
+            show_channels(session.session_id, head.sequence, devices, tasks, actions, left_out)
+        )
+
+    async def _describe(self, principal: Principal, acked: Acked) -> DeviceLink:
+        device, _, stream = acked.device.partition("@")
+        channel = name_channel(principal, device)
+        cursor = acked.cursor
+        return DeviceLink(
+            channel_id=channel,
+            device=device,
+            generation=acked.generation,
+            seen_at=format_ms(acked.seen_ms),
+            connected=await self.channels.is_live(channel),
+            cursor=cursor,
+            acknowledged=int(cursor.split(".")[1]) if cursor else None,
+            task=stream.removeprefix("task:") or None,
+        )
+
+    async def _load_actions(self, tasks: list[TaskRecord]) -> list[ActionRecord]:
+        names = [
+            name for task in tasks for name in (*task.open_actions, *task.occurrences.values())
+        ]
+        refs = [EntityRef(EntityKind.ACTION, name) for name in dict.fromkeys(names)]
+        held = await self.writes.load(refs[-_LOOKED_AT:]) if refs else {}
+        return [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
