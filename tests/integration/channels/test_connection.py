@@ -17,7 +17,7 @@ from websockets.typing import Origin, Subprotocol
 
 from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
 from passerelle.channels.client_items import Live, Lost, Offline, Status, Stopped, Won
-from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
 from passerelle.core.credentials import Credentials
@@ -204,6 +204,46 @@ async def test_a_frame_that_only_the_server_sends_is_refused_and_changes_nothing
         await tell(socket, {"t": "task.completed", "taskId": "task_x"})
         assert (await hear(socket, "error"))["code"] == "unknown_frame"
     assert await rig.cursor(session) == before
+
+
+def read_truth(engine: Server) -> dict[bytes, object]:
+    """Every key but what links keep of themselves, byte for byte."""
+    names = cast("list[bytes]", ask(engine.url, "KEYS", "*"))
+    kept = (name for name in names if name.split(b":")[1] not in {b"ack", b"c", b"due"})
+    return {name: ask(engine.url, "DUMP", name.decode()) for name in kept}
+
+
+@pytest.mark.requirement("CMD-29")
+async def test_nothing_that_a_client_says_beside_commands_changes_what_is_true(
+    store: Store, engine_server: Server
+) -> None:
+    async with serve(store, Limits(refusals=100)) as rig, raw(rig) as socket:
+        session = rig.make_session()
+        name = f"session:{session}"
+        await rig.append(session, 3)
+        end = await rig.cursor(session)
+        beyond = f"{end.split('.')[0]}.99.00000000"
+        await tell(socket, {**HELLO, "subs": [{"s": name, "from": "start"}]})
+        await hear(socket, "live")
+        before = read_truth(engine_server)
+        state: JsonObject = {"status": "completed", "decision": {"optionId": "allow"}}
+        forged: JsonObject = {"s": name, "o": 4, "p": 3, "h": "00000000", "c": beyond, "d": state}
+        said: list[JsonObject] = [
+            *({**forged, "t": kind} for kind in sorted(SERVER_ONLY_TYPES)),
+            {"t": "snap", "s": name, "c": beyond, "d": state},
+            {"t": "ack", "a": {name: beyond}},
+            {"t": "hb", "n": 1, "a": {name: beyond}, "c": {name: beyond}},
+            {"t": "sub", "s": name, "c": beyond, "d": state},
+            {"t": "unsub", "s": name},
+            {"t": "task.completed", "s": name, "d": state},
+        ]
+        for frame in said:
+            await tell(socket, frame)
+        await tell(socket, {"t": "hb", "n": 7})
+        while (await hear(socket, "hb"))["n"] != 7:
+            pass
+        assert read_truth(engine_server) == before
+        assert rig.control.asked == []
 
 
 async def test_many_refused_frames_close(rig: Rig) -> None:
