@@ -188,10 +188,18 @@ def _hand_over(
 
 
 def _say_taken(record: Record | None) -> list[Fact]:
-    """The fact that the live run is followed anew; the peer's own word stays as it is."""
+    """The fact that the live run is followed anew; the peer's own word stays as it is.
+
+    A run whose task nobody knows yet is followed by nothing: how it was sent is how it would be sent again.
+    """
     if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
         return []
-    return [Fact(tasks.scope_of(record), RunStatus(delivery_mechanism="subscription"))]
+    said = (
+        RunStatus()
+        if record.run.remote_task_id is None
+        else RunStatus(delivery_mechanism="subscription")
+    )
+    return [Fact(tasks.scope_of(record), said)]
 
 
 def _moved_by_another() -> StoreUnavailable:

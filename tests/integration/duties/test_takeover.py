@@ -97,6 +97,21 @@ async def test_killed_instances_runs_are_driven_again_within_the_lease_and_a_sec
     assert stories[0].is_fenced(refused), "the dead can write nothing any more"
 
 
+async def test_run_whose_task_nobody_knows_is_still_to_be_sent_as_it_was(
+    instances: Instances, store: Store
+) -> None:
+    one, two = await instances.start("in_one"), await instances.start("in_two")
+    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    await story.begin()
+    await one.duties.stop()
+    await wait_until(lambda: two.adopted, 5, "the run was taken up")
+    run = (await story.read()).run
+    assert run is not None
+    assert (run.remote_task_id, run.delivery_mechanism) == (None, "streaming")
+    page = await store.log.read_page(StreamRef(StreamKind.SESSION, story.session.id), 0)
+    assert page[-1].type == "run.status", "that it was taken up is a fact all the same"
+
+
 async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
     instances: Instances, store: Store
 ) -> None:
