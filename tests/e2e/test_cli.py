@@ -144,7 +144,7 @@ def test_check_says_everything_that_is_wrong_and_where(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1:] == [
         "fault: broken.yaml:3: agents.0.name: should be 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first",
         "fault: broken.yaml:4: agents.0.url: URL scheme should be 'http' or 'https'",
-        "fault: broken.yaml:5: agents.0.retires: is no setting",
+        "fault: broken.yaml:5: agents.0.retires: is no setting; did you mean retry?",
         "fault: broken.yaml:1: prot: is no setting; did you mean port?",
         "check: 4 faults",
     ]
