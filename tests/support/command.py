@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 from passerelle.gateway.cli import main
 from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.gateway.settings_source import PREFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,10 @@ async def run_command(gateway: GatewayProcess, *words: str, stdin: str = "") -> 
 def _run(words: tuple[str, ...], stdin: str) -> Done:
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
+    # Settings of whoever runs the tests are none of this user's.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     with (
+        patch.dict(os.environ, environ, clear=True),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         patch.object(sys, "argv", ["passerelle", *words]),
