@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
 from passerelle.permission_bridge.command_line import CommandLine, read_command
+from passerelle.permission_bridge.options import WORDS, choose_options
 from passerelle.permission_bridge.risk import judge_risk
 from passerelle.permission_bridge.subject import show_subject
 
@@ -69,8 +70,8 @@ def read_prompt(
 ) -> PeerAsks:
     """The case of a prompt. Members of its subject: ``name``, ``arguments``, ``command``, ``path``, ``host``."""
     subject = prompt.subject or {}
-    offers_yes = any(option.kind == "allow_once" for option in prompt.options)
-    gated = prompt.kind in {"permission", "confirmation"}
+    offered = choose_options(prompt, show_subject(prompt), answerable=False)
+    offers_yes = any(option.kind == "allow_once" for option in offered)
     args = subject.get("arguments", subject.get("args"))
     return PeerAsks(
         peer=peer,
@@ -80,7 +81,7 @@ def read_prompt(
         tags=tags,
         kind=prompt.kind,
         caller=caller,
-        is_allowable=gated and offers_yes and not show_subject(prompt).doubts,
+        is_allowable=prompt.kind not in WORDS and offers_yes,
         card_hash=card_hash,
         tool=_text(subject, "name"),
         args=args if isinstance(args, dict) else {},

@@ -12,6 +12,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
+LENGTH_LIMIT: Final = 8_192
+"""Longer lines are not read: nobody could be shown them whole either."""
 _OPERATORS: Final = "();<>|&\n"
 _WORKED_OUT: Final = re.compile(r"[$`*?\[\]{}~!#\\]")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=")
@@ -42,6 +44,8 @@ def read_command(given: str | list[str]) -> CommandLine:
     """The command that ``given`` is: words as they are passed on, or a line for a shell."""
     if isinstance(given, list):
         return CommandLine((tuple(given),) if given else ())
+    if len(given) > LENGTH_LIMIT:
+        return CommandLine((), opaque=True)
     lexer = shlex.shlex(given, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace = " \t\r"
     lexer.commenters = ""

@@ -7,7 +7,6 @@ a grant, and is offered only where there are grants.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,8 +20,6 @@ from passerelle.core.payloads.approval import (
     ActionKind,
     ActionType,
     OnTimeout,
-    Option,
-    OptionKind,
     Origin,
     RemotePause,
     Request,
@@ -30,13 +27,12 @@ from passerelle.core.payloads.approval import (
 )
 from passerelle.core.prompt import PeerPrompt
 from passerelle.core.response_schema import TEXT_SCHEMA, check_schema
+from passerelle.permission_bridge.options import WORDS, choose_options
 from passerelle.permission_bridge.policy import Evaluation
-from passerelle.permission_bridge.subject import Shown, show_subject
+from passerelle.permission_bridge.subject import show_subject
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 MINUTE_MS: Final = 60_000
-OPTION_NAME_LIMIT: Final = 40
-OPTION_LIMIT: Final = 6
 SCHEMA_LIMIT_BYTES: Final = 1536
 LIFETIME_MS: Final[dict[Risk, int]] = {
     "low": 15 * MINUTE_MS,
@@ -45,13 +41,7 @@ LIFETIME_MS: Final[dict[Risk, int]] = {
     "critical": 240 * MINUTE_MS,
 }
 DELEGATION_LIFETIME_MS: Final = 24 * 60 * MINUTE_MS
-ANSWER: Final = Option("answer", "Reply", "answer")
-CANCEL: Final = Option("cancel", "Cancel the task", "cancel")
 
-_OPTION_ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
-_ONCE: Final[frozenset[OptionKind]] = frozenset({"allow_once", "reject_once", "answer", "cancel"})
-_CONSENTING: Final[frozenset[OptionKind]] = frozenset({"allow_once", "allow_always"})
-_WORDS: Final[frozenset[ActionKind]] = frozenset({"input", "auth"})
 _ON_TIMEOUT: Final[dict[ActionKind, OnTimeout]] = {
     "permission": "reject",
     "confirmation": "reject",
@@ -147,29 +137,6 @@ def make_title(kind: ActionKind, action_type: ActionType, peer: str) -> str:
     return f"{name if len(name) <= room else name[: room - 1] + '…'} {wants}"
 
 
-def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tuple[Option, ...]:
-    """What may be chosen: the peer's options as far as they can be answered for, and always a way to say no."""
-    wants_words = prompt.kind in _WORDS
-    offered: dict[str, Option] = {}
-    for option in prompt.options:
-        fits = option.kind in _ONCE and _OPTION_ID.fullmatch(option.option_id) is not None
-        consents = option.kind in _CONSENTING and (shown.doubts or wants_words)
-        words = option.kind == "answer" and not (wants_words and answerable)
-        if fits and not consents and not words:
-            name = escape_line(option.name)[:OPTION_NAME_LIMIT] or option.option_id
-            offered.setdefault(option.option_id, replace(option, name=name))
-    if len(offered) > OPTION_LIMIT:
-        # Half a list of choices would mislead: what is left is to say no.
-        offered.clear()
-    kinds = {option.kind for option in offered.values()}
-    # Who wants an authorization and offers no words for it does not take a secret in an answer.
-    if prompt.kind == "input" and answerable and "answer" not in kinds:
-        offered.setdefault(ANSWER.option_id, ANSWER)
-    if not kinds & {"reject_once", "cancel"}:
-        offered[CANCEL.option_id] = CANCEL
-    return tuple(offered.values())
-
-
 def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:
     """Until when an answer counts: by risk, words until the hard maximum, never after the peer's own end."""
     if prompt.kind == "input":
@@ -187,7 +154,7 @@ def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:
 
 def _read_schema(prompt: PeerPrompt) -> tuple[JsonObject | None, tuple[str, ...]]:
     """The schema of an answer in words, and why there is none that can be held."""
-    if prompt.kind not in _WORDS:
+    if prompt.kind not in WORDS:
         return None, ()
     if prompt.response_schema is None:
         return TEXT_SCHEMA, ()

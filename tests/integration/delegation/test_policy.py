@@ -81,6 +81,17 @@ async def test_rule_that_asks_or_none_at_all_leaves_it_to_a_person(house: House)
     assert len(house.peer.messages) == 1
 
 
+async def test_yes_that_people_are_not_offered_is_not_given_by_rule_either(house: House) -> None:
+    """Half a list of choices would mislead, so of too many none is offered but to say no."""
+    house.rules = make_policy((rule("pay", "allow"),))
+    many = [{"option_id": f"o{n}", "name": "Allow", "kind": "allow_once"} for n in range(7)]
+    asked = orjson.dumps({PERMISSION: form("pay") | {"options": many}}).decode()
+    accepted, _ = await house.talk(f"ask-data {asked}")
+    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+    options = cast("list[JsonObject]", (await house.question(accepted))["options"])
+    assert [option["kind"] for option in options] == ["cancel"]
+
+
 async def test_changed_rules_count_for_the_next_question_and_leave_an_open_one_alone(
     house: House,
 ) -> None:

@@ -120,7 +120,8 @@ def test_condition_that_cannot_be_told_denies_and_asks_and_never_allows(text: st
         ("action.tool > 3", "no matching overload"),
         ("action.tool", "must give true or false"),
         ("action.args.flag", "must give true or false"),
-        ("action.argv.all(a, action.argv.exists(b, a == b))", "a loop inside a loop"),
+        ("action.argv.all(a, action.argv.exists(b, a == b))", "more than one loop"),
+        ("action.argv.all(a, a == ')' || action.argv.all(b, a == b))", "more than one loop"),
         ("true" + " " * 1_000, "longer than"),
     ],
 )
@@ -168,6 +169,13 @@ def test_commands_are_words_and_never_the_beginning_of_a_text(
     found = read_command(command)
     words = ("git", "status")
     assert (found.is_only(words), found.may_run(words)) == (only, may)
+
+
+def test_what_is_no_text_and_what_is_too_long_is_never_allowed() -> None:
+    broken = PeerAsks("dev", "tool_call", tool="\ud800")
+    assert judge(broken, when("action.tool != ''", "allow")).decision == "ask"
+    assert judge(broken, when("action.tool != ''", "deny")).decision == "deny"
+    assert read_command("git status " + "x" * 10_000).opaque
 
 
 def test_rule_for_a_command_allows_it_alone_and_denies_it_anywhere() -> None:

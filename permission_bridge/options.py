@@ -1,0 +1,45 @@
+"""What may be chosen of what a peer offers: as far as it can be answered for, and always a way to say no."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from passerelle.core.display import escape_line
+from passerelle.core.payloads.approval import ActionKind, Option, OptionKind
+from passerelle.core.prompt import PeerPrompt
+from passerelle.permission_bridge.subject import Shown
+
+OPTION_NAME_LIMIT: Final = 40
+OPTION_LIMIT: Final = 6
+ANSWER: Final = Option("answer", "Reply", "answer")
+CANCEL: Final = Option("cancel", "Cancel the task", "cancel")
+WORDS: Final[frozenset[ActionKind]] = frozenset({"input", "auth"})
+
+_OPTION_ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
+_ONCE: Final[frozenset[OptionKind]] = frozenset({"allow_once", "reject_once", "answer", "cancel"})
+_CONSENTING: Final[frozenset[OptionKind]] = frozenset({"allow_once", "allow_always"})
+
+
+def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tuple[Option, ...]:
+    """What may be chosen: the peer's options as far as they can be answered for, and always a way to say no."""
+    wants_words = prompt.kind in WORDS
+    offered: dict[str, Option] = {}
+    for option in prompt.options:
+        fits = option.kind in _ONCE and _OPTION_ID.fullmatch(option.option_id) is not None
+        consents = option.kind in _CONSENTING and (shown.doubts or wants_words)
+        words = option.kind == "answer" and not (wants_words and answerable)
+        if fits and not consents and not words:
+            name = escape_line(option.name)[:OPTION_NAME_LIMIT] or option.option_id
+            offered.setdefault(option.option_id, replace(option, name=name))
+    if len(offered) > OPTION_LIMIT:
+        # Half a list of choices would mislead: what is left is to say no.
+        offered.clear()
+    kinds = {option.kind for option in offered.values()}
+    # Who wants an authorization and offers no words for it does not take a secret in an answer.
+    if prompt.kind == "input" and answerable and "answer" not in kinds:
+        offered.setdefault(ANSWER.option_id, ANSWER)
+    if not kinds & {"reject_once", "cancel"}:
+        offered[CANCEL.option_id] = CANCEL
+    return tuple(offered.values())
