@@ -28,13 +28,6 @@ class EntityKind(StrEnum):
     ACTION = "action"
 
 
-class HintMode(StrEnum):
-    """``DURABLE``: what was stored is hinted to readers. ``VOLATILE``: the events are published only, never stored."""
-
-    DURABLE = "durable"
-    VOLATILE = "volatile"
-
-
 class EntityRef(NamedTuple):
     """Names one entity; its id carries its shard. A tuple, since it is the key by which every fold looks up."""
 
@@ -199,7 +192,6 @@ class Batch:
     """Rows of owners' lists, which the relay passes on as they are."""
     targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
-    hint: HintMode = HintMode.DURABLE
 
     @property
     def shard(self) -> Shard:

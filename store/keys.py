@@ -61,6 +61,11 @@ def stream_hints(stream: StreamRef) -> str:
     return _key(stream.shard, "h", f"{kind}:{stream.id}")
 
 
+def stream_deltas(stream: StreamRef) -> str:
+    """Channel of the text that is on its way in a session; nobody has to hear it."""
+    return _key(stream.shard, "vol", stream.id)
+
+
 def stream_acks(stream: StreamRef) -> str:
     """HASH device -> ``generation|cursor|seen ms``."""
     return _key(stream.shard, "ack", stream.id)

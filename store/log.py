@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import (
     Again,
-    Appended,
     Conflict,
-    HintMode,
     Loaded,
     PackedBatch,
     StaleEpoch,
@@ -58,19 +56,12 @@ class RedisEventLog:
     async def append(self, batch: Batch | PackedBatch) -> AppendResult:
         """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation.
 
-        Volatile events are published and nothing else; ``Appended`` is all zeros then.
-
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when a try may have run and none was answered.
             TooLarge: more than 64 events or 256 KiB.
             ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
         """
-        if isinstance(batch, PackedBatch):
-            packed = batch
-        elif batch.hint is HintMode.VOLATILE:
-            return await self._publish(batch)
-        else:
-            packed = pack_append(batch)
+        packed = batch if isinstance(batch, PackedBatch) else pack_append(batch)
         result, _ = await self._append(packed, replicated=False)
         return result
 
@@ -191,18 +182,6 @@ class RedisEventLog:
                 return False
             upper = f"({page[-1].sequence}-0"
         return False
-
-    async def _publish(self, batch: Batch) -> Appended:
-        stream = StreamRef(StreamKind.SESSION, batch.session)
-        lines = [b"v\n"]
-        for event in batch.events:
-            data = b"{" + event.body
-            frame = f"{event.frame[0] + 1},{event.frame[1]}" if event.frame else "-"
-            line = f"{event.event_id} {event.type} {frame} {event.facade or '-'} {len(data)}\n"
-            lines += [line.encode(), data]
-        channel = keys.stream_hints(stream)
-        await self._nodes.write(batch.shard, pack("SPUBLISH", channel, b"".join(lines)))
-        return Appended(0, 0, "", 0)
 
     async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
         return await retry(lambda: self._nodes.read(shard, *commands))

@@ -18,6 +18,7 @@ from passerelle.store.blobs import COPIES, DirectoryBlobs
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
+from passerelle.store.deltas import RedisDeltas
 from passerelle.store.due import RedisDueRows
 from passerelle.store.habits import RedisHabits
 from passerelle.store.hints import RedisHints
@@ -65,6 +66,7 @@ class Store:
         self.runtime_id = ""
         self.log = RedisEventLog(nodes)
         self.hints = RedisHints(nodes)
+        self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)
         self.due = RedisDueRows(nodes)
         self.projections = RedisProjections(nodes, self.log)

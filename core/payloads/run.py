@@ -44,11 +44,16 @@ class ModelRequested:
 
 @record
 class ModelDelta:
-    """A chunk of streamed text; published only, never stored."""
+    """A chunk of streamed text on its way to an artifact (EVC-6); published only, never stored.
+
+    ``block`` is ``<facade id>/<artifact id>``, with ``~2``, ``~3`` … behind it where the agent began the artifact anew.
+    ``text`` belongs where the block has ``at`` characters (Unicode code points).
+    """
 
     type: ClassVar = EventType.MODEL_DELTA
     text: str
     block: str
+    at: int = 0
 
 
 @record

@@ -19,7 +19,6 @@ from passerelle.core.batch import (
     DueChange,
     Fence,
     Fenced,
-    HintMode,
     IdempotencyRow,
     Incarnation,
     Late,
@@ -501,15 +500,6 @@ async def test_feed_row_is_written_only_for_events_that_a_projection_needs(store
     (row,) = await store.projections.read_feed(at.shard, None)
     assert (row.session, row.first, row.last, row.epoch) == (at.session, 1, 1, 0)
     assert await store.projections.read_feed(at.shard, row.id) == []
-
-
-async def test_volatile_events_are_stored_nowhere(store: Store, server: Server) -> None:
-    at = make_place()
-    async with nothing_written(server):
-        result = await store.log.append(
-            Batch(at.session, operation(), 0, EPOCH, events=(event(),), hint=HintMode.VOLATILE)
-        )
-    assert result == Appended(0, 0, "", 0)
 
 
 async def test_batch_over_its_size_is_refused_before_it_is_sent(store: Store) -> None:

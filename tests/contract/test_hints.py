@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from passerelle.core.batch import Batch, EntityWrite, HintMode, Stamp
+from passerelle.core.batch import Batch, EntityWrite, Stamp
 from passerelle.core.events import EncodedEvent
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, operation
@@ -62,17 +62,6 @@ async def test_hint_of_many_bytes_is_its_first_line_alone(store: Store) -> None:
     (first, *_) = await store.log.read_page(at.stream, 0)
     assert head is not None
     assert hint == f"e 1-3.{first.previous}.{head.chain}\n".encode()
-
-
-async def test_volatile_delta_is_hinted_with_its_bytes(store: Store) -> None:
-    at, heard = make_place(), Heard()
-    await store.hints.subscribe(at.stream, heard.hints.append)
-    delta = event("ev_delta")
-    await store.log.append(
-        Batch(at.session, operation(), 0, EPOCH, events=(delta,), hint=HintMode.VOLATILE)
-    )
-    data = b"{" + delta.body
-    assert await heard.next() == [f"v\nev_delta task.progress - - {len(data)}\n".encode() + data]
 
 
 async def test_unsubscribed_stream_is_silent_and_may_be_subscribed_again(store: Store) -> None:
