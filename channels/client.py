@@ -75,6 +75,14 @@ from passerelle.channels.frames import Event as EventFrame
 from passerelle.channels.frames import Gap as GapFrame
 from passerelle.channels.frames import Live as LiveFrame
 from passerelle.channels.frames import Snapshot as SnapshotFrame
+from passerelle.channels.reverse_frames import (
+    AgentCall,
+    CallPiece,
+    Credit,
+    Registered,
+    StopWaiting,
+    Unregistered,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -353,6 +361,10 @@ class ChannelClient:
                 await self._take_notice(link, frame)
             case Welcome():
                 return
+            case (
+                Registered() | Unregistered() | AgentCall() | Credit() | StopWaiting() | CallPiece()
+            ):
+                return  # for agents; this client never says that it is one
             case _:
                 assert_never(frame)
 

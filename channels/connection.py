@@ -50,9 +50,12 @@ from passerelle.channels.outputs import (
     Reauthenticate,
     Release,
     Send,
+    Serve,
     StoreAcks,
     TakeSnapshot,
 )
+from passerelle.channels.reverse_link import AgentLink
+from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.session import Phase
 from passerelle.channels.story import LinkStory
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.limits import Limits
+    from passerelle.channels.reverse_frames import AgentFrame
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices, Grant
     from passerelle.channels.story import LinkFact
@@ -117,6 +121,7 @@ class Connection:
         self._closing: Close | None = None
         self._story: LinkStory | None = None
         self._tellings: asyncio.Queue[LinkFact] = asyncio.Queue()
+        self._agent: AgentSide | None = None
 
     @property
     def channel(self) -> str:
@@ -154,6 +159,8 @@ class Connection:
             if self._timer is not None:
                 self._timer.cancel()
             self._roster.leave(self._owner, self)
+            if self._agent is not None:
+                await self._agent.end()
             await self._tell_the_rest()
             if self._acks:
                 await asyncio.wait(self._acks, timeout=_FLUSH_S)
@@ -182,7 +189,7 @@ class Connection:
             self.feed(AckJudged(stream, result))
         return result != "stale_generation"
 
-    def _carry_out(self, output: Output) -> None:
+    def _carry_out(self, output: Output) -> None:  # noqa: C901 - one arm per output of the closed union
         match output:
             case Send(frame):
                 self.outbox.put(encode_server(frame))
@@ -200,6 +207,8 @@ class Connection:
                 self._store_acks(cursors)
             case Execute(call):
                 self._spawn(self._call(call))
+            case Serve(frame):
+                self._serve_agent(frame)
             case Close():
                 self._closing = output
             case _:
@@ -372,6 +381,8 @@ class Connection:
         return self._loop.time() + left_ms / 1000
 
     async def _recheck_rights(self) -> None:
+        if self._agent is not None:
+            self._agent.recheck()
         for stream, (subscription, _) in tuple(self._subscriptions.items()):
             if subscription.grant is None:
                 continue
@@ -397,6 +408,32 @@ class Connection:
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""
         self.feed(DrainAsked(within_ms, jitter_ms))
+
+    # Agents that dial in
+
+    def _serve_agent(self, frame: AgentFrame) -> None:
+        if self._agent is None:
+            self._agent = self._begin_serving()
+        if self._agent is None:
+            refusal = Refusal("unsupported", "no agents are served over channels here", frame.TAG)
+            self.feed(Undecodable(refusal))
+        else:
+            self._agent.take(frame)
+
+    def _begin_serving(self) -> AgentSide | None:
+        host = self.services.agents
+        if host is None:
+            return None
+        link = AgentLink(
+            self._known.welcome.connection, lambda frame: self.outbox.put(encode_server(frame))
+        )
+        return AgentSide(
+            host,
+            link,
+            lambda: self.principal,
+            lambda refusal: self.feed(Undecodable(refusal)),
+            self._spawn,
+        )
 
     # Streams and calls
 

@@ -36,6 +36,7 @@ from passerelle.channels.members import (
     Word,
     Words,
 )
+from passerelle.channels.reverse_frames import AgentFrame, HostFrame
 from passerelle.core.json import Json, JsonObject
 
 SUBPROTOCOL: Final = "passerelle.v1+json"
@@ -176,7 +177,7 @@ class Renew(Frame):
 
 
 ClientFrame: TypeAlias = (
-    Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call | Renew
+    Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call | Renew | AgentFrame
 )
 
 
@@ -354,6 +355,7 @@ ServerFrame: TypeAlias = (
     | Refusal
     | Expiry
     | Drain
+    | HostFrame
 )
 
 CLIENT_TYPES: Final = frozenset(frame.TAG for frame in get_args(ClientFrame))

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor
 from passerelle.channels.frames import AskSnapshot, Call, Hello, ServerFrame, Subscribe
+from passerelle.channels.reverse_frames import AgentFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,13 @@ class Execute:
 
 
 @dataclass(frozen=True, slots=True)
+class Serve:
+    """An agent registers, or says something about a call to it."""
+
+    frame: AgentFrame
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the socket."""
 
@@ -76,5 +84,14 @@ class Close:
 
 
 Output: TypeAlias = (
-    Send | Admit | Reauthenticate | Open | Release | TakeSnapshot | StoreAcks | Execute | Close
+    Send
+    | Admit
+    | Reauthenticate
+    | Open
+    | Release
+    | TakeSnapshot
+    | StoreAcks
+    | Execute
+    | Serve
+    | Close
 )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor import GapReason
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
+    from passerelle.channels.reverse_side import AgentHost
     from passerelle.channels.story import LinkFact
     from passerelle.channels.views import View
     from passerelle.core.batch import Incarnation
@@ -135,5 +136,7 @@ class ChannelServices:
     ids: Ids
     on_gap: Callable[[GapReason], None] = lambda _why: None
     """Told of each gap that a client is told of."""
+    agents: AgentHost | None = None
+    """Serves agents that dial in; None: nobody does here."""
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket
     """What was shown for a ticket, by the ticket, the origin and the device; raises Unauthenticated."""

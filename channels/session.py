@@ -74,8 +74,18 @@ from passerelle.channels.outputs import (
     Reauthenticate,
     Release,
     Send,
+    Serve,
     StoreAcks,
     TakeSnapshot,
+)
+from passerelle.channels.reverse_frames import (
+    AgentFrame,
+    Done,
+    Failed,
+    Item,
+    Piece,
+    Register,
+    Unregister,
 )
 from passerelle.core.ports import AckResult
 
@@ -213,12 +223,16 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
             return _acknowledge(state, cursors, "ack", now_s)
         case ClientBeat(number, cursors):
             return _answer_beat(state, number, cursors, given.reached, now_s)
+        case Item() | Piece() | Done() | Failed():
+            # Not counted: whoever calls an agent bounds what it may say.
+            return _hear_agent(state, frame)
         case _:
             return _serve(_count(state, now_s), frame)
 
 
 def _serve(
-    state: State, frame: Hello | Subscribe | Unsubscribe | AskSnapshot | Call | Renew
+    state: State,
+    frame: Hello | Subscribe | Unsubscribe | AskSnapshot | Call | Renew | Register | Unregister,
 ) -> Step:
     if state.window_frames > state.limits.frames_per_window:
         return _limit_rate(state)
@@ -237,8 +251,17 @@ def _serve(
             return _execute(state, frame)
         case Renew(token):
             return state, (Reauthenticate(token),)
+        case Register() | Unregister():
+            return _hear_agent(state, frame)
         case _:
             assert_never(frame)
+
+
+def _hear_agent(state: State, frame: AgentFrame) -> Step:
+    if state.hello is None or state.hello.role != "agent":
+        message = f"{frame.TAG} is for connections with the role agent"
+        return _refuse(state, Refusal("forbidden_frame", message, of=frame.TAG))
+    return state, (Serve(frame),)
 
 
 def _greet(state: State, frame: ClientFrame) -> Step:

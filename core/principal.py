@@ -23,6 +23,7 @@ class Scope(StrEnum):
     READ_TASKS = "tasks:read"
     WRITE_TASKS = "tasks:write"
     CONNECT = "channels:connect"
+    SERVE = "agents:serve"
     READ_APPROVALS = "approvals:read"
     DECIDE = "approvals:decide"
     OPERATE = "runtime:operate"

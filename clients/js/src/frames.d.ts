@@ -99,6 +99,68 @@ export interface Renew {
   token: string;
 }
 
+/** Be served as an agent. The name has to be granted to the credential. */
+export interface Register {
+  t: "reg";
+  /** name that it is served under */
+  agent: string;
+  /** A2A agent card; its addresses do not count */
+  card: JsonObject;
+  /** calls that it takes at once */
+  max?: number;
+}
+
+/** Be served no more; calls that are under way go on. */
+export interface Unregister {
+  t: "unreg";
+  /** name that it is served under */
+  agent: string;
+}
+
+/** One more of the answers to a streaming call: a StreamResponse. */
+export interface Item {
+  t: "item";
+  /** that of the call */
+  id: string;
+  /** counts the items of the call */
+  n: number;
+  /** what it says; absent where it went ahead in `more` */
+  d?: JsonObject;
+}
+
+/** A piece of the JSON text that the next `item`, `ok` or `rpc` with this id has as its `d`. */
+export interface Piece {
+  t: "more";
+  /** that of the call */
+  id: string;
+  /** the piece */
+  x: string;
+}
+
+/** The answer to a call, or the end of a streaming one. */
+export interface Done {
+  t: "ok";
+  /** that of the call */
+  id: string;
+  /** what it says; absent where it went ahead in `more` */
+  d?: JsonObject;
+}
+
+/** The call was refused, or failed. `d` has the `code` of an A2A error, or the `status` of an HTTP one. */
+export interface Failed {
+  t: "err";
+  /** that of the call */
+  id: string;
+  /** `busy`, `a2a`, `status` or `failed` */
+  code: string;
+  /** for people */
+  msg?: string;
+  /** seconds after which another try can help */
+  retry?: number;
+  /** details */
+  d?: JsonObject;
+}
+
 /** Accepted. What is pending comes first, from keyed state, before any replay. */
 export interface Welcome {
   t: "welcome";
@@ -279,6 +341,71 @@ export interface Drain {
   jitter: number;
 }
 
+/** The name is served from now on. */
+export interface Registered {
+  t: "reg";
+  ok: true;
+  /** name that it is served under */
+  agent: string;
+  /** where callers find it */
+  url: string;
+  /** counts the registrations of the name */
+  gen: number;
+}
+
+/** The name is not served over this socket any more. */
+export interface Unregistered {
+  t: "unreg";
+  /** name that it is served under */
+  agent: string;
+  /** why */
+  code: "asked" | "forbidden" | "superseded";
+}
+
+/** A call to the agent. */
+export interface AgentCall {
+  t: "rpc";
+  /** that of the call */
+  id: string;
+  /** the agent, by the name it has registered */
+  to: string;
+  /** `a2a:` and the A2A 1.0 name of the method */
+  m: string;
+  /** ms for which an answer helps */
+  dl?: number;
+  /** items that may be sent before `win` brings more */
+  win?: number;
+  /** A2A service parameters, and the trace */
+  hdr?: JsonObject;
+  /** what it says; absent where it went ahead in `more` */
+  d?: JsonObject;
+}
+
+/** So many more items may be sent: what was sent before is stored. */
+export interface Credit {
+  t: "win";
+  /** that of the call */
+  id: string;
+  /** items */
+  n: number;
+}
+
+/** Nobody waits for this call any more; what it began goes on. */
+export interface StopWaiting {
+  t: "cancel";
+  /** that of the call */
+  id: string;
+}
+
+/** A piece of the JSON text of a call, ahead of it. */
+export interface CallPiece {
+  t: "more";
+  /** that of the call */
+  id: string;
+  /** the piece */
+  x: string;
+}
+
 export type ClientFrame =
   | Hello
   | Subscribe
@@ -287,7 +414,13 @@ export type ClientFrame =
   | Ack
   | ClientBeat
   | Call
-  | Renew;
+  | Renew
+  | Register
+  | Unregister
+  | Item
+  | Piece
+  | Done
+  | Failed;
 
 export type ServerFrame =
   | Welcome
@@ -302,4 +435,10 @@ export type ServerFrame =
   | Failure
   | Refusal
   | Expiry
-  | Drain;
+  | Drain
+  | Registered
+  | Unregistered
+  | AgentCall
+  | Credit
+  | StopWaiting
+  | CallPiece;

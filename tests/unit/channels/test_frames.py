@@ -36,6 +36,20 @@ from passerelle.channels.frames import (
     Unsubscribed,
     Welcome,
 )
+from passerelle.channels.reverse_frames import (
+    AgentCall,
+    CallPiece,
+    Credit,
+    Done,
+    Failed,
+    Item,
+    Piece,
+    Register,
+    Registered,
+    StopWaiting,
+    Unregister,
+    Unregistered,
+)
 from passerelle.channels.wire import (
     build_event,
     decode_client,
@@ -64,6 +78,15 @@ CLIENT_FRAMES: list[ClientFrame] = [
     Call("6", "get_task", None, {}),
     Hello(1, "dev", "ui", ticket="psr_once"),
     Renew("next"),
+    Register("builder", {"name": "Builder"}, 4),
+    Unregister("builder"),
+    Item("g1", 1, {"task": {"id": "t"}}),
+    Item("g1", 2),
+    Piece("g1", '{"task":{}}'),
+    Done("g1"),
+    Done("g2", {"id": "t"}),
+    Failed("g3", "busy", "later", 2),
+    Failed("g4", "a2a", "no such task", data={"code": -32001}),
 ]
 
 SERVER_FRAMES: list[ServerFrame] = [
@@ -85,6 +108,13 @@ SERVER_FRAMES: list[ServerFrame] = [
     Refusal("ack_ahead", "beyond", "ack", "inbox", fatal=True, retry_s=2),
     Expiry(60),
     Drain(2_000, 5_000),
+    Registered("builder", "/agents/builder", 3),
+    Unregistered("builder", "superseded"),
+    AgentCall("g1", "builder", "a2a:SendMessage", 30_000, 32, {"A2A-Version": "1.0"}, {"message": {}}),
+    AgentCall("g2", "builder", "a2a:GetTask"),
+    Credit("g1", 1),
+    StopWaiting("g1"),
+    CallPiece("g2", '{"id":"t"}'),
 ]  # fmt: skip
 
 

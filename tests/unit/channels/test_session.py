@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +27,7 @@ from passerelle.channels.frames import (
     Live,
     Refusal,
     Renew,
+    Role,
     ServerBeat,
     Snapshot,
     Subscribe,
@@ -60,8 +61,18 @@ from passerelle.channels.outputs import (
     Reauthenticate,
     Release,
     Send,
+    Serve,
     StoreAcks,
     TakeSnapshot,
+)
+from passerelle.channels.reverse_frames import (
+    AgentFrame,
+    Done,
+    Failed,
+    Item,
+    Piece,
+    Register,
+    Unregister,
 )
 from passerelle.channels.session import ACCEPTS, Phase, State
 
@@ -69,6 +80,15 @@ EPOCH = "0000000a"
 NAME = "session:se_1"
 HELLO = Hello(1, "phone", "ui", "t", subscriptions=(Subscribe(NAME),))
 WELCOME = Welcome("cn", "ch", 1, "pr", frozenset(), 25, 35, {}, "r", "now", (), pending_more=False)
+
+AGENT_FRAMES: tuple[AgentFrame, ...] = (
+    Register("a", {}),
+    Unregister("a"),
+    Item("g1", 1, {}),
+    Piece("g1", "{}"),
+    Done("g1"),
+    Failed("g1", "busy"),
+)
 
 
 def at(sequence: int, epoch: str = EPOCH) -> Cursor:
@@ -356,6 +376,29 @@ def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
     assert closes(run(session.start(Limits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
 
 
+@pytest.mark.requirement("CMD-29")
+@pytest.mark.parametrize("frame", AGENT_FRAMES, ids=lambda frame: type(frame).__name__)
+def test_frames_of_agents_are_forbidden_to_everybody_else(frame: AgentFrame) -> None:
+    for role, outputs in (("agent", [Serve(frame)]), ("ui", []), ("peer", [])):
+        state = session.start(Limits(), 0)
+        hello = replace(HELLO, role=cast("Role", role), subscriptions=())
+        state, _ = run(state, Received(hello), Admitted(WELCOME))
+        state, came = run(state, Received(frame))
+        assert [one for one in came if isinstance(one, Serve)] == outputs
+        refusals = [one.code for one in sent(came) if isinstance(one, Refusal)]
+        assert refusals == ([] if outputs else ["forbidden_frame"])
+
+
+def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
+    hello = replace(HELLO, role="agent", subscriptions=())
+    state, _ = run(session.start(Limits(), 0), Received(hello), Admitted(WELCOME))
+    limit = Limits().frames_per_window
+    state, outputs = run(state, *(Received(Item("g1", 1, {})) for _ in range(3 * limit)))
+    assert closes(outputs) == []
+    _, outputs = run(state, *(Received(Register("a", {})) for _ in range(limit + 1)))
+    assert closes(outputs) == [CloseCode.RATE_LIMIT]
+
+
 CURSORS = st.builds(at, st.integers(0, 30), st.sampled_from([EPOCH, "0000000b"]))
 STREAMS = st.sampled_from([NAME, "inbox", "task:x"])
 FRAMES: st.SearchStrategy[ClientFrame] = st.one_of(
@@ -366,6 +409,7 @@ FRAMES: st.SearchStrategy[ClientFrame] = st.one_of(
     st.builds(Ack, st.dictionaries(STREAMS, CURSORS, min_size=1)),
     st.builds(ClientBeat, st.integers(0, 9), st.dictionaries(STREAMS, CURSORS)),
     st.builds(Call, st.sampled_from("123"), st.just("get_task"), st.none(), st.just({})),
+    st.sampled_from(AGENT_FRAMES),
 )
 ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
     st.builds(Received, FRAMES, st.dictionaries(STREAMS, CURSORS)),
@@ -394,7 +438,7 @@ def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, flo
         state, outputs = session.step(state, one, now_s)
         assert not (closed and outputs), "something was done after the close"
         for output in outputs:
-            if isinstance(output, Open | Execute | StoreAcks | TakeSnapshot | Release):
+            if isinstance(output, Open | Execute | StoreAcks | TakeSnapshot | Release | Serve):
                 assert admitted, "something was done before the welcome"
             if isinstance(output, StoreAcks):
                 for name, cursor in output.cursors.items():

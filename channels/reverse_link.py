@@ -1,0 +1,249 @@
+"""Calls to an agent over the socket that it dialled in with: which answer is whose, and how much may be on its way.
+
+A call has a window. The agent may have sent so many items that nobody has stored yet, and no more; ``release`` gives
+them back once they are stored, so an agent is never faster than the store for long. An item beyond the window is
+refused, and ends its call: what follows would have a hole.
+
+When the socket ends, every open call is cut. That says nothing about what the agent does (I6): whoever made the call
+asks it over the next socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+import orjson
+
+from passerelle.channels.frames import Refusal
+from passerelle.channels.reverse_frames import (
+    AGENT_METHODS,
+    AgentCall,
+    CallPiece,
+    Credit,
+    Done,
+    Failed,
+    Item,
+    Piece,
+    StopWaiting,
+)
+from passerelle.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from passerelle.channels.reverse_frames import AnswerFrame, HostFrame
+    from passerelle.core.json import JsonObject
+
+MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+"""Of one answer or item, put together."""
+PIECE_CHARS: Final = 131_072
+"""Of a call that is too long for one frame; in UTF-8, and escaped, a piece stays below a frame's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCame:
+    """One more of the answers to a streaming call."""
+
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The answer, or the end of a stream; ``data`` of a stream is empty."""
+
+    data: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The agent says that it failed."""
+
+    failure: Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """What the agent says cannot be followed any further; ``too_long``: it would not be shorter another time."""
+
+    reason: str
+    too_long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The socket has ended. Nobody knows how far the agent came."""
+
+
+Heard: TypeAlias = ItemCame | Ended | Refused | Broken | Cut
+
+
+class OpenCall:
+    """One call, from its frame to whatever ends it. ``hear`` gives what the agent says, in order."""
+
+    def __init__(self, call_id: str, window: int, link: AgentLink) -> None:
+        self.id = call_id
+        self._window = window
+        self._link = link
+        self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._unreleased = 0
+        self._pieces: list[str] = []
+        self._piece_bytes = 0
+        self._over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._over
+
+    async def hear(self) -> Heard:
+        """What comes next. After anything but an item nothing does."""
+        return await self._heard.get()
+
+    def release(self) -> None:
+        """One item is stored, and its place in the window is free."""
+        self._unreleased -= 1
+        if not self._over:
+            self._link.send(Credit(self.id, 1))
+
+    def abandon(self) -> None:
+        """Nobody waits any more; the agent goes on with what it does."""
+        self._link.forget(self)
+        if not self._over:
+            self._over = True
+            self._link.send(StopWaiting(self.id))
+
+    def take(self, frame: AnswerFrame) -> Refusal | None:
+        """What the agent says, and how it is refused if it may not."""
+        try:
+            return self._take(frame)
+        except InvalidInput as error:
+            self._break(str(error))
+            return Refusal("invalid_input", str(error), of=frame.TAG)
+
+    def _take(self, frame: AnswerFrame) -> Refusal | None:
+        match frame:
+            case Piece(text=text):
+                return self._take_piece(text)
+            case Item(data=data):
+                if self._unreleased >= self._window:
+                    self._break("the agent sent more items than its window has")
+                    return Refusal("window", "more items than the window has", of="item")
+                self._unreleased += 1
+                self._heard.put_nowait(ItemCame(self._assemble(data)))
+            case Done(data=data):
+                self.end(Ended(self._assemble(data)))
+            case Failed():
+                self.end(Refused(frame))
+            case _:
+                assert_never(frame)
+        return None
+
+    def _take_piece(self, text: str) -> Refusal | None:
+        self._piece_bytes += len(text)
+        if self._piece_bytes > MAX_ANSWER_BYTES:
+            self._break(f"an answer over {MAX_ANSWER_BYTES} bytes", too_long=True)
+            return Refusal("too_large", f"at most {MAX_ANSWER_BYTES} bytes", of="more")
+        self._pieces.append(text)
+        return None
+
+    def _assemble(self, data: JsonObject | None) -> JsonObject:
+        if not self._pieces:
+            return data or {}
+        text = "".join(self._pieces)
+        self._pieces, self._piece_bytes = [], 0
+        try:
+            value: object = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            value = None
+        if not isinstance(value, dict):
+            raise InvalidInput("x", "the pieces are no JSON object")
+        return value
+
+    def _break(self, reason: str, *, too_long: bool = False) -> None:
+        was_open = not self._over
+        self.end(Broken(reason, too_long))
+        if was_open:
+            self._link.send(StopWaiting(self.id))
+
+    def end(self, last: Heard) -> None:
+        """Nothing comes after ``last``."""
+        if not self._over:
+            self._over = True
+            self._pieces = []
+            self._link.forget(self)
+            self._heard.put_nowait(last)
+
+
+@dataclass(slots=True, eq=False)
+class AgentLink:
+    """One socket of an agent. ``send`` puts a frame into its outbox; the owner of the socket feeds ``take``."""
+
+    connection: str
+    send: Callable[[HostFrame], None]
+    _calls: dict[str, OpenCall] = field(default_factory=dict[str, OpenCall])
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+    _is_cut: bool = False
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the socket has ended."""
+        return self._is_cut
+
+    @property
+    def calls(self) -> int:
+        """How many calls are open."""
+        return len(self._calls)
+
+    def open(
+        self,
+        agent: str,
+        method: str,
+        data: JsonObject,
+        headers: Mapping[str, str],
+        *,
+        deadline_ms: int,
+        window: int,
+    ) -> OpenCall:
+        """Sends a call; the socket must not have ended."""
+        call = OpenCall(f"g{next(self._numbers)}", window, self)
+        self._calls[call.id] = call
+        inline: JsonObject | None = data
+        packed = orjson.dumps(data)
+        if len(packed) > PIECE_CHARS:
+            inline = None
+            for piece in split_text(packed.decode(), PIECE_CHARS):
+                self.send(CallPiece(call.id, piece))
+        frame = AgentCall(
+            id=call.id,
+            to=agent,
+            method=AGENT_METHODS + method,
+            deadline_ms=deadline_ms,
+            window=window,
+            headers={**headers},
+            data=inline,
+        )
+        self.send(frame)
+        return call
+
+    def take(self, frame: AnswerFrame) -> Refusal | None:
+        """Hands on what the agent says; what it says about a call that is over is passed over."""
+        call = self._calls.get(frame.id)
+        return None if call is None else call.take(frame)
+
+    def forget(self, call: OpenCall) -> None:
+        """A call is over."""
+        self._calls.pop(call.id, None)
+
+    def cut(self) -> None:
+        """The socket has ended, and every call with it."""
+        self._is_cut = True
+        for call in tuple(self._calls.values()):
+            call.end(Cut())
+
+
+def split_text(text: str, size: int) -> list[str]:
+    """Pieces of ``size`` characters at most."""
+    return [text[at : at + size] for at in range(0, len(text), size)]
