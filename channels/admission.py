@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who a connection is. ``device`` names its acks; the highest ``generation`` has the channel.
+    """Who a connection is. The highest ``generation`` has the channel.
 
+    ``device`` is ``device_id`` and ``tab`` as one: the name of its acks.
     ``continues``: it came back with the token of the connection before it, or of the one before that.
     """
 
@@ -34,6 +35,8 @@ class Admission:
     generation: int
     welcome: Welcome
     continues: bool
+    device_id: str
+    tab: str | None
 
 
 async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> Credentials:
@@ -91,7 +94,9 @@ async def admit(
         expires_s=_count_left_s(principal, services.clock.now_ms()),
     )
     continues = hello.resume in {name_generation(channel, generation - ago) for ago in (1, 2)}
-    return Admission(principal, device, channel, generation, welcome, continues)
+    return Admission(
+        principal, device, channel, generation, welcome, continues, hello.device, hello.tab
+    )
 
 
 def _count_left_s(principal: Principal, now_ms: int) -> int | None:

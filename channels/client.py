@@ -63,8 +63,10 @@ from passerelle.channels.frames import (
     Refusal,
     Renew,
     Role,
+    SayPresence,
     ServerBeat,
     ServerFrame,
+    ShowPresence,
     SnapshotWish,
     StartAt,
     Subscribed,
@@ -85,11 +87,12 @@ from passerelle.channels.reverse_frames import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
     from ssl import SSLContext
     from types import TracebackType
 
     from passerelle.core.json import JsonObject
+    from passerelle.core.presence import PresenceState
 
 __all__ = [
     "CallRefused",
@@ -132,15 +135,21 @@ class ChannelClient:
         cursors: Cursors | None = None,
         on_gap: OnGap | None = None,
         on_status: Callable[[Status], None] | None = None,
+        on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
         jitter: Callable[[], float] = _draw,
         tls: SSLContext | None = None,
     ) -> None:
-        """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1."""
+        """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1.
+
+        ``on_presence`` is told of all devices of the person that are there, once this one has said that it is.
+        """
         identity = Identity(url, device, token, tab, role, tls)
         self._dialer = Dialer(identity, jitter)
         self._cursors = cursors or MemoryCursors()
         self._on_gap = on_gap
         self._on_status = on_status
+        self._on_presence = on_presence
+        self._presence: SayPresence | None = None
         self._jitter = jitter
         self._status: Status = Connecting()
         self._welcome: Welcome | None = None
@@ -266,6 +275,11 @@ class ChannelClient:
             asked: JsonObject = {"actionId": action["actionId"]}
             return Unsure(await self.call("get_action", asked, timeout_s=timeout_s))
 
+    def say_presence(self, state: PresenceState, focus: Iterable[str] = ()) -> None:
+        """Says who sits before this device, and which streams they look at; holds until it is said otherwise."""
+        self._presence = SayPresence(state, frozenset(focus))
+        self._send(self._presence)
+
     # Streams
 
     async def _handle(self, gap: Gap) -> bool:
@@ -337,14 +351,16 @@ class ChannelClient:
             self._calls.cut()
 
     async def _catch_up(self, link: Link) -> None:
-        """Sends what came up while there was no link."""
+        """Sends what came up while there was no link, and what a link forgets."""
+        if self._presence is not None:
+            await link.send(self._presence)
         for call in self._calls.unanswered():
             self._calls.mark_sent(call)
             await link.send(call)
         for ask in self._streams.ask_rest():
             await link.send(ask)
 
-    async def _take(self, link: Link, frame: ServerFrame) -> None:
+    async def _take(self, link: Link, frame: ServerFrame) -> None:  # noqa: C901 - one arm per frame of the closed union
         match frame:
             case EventFrame() | LiveFrame() | GapFrame() | SnapshotFrame() | Subscribed():
                 for answer in self._streams.take(frame):
@@ -359,6 +375,9 @@ class ChannelClient:
                 self._calls.settle(frame)
             case Expiry() | Drain():
                 await self._take_notice(link, frame)
+            case ShowPresence(_, devices):
+                if self._on_presence is not None:
+                    self._on_presence(devices)
             case Welcome():
                 return
             case (

@@ -24,6 +24,7 @@ from passerelle.channels.frames import (
     Failure,
     Hello,
     Refusal,
+    ShowPresence,
     Subscribe,
     Unsubscribed,
 )
@@ -45,6 +46,7 @@ from passerelle.channels.outputs import (
     Admit,
     Close,
     Execute,
+    NotePresence,
     Open,
     Output,
     Reauthenticate,
@@ -54,6 +56,7 @@ from passerelle.channels.outputs import (
     StoreAcks,
     TakeSnapshot,
 )
+from passerelle.channels.presence import OwnPresence
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.services import parse_stream_name
@@ -76,6 +79,7 @@ if TYPE_CHECKING:
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.limits import Limits
+    from passerelle.channels.presence import PresenceBoard
     from passerelle.channels.reverse_frames import AgentFrame
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices, Grant
@@ -99,6 +103,7 @@ class Connection:
         limits: Limits,
         credentials: Credentials,
         roster: Roster,
+        board: PresenceBoard,
     ) -> None:
         self.services = services
         self.limits = limits
@@ -107,6 +112,8 @@ class Connection:
         self._socket = socket
         self._credentials = credentials
         self._roster = roster
+        self._board = board
+        self._presence = OwnPresence(services.presences)
         self._owner = ""
         self._loop = asyncio.get_running_loop()
         self._state = session.start(limits, self._loop.time())
@@ -161,6 +168,8 @@ class Connection:
             self._roster.leave(self._owner, self)
             if self._agent is not None:
                 await self._agent.end()
+            self._board.leave(self._owner, self)
+            await self._withdraw()
             await self._tell_the_rest()
             if self._acks:
                 await asyncio.wait(self._acks, timeout=_FLUSH_S)
@@ -189,7 +198,7 @@ class Connection:
             self.feed(AckJudged(stream, result))
         return result != "stale_generation"
 
-    def _carry_out(self, output: Output) -> None:  # noqa: C901 - one arm per output of the closed union
+    def _carry_out(self, output: Output) -> None:  # noqa: C901, PLR0912 - one arm per output of the closed union
         match output:
             case Send(frame):
                 self.outbox.put(encode_server(frame))
@@ -209,6 +218,9 @@ class Connection:
                 self._spawn(self._call(call))
             case Serve(frame):
                 self._serve_agent(frame)
+            case NotePresence(said):
+                if self._presence.put(said):
+                    self._spawn(self._say_presence())
             case Close():
                 self._closing = output
             case _:
@@ -304,6 +316,18 @@ class Connection:
             fact = await self._tellings.get()
             with suppress(StoreUnavailable):  # the log of outages says that the store was away
                 await self.services.links.tell(self._known, fact)
+
+    async def _say_presence(self) -> None:
+        """Whoever has spoken is shown who is there, itself among them."""
+        await self._presence.write(self._known)
+        self._board.watch(self._owner, self)
+
+    async def _withdraw(self) -> None:
+        """Nobody sits before this connection any more; where that cannot be said it is forgotten in time."""
+        if self._admission is not None:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_FLUSH_S):
+                    await self._presence.withdraw(self._admission)
 
     async def _tell_the_rest(self) -> None:
         """How the link ended, and what had not been told yet."""
@@ -404,6 +428,10 @@ class Connection:
     def recheck(self) -> None:
         """Looks at credential and rights now: who may come in has changed."""
         self._recheck_now.set()
+
+    def show_presence(self, shown: ShowPresence) -> None:
+        """Tells the client who is there."""
+        self.feed(Told(shown))
 
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""

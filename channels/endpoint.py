@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse
 from passerelle.channels.connection import Connection
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
+from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
 from passerelle.channels.transport import AsgiSocket
 
@@ -45,7 +46,8 @@ class ChannelEndpoint:
         self._limits = limits or Limits()
         self._origins = frozenset(origins)
         self._connections: set[Connection] = set()
-        self._roster = Roster(services.channels, self._limits)
+        self._board = PresenceBoard(services.presences, self._limits.presence_interval_s)
+        self._roster = Roster(services.channels, self._limits, self._board.refresh)
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -68,6 +70,7 @@ class ChannelEndpoint:
             self._limits,
             self._read_credentials(websocket),
             self._roster,
+            self._board,
         )
         self._connections.add(connection)
         self._empty.clear()

@@ -38,12 +38,14 @@ from passerelle.channels.members import (
 )
 from passerelle.channels.reverse_frames import AgentFrame, HostFrame
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.presence import PresenceState
 
 SUBPROTOCOL: Final = "passerelle.v1+json"
 VERSION: Final = 1
 CAPABILITIES: Final = frozenset({"rpc", "perm"})
 """What this side can do; what is used is the intersection with the other side's list."""
 _MOST_STREAMS: Final = 128
+_MOST_FOCUSED: Final = 16
 
 Role: TypeAlias = Literal["ui", "device", "peer", "agent"]
 StartAt: TypeAlias = Literal["ack", "snap", "live", "start"]
@@ -176,8 +178,28 @@ class Renew(Frame):
     token: Annotated[str, Wire("token", Text(TOKEN), "bearer")]
 
 
+@dataclass(frozen=True, slots=True)
+class SayPresence(Frame):
+    """Who sits before the device, for the person's other devices. Renewed by heartbeats, and gone with the link."""
+
+    TAG: ClassVar = "presence"
+    state: Annotated[PresenceState, Wire("state", Word(PresenceState), "there or away")]
+    focus: Annotated[
+        frozenset[str], Wire("focus", Words(_MOST_FOCUSED), "streams that are looked at")
+    ] = frozenset()
+
+
 ClientFrame: TypeAlias = (
-    Hello | Subscribe | Unsubscribe | AskSnapshot | Ack | ClientBeat | Call | Renew | AgentFrame
+    Hello
+    | Subscribe
+    | Unsubscribe
+    | AskSnapshot
+    | Ack
+    | ClientBeat
+    | Call
+    | Renew
+    | SayPresence
+    | AgentFrame
 )
 
 
@@ -341,6 +363,18 @@ class Drain(Frame):
     jitter_ms: Annotated[int, Wire("jitter", Integer(), "ms; wait a random part of it first")]
 
 
+@dataclass(frozen=True, slots=True)
+class ShowPresence(Frame):
+    """The person's devices that have spoken within a minute, told to those that have. No event, and no fact."""
+
+    TAG: ClassVar = "presence"
+    stream: Annotated[str, Wire("s", Text(NAME), "inbox of the person")]
+    devices: Annotated[
+        tuple[JsonObject, ...],
+        Wire("devices", Records(1_000), "`device`, `tab`, `state`, `focus` of each"),
+    ]
+
+
 ServerFrame: TypeAlias = (
     Welcome
     | Subscribed
@@ -356,6 +390,7 @@ ServerFrame: TypeAlias = (
     | Expiry
     | Drain
     | HostFrame
+    | ShowPresence
 )
 
 CLIENT_TYPES: Final = frozenset(frame.TAG for frame in get_args(ClientFrame))

@@ -15,6 +15,7 @@ from passerelle.channels.frames import (
     Gap,
     Live,
     Refusal,
+    ShowPresence,
     Snapshot,
     Subscribed,
     Unsubscribed,
@@ -55,9 +56,9 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The client is to be told about one of its streams."""
+    """The client is to be told about one of its streams, or about its other devices."""
 
-    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure
+    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence
 
 
 @dataclass(frozen=True, slots=True)

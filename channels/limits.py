@@ -45,6 +45,8 @@ class Limits:
     """Open actions in one ``welcome``."""
     buffered_bytes: int = 65_536
     """Frames that may wait for the socket before events stop being read."""
+    presence_interval_s: float = 1.0
+    """Who is there is looked up and told at most once in this time, for each principal."""
     device_connections: int = 8
     """Open connections of one device on this instance: its tabs."""
     principal_connections: int = 64

@@ -8,7 +8,14 @@ from typing import TypeAlias
 
 from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import AskSnapshot, Call, Hello, ServerFrame, Subscribe
+from passerelle.channels.frames import (
+    AskSnapshot,
+    Call,
+    Hello,
+    SayPresence,
+    ServerFrame,
+    Subscribe,
+)
 from passerelle.channels.reverse_frames import AgentFrame
 
 
@@ -76,6 +83,13 @@ class Serve:
 
 
 @dataclass(frozen=True, slots=True)
+class NotePresence:
+    """Have the device stand among those that are there, for a while."""
+
+    said: SayPresence
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Close the socket."""
 
@@ -93,5 +107,6 @@ Output: TypeAlias = (
     | StoreAcks
     | Execute
     | Serve
+    | NotePresence
     | Close
 )

@@ -11,13 +11,16 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.core.errors import Limited, StoreUnavailable
+from passerelle.core.ports import PresenceMoved, SaidHello
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.channels.limits import Limits
-    from passerelle.core.ports import Channels
+    from passerelle.core.ports import Channels, LinkNews
 
 _RETRY_S: Final = 5
 
@@ -52,9 +55,13 @@ class _Owner:
 class Roster:
     """All methods run in one event loop."""
 
-    def __init__(self, channels: Channels, limits: Limits) -> None:
+    def __init__(
+        self, channels: Channels, limits: Limits, on_presence: Callable[[str], None]
+    ) -> None:
+        """``on_presence`` is told of the principals whose devices say something else of themselves."""
         self._channels = channels
         self._limits = limits
+        self._on_presence = on_presence
         self._owners: dict[str, _Owner] = {}
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -106,11 +113,17 @@ class Roster:
         if of_device >= limits.device_connections:
             raise Limited("concurrency", "too many connections of the device", _RETRY_S)
 
-    def _take(self, owner: str, channel: str, generation: int) -> None:
-        held = self._owners.get(owner)
-        for member in tuple(held.devices) if held else ():
-            if member.channel == channel and member.generation < generation:
-                member.supersede()
+    def _take(self, owner: str, news: LinkNews) -> None:
+        match news:
+            case SaidHello(channel, generation):
+                held = self._owners.get(owner)
+                for member in tuple(held.devices) if held else ():
+                    if member.channel == channel and member.generation < generation:
+                        member.supersede()
+            case PresenceMoved():
+                self._on_presence(owner)
+            case _:
+                assert_never(news)
 
     async def _retire(self, owner: str, held: _Owner) -> None:
         async with held.turn:

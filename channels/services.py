@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Acks, Channels, Clock, Ids, StreamRef
+    from passerelle.core.ports import Acks, Channels, Clock, Ids, Presences, StreamRef
     from passerelle.core.principal import Principal
 
 StreamWord: TypeAlias = Literal["session", "task", "inbox"]
@@ -125,6 +125,7 @@ class ChannelServices:
     log: StreamReads
     acks: Acks
     channels: Channels
+    presences: Presences
     access: StreamAccess
     snapshots: Snapshots
     calls: Calls

@@ -42,7 +42,9 @@ from passerelle.channels.frames import (
     Live,
     Refusal,
     Renew,
+    SayPresence,
     ServerBeat,
+    ShowPresence,
     Snapshot,
     Subscribe,
     Subscribed,
@@ -69,6 +71,7 @@ from passerelle.channels.outputs import (
     Admit,
     Close,
     Execute,
+    NotePresence,
     Open,
     Output,
     Reauthenticate,
@@ -121,6 +124,8 @@ class State:
     """When the credential ends; None where it does not."""
     warned: bool = False
     """Whether the client knows that it ends soon."""
+    presence: SayPresence | None = None
+    """What the device says of whoever sits before it; each heartbeat says it again."""
 
     @property
     def is_saturated(self) -> bool:
@@ -230,9 +235,17 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
             return _serve(_count(state, now_s), frame)
 
 
-def _serve(
+def _serve(  # noqa: C901 - one arm per frame of the closed union
     state: State,
-    frame: Hello | Subscribe | Unsubscribe | AskSnapshot | Call | Renew | Register | Unregister,
+    frame: Hello
+    | Subscribe
+    | Unsubscribe
+    | AskSnapshot
+    | Call
+    | Renew
+    | SayPresence
+    | Register
+    | Unregister,
 ) -> Step:
     if state.window_frames > state.limits.frames_per_window:
         return _limit_rate(state)
@@ -253,6 +266,8 @@ def _serve(
             return state, (Reauthenticate(token),)
         case Register() | Unregister():
             return _hear_agent(state, frame)
+        case SayPresence():
+            return replace(state, presence=frame), (NotePresence(frame),)
         case _:
             assert_never(frame)
 
@@ -307,7 +322,8 @@ def _answer_beat(
         if (told := state.told.get(stream)) is not None and cursor.sequence > told.sequence
     }
     moved = replace(state, told={**state.told, **ahead})
-    return moved, (*outputs, Send(ServerBeat(number, ahead)))
+    renewed = () if state.presence is None else (NotePresence(state.presence),)
+    return moved, (*outputs, Send(ServerBeat(number, ahead)), *renewed)
 
 
 def _acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: float) -> Step:
@@ -349,7 +365,8 @@ def _judge_ack(state: State, stream: str, result: AckResult) -> Step:
 
 
 def _tell(
-    state: State, frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure
+    state: State,
+    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence,
 ) -> Step:
     match frame:
         case Subscribed(stream):
@@ -362,7 +379,7 @@ def _tell(
             return forgotten, (*_flush(state), Send(frame))
         case Refusal(stream=stream) if frame.of == "sub" and stream is not None:
             state = _forget(state, stream)
-        case Gap() | Refusal() | Failure():
+        case Gap() | Refusal() | Failure() | ShowPresence():
             pass
         case _:
             assert_never(frame)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         PackedBatch,
     )
     from passerelle.core.events import EncodedEvent
+    from passerelle.core.presence import Presence
 
 
 class StreamKind(StrEnum):
@@ -396,6 +397,22 @@ class Acks(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class SaidHello:
+    """A channel has a new connection."""
+
+    channel: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PresenceMoved:
+    """A device of the owner says something else of itself than before."""
+
+
+LinkNews: TypeAlias = SaidHello | PresenceMoved
+
+
 class Channels(Protocol):
     """Records of device links."""
 
@@ -405,8 +422,8 @@ class Channels(Protocol):
         """Writes the record, makes the owner's inbox if there is none, returns the new generation."""
         ...
 
-    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
-        """Returns once each further hello of the owner's devices is told: channel and generation.
+    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
+        """Returns once news of the owner's devices are told, from now on.
 
         A word of it may be lost or doubled, like any hint. At most one listener for an owner.
         """
@@ -426,6 +443,30 @@ class Channels(Protocol):
 
     async def is_live(self, channel: str) -> bool:
         """Whether a connection of the channel is open, as far as anybody has told."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A device that is there, and for how long its word still holds if nothing more is heard of it."""
+
+    presence: Presence
+    left_ms: int
+
+
+class Presences(Protocol):
+    """Which devices of a principal are there, over all instances. A word holds for a minute."""
+
+    async def say(self, owner: str, generation: int, presence: Presence) -> bool:
+        """Notes the word of a connection, in place of the one before; False where a newer connection has spoken."""
+        ...
+
+    async def withdraw(self, owner: str, channel: str, generation: int) -> None:
+        """A connection has ended: its word goes, unless a newer connection of the channel has spoken."""
+        ...
+
+    async def list_present(self, owner: str) -> tuple[Present, ...]:
+        """The devices of one principal, by its key, that have spoken within the last minute."""
         ...
 
 

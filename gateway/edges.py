@@ -149,6 +149,7 @@ def _make_endpoint(
         log=store.log,
         acks=store.acks,
         channels=store.channels,
+        presences=store.presences,
         access=ServiceAccess(service),
         snapshots=ServiceSnapshots(service),
         calls=ServiceCalls(service, gateway.gate),

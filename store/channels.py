@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports import PresenceMoved, SaidHello, StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.retry import retry
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
+    from passerelle.core.ports import LinkNews
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
 _HELLO: Final = re.compile(rb"g ([!-~]+) ([0-9]+)")
+_PRESENCE: Final = b"p"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 
 
@@ -32,8 +34,8 @@ class RedisChannels:
         self._nodes = nodes
         self._hints = hints
 
-    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
-        """Returns once each further hello of the owner's devices is told: channel and generation.
+    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
+        """Returns once news of the owner's devices are told, from now on.
 
         Raises:
             StoreUnavailable: not confirmed in time; nothing is told then.
@@ -43,7 +45,9 @@ class RedisChannels:
         def take(raw: bytes) -> None:
             said = _HELLO.fullmatch(raw)
             if said is not None:
-                on_news(said[1].decode(), int(said[2]))
+                on_news(SaidHello(said[1].decode(), int(said[2])))
+            elif raw == _PRESENCE:
+                on_news(PresenceMoved())
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
 

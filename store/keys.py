@@ -164,6 +164,11 @@ def channel(shard: Shard, channel_id: str) -> str:
     return _key(shard, "c", channel_id)
 
 
+def presence(shard: Shard, principal: str) -> str:
+    """HASH channel -> ``until|generation|word`` of the devices that are there. Expires within a minute."""
+    return _key(shard, "pres", principal)
+
+
 def ticket(shard: Shard, name: str) -> str:
     """STRING what a ticket stands for, sealed; expires within a minute, and is taken once."""
     return _key(shard, "tk", name)

@@ -31,6 +31,7 @@ OPERATIONS: Final = (
     "keep_link",
     "lease",
     "owe_link",
+    "presence",
     "release",
     "revive",
     "save_shared",

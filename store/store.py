@@ -29,6 +29,7 @@ from passerelle.store.limits import RedisLimits
 from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
+from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
@@ -73,6 +74,7 @@ class Store:
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)
+        self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)

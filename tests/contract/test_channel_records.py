@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import StreamKind, StreamRef, TakenOver
+from passerelle.core.ports import LinkNews, SaidHello, StreamKind, StreamRef, TakenOver
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 from tests.support.waiting import wait_until
@@ -54,17 +54,17 @@ async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> No
 
 async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
-    heard: list[tuple[str, int]] = []
-    await store.channels.listen(owner, lambda name, generation: heard.append((name, generation)))
+    heard: list[LinkNews] = []
+    await store.channels.listen(owner, heard.append)
     await store.channels.say_hello(owner, channel, b"x", None)
     await wait_until(lambda: heard, 5, "a hint")
-    assert heard == [(channel, 1)]
+    assert heard == [SaidHello(channel, 1)]
     await store.channels.ignore(owner)
     await store.channels.say_hello(owner, channel, b"x", None)
-    await store.channels.listen(owner, lambda name, generation: heard.append((name, generation)))
+    await store.channels.listen(owner, heard.append)
     await store.channels.say_hello(owner, channel, b"x", None)
     await wait_until(lambda: len(heard) > 1, 5, "the next hint")
-    assert heard == [(channel, 1), (channel, 3)]
+    assert heard == [SaidHello(channel, 1), SaidHello(channel, 3)]
 
 
 @pytest.mark.requirement("I9")

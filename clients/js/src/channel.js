@@ -43,6 +43,8 @@ const CAPABILITIES = ["perm", "rpc"];
  * @property {Cursors} [cursors] where positions are kept; in memory by default
  * @property {(gap: Gap) => "snapshot" | "stop" | Promise<"snapshot" | "stop">} [onGap] required, or a gap is thrown
  * @property {(status: Status) => void} [onStatus]
+ * @property {(devices: frames.JsonObject[]) => void} [onPresence] told of the person's devices that are there, once this
+ *   one has said that it is
  * @property {() => number} [jitter] numbers from 0 to 1
  * @property {WebSocketClass} [webSocket] the platform's by default
  */
@@ -82,6 +84,9 @@ export class Channel {
   #ackTimed = false;
   /** When the present link was welcomed. */
   #began = 0;
+  /** What this device says of itself; said again on each link.
+   * @type {frames.SayPresence | null} */
+  #presence = null;
 
   /**
    * @param {string} url begins with ws:// or wss://
@@ -183,6 +188,17 @@ export class Channel {
       const asked = { actionId: action["actionId"] };
       return { outcome: "unsure", action: await this.call("get_action", asked, { timeoutS }) };
     }
+  }
+
+  /**
+   * Says who sits before this device, and which streams they look at; holds until it is said otherwise.
+   *
+   * @param {frames.SayPresence["state"]} state
+   * @param {string[]} [focus]
+   */
+  sayPresence(state, focus = []) {
+    this.#presence = { t: "presence", state, focus };
+    this.#link?.send(this.#presence);
   }
 
   /** Ends the channel: what is acknowledged is sent, streams and calls end with ChannelStopped. */
@@ -318,6 +334,9 @@ export class Channel {
         if (frame.fatal) this.#pauses.retryS = frame.retry ?? null;
         else if (frame.of === "sub" && frame.s !== undefined) this.#streams.end(frame.s, frame.code);
         break;
+      case "presence":
+        this.#options.onPresence?.(frame.devices);
+        break;
       case "hb":
         this.#streams.passOver(frame.c ?? {});
         break;
@@ -352,6 +371,7 @@ export class Channel {
       this.#calls.cut();
       old.close();
     }
+    if (this.#presence !== null) link.send(this.#presence);
     for (const call of this.#calls.unanswered()) {
       this.#calls.markSent(call);
       link.send(call);

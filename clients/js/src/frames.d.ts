@@ -99,6 +99,15 @@ export interface Renew {
   token: string;
 }
 
+/** Who sits before the device, for the person's other devices. Renewed by heartbeats, and gone with the link. */
+export interface SayPresence {
+  t: "presence";
+  /** there or away */
+  state: "active" | "away" | "idle";
+  /** streams that are looked at */
+  focus?: string[];
+}
+
 /** Be served as an agent. The name has to be granted to the credential. */
 export interface Register {
   t: "reg";
@@ -406,6 +415,15 @@ export interface CallPiece {
   x: string;
 }
 
+/** The person's devices that have spoken within a minute, told to those that have. No event, and no fact. */
+export interface ShowPresence {
+  t: "presence";
+  /** inbox of the person */
+  s: string;
+  /** `device`, `tab`, `state`, `focus` of each */
+  devices: JsonObject[];
+}
+
 export type ClientFrame =
   | Hello
   | Subscribe
@@ -415,6 +433,7 @@ export type ClientFrame =
   | ClientBeat
   | Call
   | Renew
+  | SayPresence
   | Register
   | Unregister
   | Item
@@ -441,4 +460,5 @@ export type ServerFrame =
   | AgentCall
   | Credit
   | StopWaiting
-  | CallPiece;
+  | CallPiece
+  | ShowPresence;

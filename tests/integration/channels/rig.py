@@ -210,6 +210,7 @@ class Rig:
         on_gap: OnGap | None = None,
         url: str | None = None,
         on_status: Callable[[Status], None] | None = None,
+        on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
     ) -> ChannelClient:
         """The real client, which tries again quickly."""
         return ChannelClient(
@@ -219,6 +220,7 @@ class Rig:
             cursors=cursors,
             on_gap=on_gap,
             on_status=on_status,
+            on_presence=on_presence,
             jitter=lambda: 0.0005,
         )
 
@@ -292,6 +294,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
             log=store.log,
             acks=store.acks,
             channels=store.channels,
+            presences=store.presences,
             access=control,
             snapshots=control,
             calls=control,

@@ -27,8 +27,10 @@ from passerelle.channels.frames import (
     Live,
     Refusal,
     Renew,
+    SayPresence,
     ServerBeat,
     ServerFrame,
+    ShowPresence,
     Snapshot,
     Subscribe,
     Subscribed,
@@ -87,6 +89,8 @@ CLIENT_FRAMES: list[ClientFrame] = [
     Done("g2", {"id": "t"}),
     Failed("g3", "busy", "later", 2),
     Failed("g4", "a2a", "no such task", data={"code": -32001}),
+    SayPresence("away"),
+    SayPresence("active", frozenset({"inbox", "task:task_1"})),
 ]
 
 SERVER_FRAMES: list[ServerFrame] = [
@@ -115,6 +119,7 @@ SERVER_FRAMES: list[ServerFrame] = [
     Credit("g1", 1),
     StopWaiting("g1"),
     CallPiece("g2", '{"id":"t"}'),
+    ShowPresence("inbox:pr_ada", ({"device": "phone", "state": "away", "focus": []},)),
 ]  # fmt: skip
 
 

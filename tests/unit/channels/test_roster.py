@@ -12,7 +12,7 @@ import pytest
 from passerelle.channels.limits import Limits
 from passerelle.channels.roster import Roster
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports import Channels
+from passerelle.core.ports import Channels, LinkNews, PresenceMoved, SaidHello
 
 pytestmark = pytest.mark.anyio
 
@@ -31,12 +31,13 @@ class Member:
 class News:
     """What a roster listens to; ``away``: nothing can be listened to."""
 
-    listeners: dict[str, Callable[[str, int], None]] = field(
-        default_factory=dict[str, Callable[[str, int], None]]
+    listeners: dict[str, Callable[[LinkNews], None]] = field(
+        default_factory=dict[str, "Callable[[LinkNews], None]"]
     )
     away: bool = False
+    moved: list[str] = field(default_factory=list[str])
 
-    async def listen(self, owner: str, on_news: Callable[[str, int], None]) -> None:
+    async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailable("away", "no")
@@ -50,7 +51,7 @@ class News:
 
 def make(**limits: int) -> tuple[Roster, News]:
     news = News()
-    return Roster(cast("Channels", news), Limits(**limits)), news
+    return Roster(cast("Channels", news), Limits(**limits), news.moved.append), news
 
 
 @pytest.mark.requirement("CHN-9")
@@ -69,10 +70,18 @@ async def test_news_supersede_what_is_older_and_nothing_else() -> None:
     member = Member("ch_1", 3)
     await roster.enter("pr", "phone", member)
     for channel, generation in (("ch_1", 2), ("ch_1", 3), ("ch_2", 9)):
-        news.listeners["pr"](channel, generation)
+        news.listeners["pr"](SaidHello(channel, generation))
     assert member.superseded == 0
-    news.listeners["pr"]("ch_1", 4)
+    news.listeners["pr"](SaidHello("ch_1", 4))
     assert member.superseded == 1
+
+
+@pytest.mark.requirement("PRS-9")
+async def test_news_of_presence_are_handed_on_with_whose_they_are() -> None:
+    roster, news = make()
+    await roster.enter("pr", "phone", member := Member("ch_1", 3))
+    news.listeners["pr"](PresenceMoved())
+    assert (news.moved, member.superseded) == (["pr"], 0)
 
 
 async def test_news_are_listened_to_once_for_each_principal_and_as_long_as_there_is_somebody() -> (

@@ -28,7 +28,9 @@ from passerelle.channels.frames import (
     Refusal,
     Renew,
     Role,
+    SayPresence,
     ServerBeat,
+    ShowPresence,
     Snapshot,
     Subscribe,
     Subscribed,
@@ -56,6 +58,7 @@ from passerelle.channels.outputs import (
     Admit,
     Close,
     Execute,
+    NotePresence,
     Open,
     Output,
     Reauthenticate,
@@ -294,6 +297,21 @@ def test_a_heartbeat_is_answered_and_moves_what_is_caught_up() -> None:
     assert state.told[NAME] == at(25)
     _, outputs = run(state, beat)
     assert sent(outputs) == [ServerBeat(7)]
+
+
+@pytest.mark.requirement("PRS-9")
+def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame() -> None:
+    here = SayPresence("active", frozenset({NAME}))
+    state, outputs = run(opened(), Received(here))
+    assert outputs == [NotePresence(here)]
+    state, outputs = run(state, Received(ClientBeat(1)))
+    assert outputs == [Send(ServerBeat(1)), NotePresence(here)]
+    away = SayPresence("away")
+    state, outputs = run(state, Received(away), Received(ClientBeat(2)))
+    assert outputs == [NotePresence(away), Send(ServerBeat(2)), NotePresence(away)]
+    assert replace(state, presence=None, window_frames=1, heard_s=0) == opened()
+    shown = ShowPresence("inbox:pr_ada", ())
+    assert run(state, Told(shown)) == (state, [Send(shown)])
 
 
 def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:

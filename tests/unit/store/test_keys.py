@@ -54,6 +54,7 @@ def expiring_keys(shard: Shard, number: int) -> list[str]:
         keys.duty(shard),
         keys.limits(shard, f"{number}"),
         keys.channel(shard, compose_id("ch", shard, 1, number)),
+        keys.presence(shard, compose_id("pr", shard, 1, number)),
         keys.probe(shard),
     ]
 

@@ -14,6 +14,7 @@ from passerelle.store.due import RedisDueRows
 from passerelle.store.hints import RedisHints
 from passerelle.store.leases import RedisLeases
 from passerelle.store.log import RedisEventLog
+from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         _projections: ports.Projections = store.projections
         _acks: ports.Acks = store.acks
         _channels: ports.Channels = store.channels
+        _presences: ports.Presences = store.presences
         _blobs: ports.Blobs = store.blobs
 
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         (ports.Projections, RedisProjections),
         (ports.Acks, RedisAcks),
         (ports.Channels, RedisChannels),
+        (ports.Presences, RedisPresences),
         (ports.Blobs, DirectoryBlobs),
     ],
 )

@@ -1,0 +1,99 @@
+"""Presence: the last word of each device, for a while, to one principal's devices on every instance."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.ids import Shard
+from passerelle.core.ports import LinkNews, PresenceMoved
+from passerelle.core.presence import Presence, PresenceState
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.presence import KEEP_MS, RedisPresences
+from passerelle.store.store import Store
+from tests.support.batches import make_place, mint
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PRS-9")]
+
+
+def make_owner() -> tuple[Shard, str]:
+    shard = make_place().shard
+    return shard, mint("pr", shard)
+
+
+def word(shard: Shard, device: str = "phone", state: PresenceState = "active") -> Presence:
+    return Presence(mint("ch", shard), device, None, state, ("inbox",))
+
+
+async def there(store: Store, owner: str) -> list[Presence]:
+    return [one.presence for one in await store.presences.list_present(owner)]
+
+
+async def test_last_word_of_each_device_stands_and_names_how_long_it_holds(store: Store) -> None:
+    shard, owner = make_owner()
+    assert await there(store, owner) == []
+    phone, desk = word(shard, "phone"), word(shard, "desk", "idle")
+    assert await store.presences.say(owner, 1, phone)
+    assert await store.presences.say(owner, 1, desk)
+    away = Presence(phone.channel_id, "phone", None, "away")
+    assert await store.presences.say(owner, 1, away)
+    present = await store.presences.list_present(owner)
+    assert sorted((one.presence for one in present), key=lambda one: one.device) == [desk, away]
+    assert all(KEEP_MS - 5_000 < one.left_ms <= KEEP_MS for one in present)
+    assert await there(store, make_owner()[1]) == []
+
+
+async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> None:
+    shard, owner = make_owner()
+    quick, slow = RedisPresences(store.nodes, 150), RedisPresences(store.nodes, 60_000)
+    gone, stays = word(shard, "gone"), word(shard, "stays")
+    await quick.say(owner, 1, gone)
+    await slow.say(owner, 1, stays)
+    assert len(await there(store, owner)) == 2
+
+    async def look() -> bool:
+        return await there(store, owner) == [stays]
+
+    await wait_until(look, 5, "the word has run out")
+    name = keys.presence(shard, owner)
+    assert len(await read(store, shard, "HKEYS", name)) == 2
+    await slow.say(owner, 1, stays)
+    assert len(await read(store, shard, "HKEYS", name)) == 1  # what has run out does not pile up
+
+
+async def read(store: Store, shard: Shard, *command: str) -> list[bytes]:
+    [reply] = await store.nodes.read(shard, pack(*command))
+    assert isinstance(reply, list)
+    return [one for one in reply if isinstance(one, bytes)]
+
+
+async def test_older_connection_of_a_channel_moves_nothing_and_takes_nothing_away(
+    store: Store,
+) -> None:
+    shard, owner = make_owner()
+    now = word(shard)
+    await store.presences.say(owner, 2, now)
+    assert not await store.presences.say(owner, 1, Presence(now.channel_id, "phone", None, "away"))
+    await store.presences.withdraw(owner, now.channel_id, 1)
+    assert await there(store, owner) == [now]
+    await store.presences.withdraw(owner, now.channel_id, 2)
+    assert await there(store, owner) == []
+
+
+async def test_news_are_told_when_a_word_changes_and_not_when_it_is_said_again(
+    store: Store,
+) -> None:
+    shard, owner = make_owner()
+    heard: list[LinkNews] = []
+    await store.channels.listen(owner, heard.append)
+    said = word(shard)
+    await store.presences.say(owner, 1, said)
+    await store.presences.say(owner, 1, said)
+    await store.presences.say(owner, 1, Presence(said.channel_id, "phone", None, "idle"))
+    await store.presences.withdraw(owner, said.channel_id, 1)
+    await store.presences.withdraw(owner, said.channel_id, 1)
+    await store.channels.say_hello(owner, mint("ch", shard), b"x", None)
+    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceMoved), 5, "the hello")
+    assert heard[:-1] == [PresenceMoved()] * 3
+    await store.channels.ignore(owner)

@@ -1,0 +1,168 @@
+"""Presence over two instances: who has spoken sees who else is there, and nothing is stored of it but a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import orjson
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.typing import Subprotocol
+
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.limits import Limits
+from passerelle.core.ids import place
+from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.presence import Presence
+from passerelle.store.presence import RedisPresences
+from passerelle.store.store import Store
+from tests.integration.channels.rig import ADA, Rig, serve
+from tests.support.batches import mint
+from tests.support.tcp_proxy import fault_proxy
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("PRS-9")]
+
+QUICK = Limits(presence_interval_s=0.02)
+
+
+class Device:
+    """A device by hand; ``shown`` are the devices that it was told of last."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.shown: list[JsonObject] | None = None
+        self.times = 0
+        self.rooms: set[str] = set()
+        self._socket = socket
+
+    async def say(self, **members: object) -> None:
+        await self._socket.send(orjson.dumps({"t": "presence", **members}).decode())
+
+    async def beat(self) -> None:
+        await self._socket.send('{"t":"hb","n":1}')
+
+    async def listen(self) -> None:
+        async for message in self._socket:
+            for line in str(message).split("\n"):
+                frame = orjson.loads(line)
+                if frame["t"] == "presence":
+                    self.rooms.add(frame["s"])
+                    self.shown = cast("list[JsonObject]", frame["devices"])
+                    self.times += 1
+
+    async def sees(self, **states: str) -> None:
+        """Returns when it is shown exactly these devices."""
+
+        def look() -> bool:
+            return self.shown is not None and states == {
+                str(one["device"]): one["state"] for one in self.shown
+            }
+
+        await wait_until(look, 5, f"is shown {states}")
+
+
+@asynccontextmanager
+async def device(rig: Rig, name: str, token: str = "ada-token") -> AsyncGenerator[Device]:
+    subprotocols = [Subprotocol(SUBPROTOCOL)]
+    async with connect(rig.url, subprotocols=subprotocols, proxy=None, compression=None) as socket:
+        hello = {"t": "hello", "v": 1, "token": token, "device": name, "role": "ui", "sdk": "t"}
+        await socket.send(orjson.dumps(hello).decode())
+        assert orjson.loads(str(await socket.recv()).split("\n")[0])["t"] == "welcome"
+        made = Device(socket)
+        listening = asyncio.create_task(made.listen())
+        try:
+            yield made
+        finally:
+            listening.cancel()
+
+
+async def test_devices_of_one_person_see_each_other_over_two_instances(
+    store: Store, other_store: Store
+) -> None:
+    inbox = StreamRef(StreamKind.INBOX, ADA.key)
+    async with (
+        serve(store, QUICK) as rig,
+        serve(other_store, QUICK) as elsewhere,
+        device(rig, "phone") as phone,
+        device(elsewhere, "desk") as desk,
+        device(elsewhere, "quiet") as quiet,
+        device(rig, "bobs", "bob-token") as bobs,
+    ):
+        before = await rig.store.log.read_head(inbox)
+        await phone.say(state="active", focus=["task:task_1"])
+        await phone.sees(phone="active")
+        await desk.say(state="idle")
+        await bobs.say(state="active")
+        await desk.sees(phone="active", desk="idle")
+        await phone.sees(phone="active", desk="idle")
+        await bobs.sees(bobs="active")
+        assert phone.shown is not None
+        assert {"device": "phone", "state": "active", "focus": ["task:task_1"]} in phone.shown
+        assert (phone.rooms, desk.rooms) == ({f"inbox:{ADA.key}"}, {f"inbox:{ADA.key}"})
+        assert quiet.shown is None  # it has said nothing of itself
+        present = await rig.store.presences.list_present(ADA.key)
+        assert {one.presence.device for one in present} == {"phone", "desk"}
+        assert await rig.store.log.read_head(inbox) == before
+        assert rig.control.asked == []
+
+
+async def test_device_that_leaves_is_gone_at_once_for_the_others(
+    store: Store, other_store: Store
+) -> None:
+    async with (
+        serve(store, QUICK) as rig,
+        serve(other_store, QUICK) as elsewhere,
+        device(rig, "phone") as phone,
+    ):
+        async with device(elsewhere, "desk") as desk:
+            await desk.say(state="active")
+            await phone.say(state="away")
+            await phone.sees(phone="away", desk="active")
+        await phone.sees(phone="away")
+
+
+async def test_word_that_runs_out_is_missed_though_nobody_tells_of_it(store: Store) -> None:
+    short = RedisPresences(store.nodes, 300)
+    async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
+        frozen = Presence(mint("ch", place(ADA.key)), "frozen", None, "active")
+        await short.say(ADA.key, 1, frozen)
+        await phone.say(state="idle")
+        await phone.sees(phone="idle", frozen="active")
+        await phone.sees(phone="idle")
+
+
+async def test_heartbeat_says_it_again_after_the_store_has_forgotten(store: Store) -> None:
+    async with serve(store, QUICK) as rig, device(rig, "phone") as phone:
+        await phone.say(state="active")
+        await phone.sees(phone="active")
+        [present] = await rig.store.presences.list_present(ADA.key)
+        await rig.store.presences.withdraw(ADA.key, present.presence.channel_id, 1)
+        await phone.sees()
+        await phone.beat()
+        await phone.sees(phone="active")
+
+
+async def test_many_words_at_once_are_shown_as_few(store: Store) -> None:
+    async with serve(store) as rig, device(rig, "phone") as phone:
+        for number in range(20):
+            await phone.say(state="idle" if number % 2 else "active")
+        await phone.say(state="away")
+        await phone.sees(phone="away")
+        assert phone.times <= 2
+
+
+async def test_client_says_it_again_on_each_link(store: Store) -> None:
+    shown: list[tuple[JsonObject, ...]] = []
+    async with serve(store, QUICK) as rig, fault_proxy(f"127.0.0.1:{rig.port}") as proxy:
+        url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+        async with rig.client("phone", url=url, on_presence=shown.append) as client:
+            client.say_presence("active", ["inbox"])
+            await wait_until(lambda: shown, 5, "is shown itself")
+            assert shown == [({"device": "phone", "state": "active", "focus": ["inbox"]},)]
+            proxy.cut()
+            await wait_until(lambda: len(shown) > 1, 5, "is shown itself over the next link")
+            assert shown[-1] == shown[0]
