@@ -7,9 +7,34 @@ a Task frame that lacks one keeps the one that is known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from passerelle.a2a_mapping.history import add_to_history, same_message
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text that a frame brings to an artifact; what it does not append to begins anew."""
+
+    artifact: str
+    text: str
+    appends: bool
+
+
+def read_chunk(event: JsonObject) -> Chunk | None:
+    """The text of an artifact update; None where it brings none."""
+    artifact = object_at(event, "artifact")
+    text = read_text(artifact)
+    if not text:
+        return None
+    return Chunk(text_at(artifact, "artifactId"), text, event.get("append") is True)
+
+
+def read_text(artifact: JsonObject | None) -> str:
+    """The text of all parts that have some, as it came."""
+    return "".join(text_at(part, "text") for part in objects_at(artifact or {}, "parts"))
 
 
 def fold(task: JsonObject | None, frame: JsonObject) -> JsonObject | None:

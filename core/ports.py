@@ -142,9 +142,10 @@ class Hints(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Text that is on its way: ``text`` goes to ``block`` if that has ``at`` characters (code points), else nowhere.
+    """Text that is on its way. At 0 it begins ``block`` anew; else it goes behind a block of ``at`` characters.
 
-    What no ``at`` fits is in the durable event that closes the block. ``block`` begins with the facade id of its task.
+    Characters are Unicode code points. What fits nowhere stands in the durable event that closes the block. ``block``
+    begins with the facade id of its task.
     """
 
     block: str

@@ -48,6 +48,7 @@ from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.dispatch import Dispatch
 from passerelle.gateway.delegation.habits import Habits
 from passerelle.gateway.delegation.inputs import Inputs
+from passerelle.gateway.delegation.open_text import OpenTexts
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
@@ -130,6 +131,7 @@ def make_service(around: Surroundings) -> Service:
         outputs=around.outputs,
         habits=Habits(store.habits),
         references=references,
+        open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
         correlates=around.correlates,
         adapt=around.adapt,
         patience=around.patience,

@@ -46,8 +46,8 @@ class ModelRequested:
 class ModelDelta:
     """A chunk of streamed text on its way to an artifact (EVC-6); published only, never stored.
 
-    ``block`` is ``<facade id>/<artifact id>``, with ``~2``, ``~3`` … behind it where the agent began the artifact anew.
-    ``text`` belongs where the block has ``at`` characters (Unicode code points).
+    ``block`` is ``<facade id>/<artifact id>``. At 0 the text begins it anew; else it goes behind a block that has
+    ``at`` characters (Unicode code points), and nowhere if it has more or fewer.
     """
 
     type: ClassVar = EventType.MODEL_DELTA

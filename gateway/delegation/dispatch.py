@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.habits import Habits
+    from passerelle.gateway.delegation.open_text import OpenTexts
     from passerelle.gateway.delegation.runs import Runs
     from passerelle.gateway.limits.spending import Spending
     from passerelle.permission_bridge.rules import Policy
@@ -77,6 +78,8 @@ class Dispatch:
     find_rules: Callable[[], Policy]
     habits: Habits
     references: References
+    open_text: OpenTexts
+    """Text on its way, of the runs that are driven here."""
     patience: Patience = field(default_factory=Patience)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
@@ -91,6 +94,7 @@ class Dispatch:
 
     def __post_init__(self) -> None:
         self.runs.on_broken = self._mend
+        self.runs.on_left = lambda driver: self.open_text.close(driver.run.sight.task)
 
     def begin(
         self,
@@ -177,6 +181,7 @@ class Dispatch:
             list_row=self.list_row,
             store_pause_s=self.patience.store_s,
             on_cost=self._settle,
+            on_text=self.open_text.tell,
         )
 
     def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
@@ -361,6 +366,7 @@ class Dispatch:
         await asyncio.gather(*side, return_exceptions=True)
         await self.runs.drain()
         await self.habits.drain()
+        await self.open_text.drain()
 
 
 def make_key(record: TaskRecord) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.a2a_mapping.content import find_artifact, find_warning, fold
+from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
 from passerelle.a2a_mapping.dialects.presentation import show_parts
 from passerelle.a2a_mapping.difference import list_differences
 from passerelle.a2a_mapping.extensions import STATE
@@ -279,6 +279,9 @@ def _ends(frame: JsonObject, state: str) -> bool:
 
 def _take_chunk(step: Step, frame: JsonObject) -> None:
     event = object_at(frame, "artifactUpdate")
+    chunk = read_chunk(event)
+    if chunk is not None:
+        step.chunks.append(chunk)
     name = text_at(object_at(event, "artifact"), "artifactId")
     if event.get("lastChunk") is True:
         artifact = find_artifact(step.sight.content or {}, name)

@@ -133,6 +133,8 @@ class Run:
     """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
     """Told once it is stored what a run cost."""
+    on_text: Callable[[Step], None] = lambda _step: None
+    """Told of text before it is stored, once."""
     plain: PlainTurn | None = None
     """How its turn was filled in, as long as nothing was stored since."""
     filled: Filled | None = None
@@ -228,6 +230,8 @@ class Run:
             if drafted is None:
                 return Written(self.held, 0, 0, self.writes.clock.now_ms())
             step, agreed = drafted
+            if step.chunks and tries == 0:
+                self.on_text(step)
             for blob in step.spill.blobs:
                 await self.blobs.put(self.sight.task.shard, blob)
             outcome = await self._commit(step, agreed)

@@ -24,6 +24,8 @@ class Runs:
     log: FilteringBoundLogger
     on_broken: Callable[[Driver], None] = lambda _driver: None
     """Told of a driver that left a run which has not ended and is still ours."""
+    on_left: Callable[[Driver], None] = lambda _driver: None
+    """Told of every driver that is done with its run, however that came."""
     _drivers: dict[str, Driver] = field(default_factory=dict[str, "Driver"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _draining: bool = False
@@ -71,6 +73,7 @@ class Runs:
         finally:
             driver.run.moved = driver.run.moved or not driver.run.has_ended()
             driver.run.changed.set()
+            self.on_left(driver)
             if self._drivers.get(task_id) is driver:
                 del self._drivers[task_id]
                 del self._tasks[task_id]

@@ -36,6 +36,7 @@ from passerelle.permission_bridge.rules import DEFAULT_POLICY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.a2a_mapping.content import Chunk
     from passerelle.core.approval_commands import CancelCause
     from passerelle.core.decision import Decision
     from passerelle.core.json import Json, JsonObject
@@ -128,6 +129,8 @@ class Step:
     catalogued: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
     """Artifacts that this step records."""
     shown_bytes: int = 0
+    chunks: list[Chunk] = field(default_factory=list["Chunk"])
+    """Text of artifacts that this step brings."""
 
     @property
     def record(self) -> TaskRecord:
