@@ -14,6 +14,10 @@ Return. Where a peer waits, the append that closes the question also owes it the
 each attempt (stored before anything is sent), then *returned* or *undeliverable*. The latter is visible and can be
 tried again; it never reopens the question. ``none`` means that nobody waits for it elsewhere.
 
+Where more than one must agree (``Quorum``), an answer that is not enough is a vote: the question stays *pending* and
+its revision as it is, since what is asked has not changed. An audience can be widened in steps, which changes as
+little; those who could decide before still can.
+
 Policy may answer in the very append that opens a question (``SettleAction``); then nobody is ever asked.
 
 Presence does not occur. There is no command for a lost connection, a closed app, a drain or a restart, so none of
@@ -35,6 +39,7 @@ from passerelle.core.approval_commands import (
     Answer,
     BeginReturn,
     CancelAction,
+    Escalate,
     Expire,
     FailReturn,
     FinishReturn,
@@ -42,6 +47,7 @@ from passerelle.core.approval_commands import (
     RetryReturn,
     SettleAction,
     SupersedeAction,
+    WithdrawVotes,
 )
 from passerelle.core.approval_facts import (
     OUTCOMES,
@@ -49,21 +55,32 @@ from passerelle.core.approval_facts import (
     record_answer,
     settle,
     tell_closing,
+    tell_escalation,
     tell_opening,
     tell_return,
 )
 from passerelle.core.approval_guards import (
     check_audience,
     check_binding,
+    check_device,
     check_opening,
     check_words,
     choose_option,
 )
 from passerelle.core.approval_record import SCHEMA, ActionRecord, ActionState, ReturnState
+from passerelle.core.approval_votes import (
+    closes,
+    fold_vote,
+    is_cast,
+    make_vote,
+    tell_vote,
+    withdraw,
+)
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.payloads.approval import (
     ActionRequired,
     ActionResolved,
+    ChannelPermissionForwarded,
     ChannelPermissionReturned,
 )
 
@@ -86,7 +103,9 @@ Stand: TypeAlias = ActionState | ReturnState
 
 TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
     OpenAction: {None: frozenset({"pending"})},
-    Answer: {"pending": frozenset(OUTCOMES.values())},
+    Answer: {"pending": frozenset({*OUTCOMES.values(), "pending"})},
+    WithdrawVotes: {"pending": frozenset({"pending"})},
+    Escalate: {"pending": frozenset({"pending"})},
     SettleAction: {"pending": frozenset({"allowed", "rejected", "cancelled"})},
     Expire: {"pending": frozenset({"expired"})},
     CancelAction: {"pending": frozenset({"cancelled"})},
@@ -110,7 +129,7 @@ _RETURN_MOVES: Final = frozenset(
 
 
 def decide(state: ActionRecord | None, command: ActionCommand, now_ms: int) -> list[Fact]:
-    """The facts that a command leads to, all for one append; none for the repeat of the answer that won.
+    """The facts that a command leads to, all for one append; none for the repeat of an answer that counts already.
 
     Raises:
         NotFound: no such question, or another owner's.
@@ -153,7 +172,7 @@ def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | 
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {ActionRequired, ActionResolved, ChannelPermissionReturned}
+    {ActionRequired, ActionResolved, ChannelPermissionForwarded, ChannelPermissionReturned}
 )
 
 
@@ -161,7 +180,9 @@ def folds_action(event: Event) -> bool:
     """Whether the event can change the record of the action that its scope names."""
     payload = event.fact.payload
     if isinstance(payload, ChannelPermissionReturned):
-        return payload.direction == "delivery"
+        return payload.direction == "delivery" or payload.vote is not None
+    if isinstance(payload, ChannelPermissionForwarded):
+        return payload.step is not None
     return type(payload) in FOLDED
 
 
@@ -187,6 +208,10 @@ def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
             )
         case ChannelPermissionReturned(direction="delivery"):
             return _fold_return(state, moved, payload)
+        case ChannelPermissionReturned(vote=vote) if vote is not None and state.is_open:
+            return replace(moved, votes=fold_vote(state.votes, payload))
+        case ChannelPermissionForwarded(step=step) if step is not None and state.is_open:
+            return replace(moved, step=max(state.step, step))
         case _:
             return state
 
@@ -226,6 +251,8 @@ def _name(source: Stand | None) -> str:
 def _decide(
     state: ActionRecord,
     command: Answer
+    | WithdrawVotes
+    | Escalate
     | SettleAction
     | Expire
     | CancelAction
@@ -239,6 +266,10 @@ def _decide(
     match command:
         case Answer():
             return _answer(state, command, now_ms)
+        case WithdrawVotes():
+            return withdraw(state, command)
+        case Escalate(step=step):
+            return [tell_escalation(state, step)]
         case SettleAction():
             return tell_closing(state, settle(state, command, now_ms))
         case Expire():
@@ -290,6 +321,11 @@ def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
     check_binding(state, answer)
     option = choose_option(state, answer)
     check_words(state, answer, option)
+    check_device(state, answer, option)
+    if state.request.quorum.need > 1:
+        vote = make_vote(answer, option, now_ms)
+        if not closes(state, vote, answer.void):
+            return [] if is_cast(state, vote) else [tell_vote(state, vote)]
     return tell_closing(state, record_answer(answer, option, now_ms))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from passerelle.core.device_rights import EVERYTHING, DeviceRights
 from passerelle.core.facts import Scope
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.approval import Request
+from passerelle.core.payloads.approval import Request, Signature
 from passerelle.core.principal import Principal
 
 CancelCause: TypeAlias = Literal[
@@ -45,6 +46,28 @@ class Answer:
     content: JsonObject | None = None
     comment: str | None = None
     turn_id: str | None = None
+    rights: DeviceRights = EVERYTHING
+    """What the device may say that it comes from."""
+    signature: Signature | None = None
+    """Verified by whoever made this."""
+    must_sign: bool = False
+    """Whether a yes to something of this risk takes a signature here."""
+    void: frozenset[str] = frozenset()
+    """Devices whose votes do not count any more: they were revoked since."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawVotes:
+    """Votes that came from a device which is revoked are taken back."""
+
+    devices: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Escalate:
+    """Nobody has decided in time: the principals of step ``step`` may decide as well."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +124,8 @@ class RetryReturn:
 ActionCommand: TypeAlias = (
     OpenAction
     | Answer
+    | WithdrawVotes
+    | Escalate
     | SettleAction
     | Expire
     | CancelAction

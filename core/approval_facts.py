@@ -13,6 +13,7 @@ from passerelle.core.payloads.approval import (
     ActionResolved,
     AnswerSource,
     Cause,
+    ChannelPermissionForwarded,
     ChannelPermissionReturned,
     ClosingState,
     Decision,
@@ -74,6 +75,8 @@ def record_answer(answer: Answer, option: Option, now_ms: int) -> Decision:
         device_name=who.device_name or who.device,
         comment=answer.comment,
         content=answer.content,
+        assurance=("bearer", "signature") if answer.signature else ("bearer",),
+        signature=answer.signature,
     )
 
 
@@ -156,6 +159,27 @@ def tell_return(
         attempts=state.return_attempts + (outcome == "returning"),
         native_status=native_status,
         reason=reason,
+    )
+    return Fact(state.scope, told)
+
+
+def tell_escalation(state: ActionRecord, step: int) -> Fact:
+    """The audience is wider from here on.
+
+    Raises:
+        UnsupportedOperation: there is no such step, or it has begun.
+    """
+    if not state.step < step < len(state.request.audience):
+        raise UnsupportedOperation("the audience has no such step to come", step=step)
+    origin = state.request.origin
+    told = ChannelPermissionForwarded(
+        transport="none",
+        outcome="escalated",
+        attempt=step,
+        asking_peer=origin.peer,
+        applies_to=origin.applies_to,
+        channel_scoped=origin.applies_to == "channel",
+        step=step,
     )
     return Fact(state.scope, told)
 

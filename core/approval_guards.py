@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.approval_audience import may_decide, may_read
 from passerelle.core.canonical import canonicalize
+from passerelle.core.device_rights import NEGATIVE
 from passerelle.core.errors import (
     Forbidden,
     InvalidContent,
@@ -54,27 +56,49 @@ def check_opening(command: OpenAction) -> None:
     if request.on_timeout == "keep_waiting" and request.kind != "input":
         raise InvalidInput("onTimeout", "keep_waiting is for questions of kind input")
     _check_options(request)
+    _check_audience(request)
 
 
 def check_audience(record: ActionRecord, answer: Answer) -> None:
-    """Only the owner decides, and only as a person or a service that holds the right.
+    """Only its audience decides, and only as a person or a service that holds the right.
 
     An agent's credential never decides, whatever its scopes say: it is the asking side. Words are no decision: who
     owns a task may answer a question of kind input by writing to the task, as in any A2A conversation (ST-6).
 
     Raises:
-        NotFound: another owner's question looks like none.
-        Forbidden: the owner's credential does not carry the right.
+        NotFound: the question of others looks like none.
+        Forbidden: the credential does not carry the right, or its principal may look and not decide.
     """
     who, request = answer.who, record.request
-    if (who.tenant, who.key) != (request.tenant, request.owner):
+    if not may_read(record, who):
         raise NotFound("action", request.action_id)
-    if request.kind == "input" and answer.turn_id is not None:
+    if request.kind == "input" and answer.turn_id is not None and who.key == request.owner:
         return
     if who.kind not in _DECIDERS:
         raise Forbidden(f"a credential of kind {who.kind} never decides", kind=who.kind)
     if Scope.DECIDE not in who.scopes:
         raise Forbidden(f"the credential lacks {Scope.DECIDE}", scope=Scope.DECIDE)
+    if not may_decide(record, who):
+        is_self = who.id == request.principal and not request.quorum.allow_self
+        why = "self_approval" if is_self else "not_in_audience"
+        raise Forbidden("this question is for others to decide", why=why)
+
+
+def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """What the device of an answer may say, and whether it had to sign.
+
+    A no needs no signature: to stop something must not fail for want of a key.
+
+    Raises:
+        Forbidden: the device is narrowed to less, or a yes of this risk comes without its signature.
+    """
+    if not answer.rights.allow(option.kind, record.request.risk):
+        raise Forbidden("this device may not choose this", why="device_scope")
+    if answer.must_sign and answer.signature is None and option.kind not in NEGATIVE:
+        raise Forbidden(
+            f"a yes at {record.request.risk} risk takes the signature of a device",
+            why="signature_required",
+        )
 
 
 def check_binding(record: ActionRecord, answer: Answer) -> None:
@@ -152,6 +176,19 @@ def _check_size(content: JsonObject | None) -> None:
         raise InvalidContent("content", error.reason) from None
     if size > CONTENT_LIMIT_BYTES:
         raise InvalidContent("content", f"has more than {CONTENT_LIMIT_BYTES} bytes")
+
+
+def _check_audience(request: Request) -> None:
+    quorum = request.quorum
+    if quorum.need > 1 and request.kind not in {"permission", "confirmation"}:
+        raise InvalidInput("quorum", "words have one author")
+    named = {name for step in request.audience for name in step.principals} or {request.principal}
+    able = named if quorum.allow_self else named - {request.principal}
+    if len(able) < max(quorum.need, 1):
+        raise InvalidInput("audience", f"{quorum.need} must agree, and {len(able)} may decide")
+    starts = [step.after_ms for step in request.audience]
+    if starts != sorted(starts) or starts[:1] not in ([], [0]):
+        raise InvalidInput("audience", "its steps begin with the opening, one after the other")
 
 
 def _check_options(request: Request) -> None:

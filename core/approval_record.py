@@ -7,7 +7,7 @@ from typing import Final, Literal, TypeAlias
 from passerelle.core.errors import ClosedState
 from passerelle.core.facts import Scope
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.approval import ClosingState, Decision, Option, Request
+from passerelle.core.payloads.approval import ClosingState, Decision, Option, Request, Vote
 from passerelle.core.record import record
 
 SCHEMA: Final = 1
@@ -39,6 +39,9 @@ class ActionRecord:
     return_state: ReturnState = "none"
     return_attempts: int = 0
     return_error: str | None = None
+    votes: tuple[Vote, ...] = ()
+    step: int = 0
+    """How far the audience has been widened; what widens it, like a vote, leaves ``rev`` alone."""
 
     @property
     def is_open(self) -> bool:

@@ -297,11 +297,16 @@ class CancelAccepted:
 
 @dataclass(frozen=True, slots=True)
 class ActionAnswered:
-    """Our answer counts (``won``), or it is the repeat of one that did (``replayed``)."""
+    """Our answer decides (``won``), repeats one that did (``replayed``), or is one of several that are needed.
 
-    outcome: Literal["won", "replayed"]
+    Of ``vote_recorded`` there is no decision yet; ``votes`` are those that agree so far.
+    """
+
+    outcome: Literal["won", "replayed", "vote_recorded"]
     rev: int
-    decision: Decision
+    decision: Decision | None
+    votes: int = 0
+    need: int = 1
 
 
 @dataclass(frozen=True, slots=True)

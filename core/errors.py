@@ -190,9 +190,13 @@ class CredentialExpired(Unauthenticated):
 
 
 class Forbidden(CallerError):
-    """A credential that does not carry the right."""
+    """A credential that does not carry the right; ``why`` among the details refines the code."""
 
     code = "forbidden"
+
+    @property
+    def stable_code(self) -> str:
+        return str(self.details.get("why", self.code))
 
 
 class Limited(CallerError):

@@ -219,7 +219,8 @@ def render_result(result: Result) -> JsonObject:
         case CancelAccepted():
             return to_wire(CancelAnswer("requested", result.task))
         case ActionAnswered():
-            return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision))
+            votes = (result.votes, result.need) if result.need > 1 else (None, None)
+            return to_wire(DecisionAnswer(result.outcome, result.rev, result.decision, *votes))
         case (
             DeliveryRetried()
             | TaskChanged()

@@ -155,8 +155,11 @@ class CancelAnswer:
 
 @record
 class DecisionAnswer:
-    """The answer counts (``won``), or repeats one that did (``replayed``)."""
+    """The answer decides (``won``), repeats one that did (``replayed``), or is one of several (``vote_recorded``)."""
 
-    outcome: Literal["won", "replayed"]
+    outcome: Literal["won", "replayed", "vote_recorded"]
     rev: int
-    decision: Decision
+    decision: Decision | None = None
+    votes: int | None = None
+    """How many agree so far, where more than one must."""
+    need: int | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.payloads.approval import Decision, Request
+    from passerelle.core.payloads.approval import Decision, Quorum, Request, Vote
 
 BINDING_VERSION: Final = 1
 BOUND: Final = (
@@ -61,6 +61,10 @@ def render_view(record: ActionRecord) -> JsonObject:
         view["returnError"] = record.return_error
     if record.superseded_by is not None:
         view["supersededBy"] = record.superseded_by
+    if record.votes:
+        view["votes"] = [_render_vote(vote) for vote in record.votes]
+    if record.step:
+        view["step"] = record.step
     if record.decision is not None:
         view["decision"] = render_decision(record.decision)
     return view
@@ -91,7 +95,8 @@ def render_request(request: Request, scope: Scope) -> JsonObject:
         "peer": request.origin.peer,
         "cardDigest": request.origin.card_hash,
         "occurrence": request.remote.occurrence if request.remote else None,
-        "quorum": {"need": 1},
+        "quorum": _render_quorum(request.quorum),
+        "audience": [list(step.principals) for step in request.audience] or None,
         "policyVersion": request.policy_version,
         "evaluationId": request.evaluation_id,
         "groupId": request.group_id,
@@ -121,5 +126,26 @@ def render_decision(decision: Decision) -> JsonObject:
         "decidedAt": decision.decided_at,
         "comment": decision.comment,
         "content": decision.content,
+        "assurance": list(decision.assurance) or None,
+    }
+    return {name: member for name, member in members.items() if member is not None}
+
+
+def _render_quorum(quorum: Quorum) -> JsonObject:
+    """What is as everybody expects it is left out, and so a plain question says ``{"need": 1}``."""
+    view: JsonObject = {"need": quorum.need}
+    if quorum.need > 1:
+        view["veto"] = quorum.veto
+    return view if quorum.allow_self else {**view, "allowSelf": False}
+
+
+def _render_vote(vote: Vote) -> JsonObject:
+    members: dict[str, Json] = {
+        "principal": vote.principal,
+        "optionId": vote.option_id,
+        "agrees": vote.agrees,
+        "deviceName": vote.device_name,
+        "at": vote.at,
+        "comment": vote.comment,
     }
     return {name: member for name, member in members.items() if member is not None}

@@ -79,6 +79,27 @@ class Origin:
 
 
 @record
+class Quorum:
+    """How many principals must agree before a question is allowed; devices do not count.
+
+    ``veto``: one no closes it; else so many of them as a yes needs. Without ``allow_self`` whoever the work is done for
+    does not decide.
+    """
+
+    need: int = 1
+    veto: bool = True
+    allow_self: bool = True
+
+
+@record
+class AudienceStep:
+    """Who may decide from ``after_ms`` after the opening on: ids of principals of the question's tenant."""
+
+    principals: tuple[str, ...]
+    after_ms: int = 0
+
+
+@record
 class RemotePause:
     """The pause of a peer that the answer goes back to. Ids of the peer are correlation, never ours."""
 
@@ -122,6 +143,33 @@ class Request:
     destructive: bool = False
     group_id: str | None = None
     risk_reasons: tuple[str, ...] = ()
+    quorum: Quorum = Quorum()
+    audience: tuple[AudienceStep, ...] = ()
+    """Who decides, step by step; none: the owner."""
+
+
+@record
+class Signature:
+    """What a device signed a decision with: ``value`` in base64url, ``iat`` in ms of the device's clock."""
+
+    key_id: str
+    value: str
+    iat: int
+
+
+@record
+class Vote:
+    """The word of one principal where more than one is needed; a later one takes its place."""
+
+    principal: str
+    option_id: str
+    decision_id: str
+    agrees: bool
+    at: str
+    device: str | None = None
+    device_name: str | None = None
+    comment: str | None = None
+    signature: Signature | None = None
 
 
 @record
@@ -143,6 +191,7 @@ class Decision:
     comment: str | None = None
     content: JsonObject | None = None
     assurance: tuple[Literal["bearer", "signature"], ...] = ("bearer",)
+    signature: Signature | None = None
 
 
 @record
@@ -215,31 +264,53 @@ class PermissionResolved:
 
 @record
 class ChannelPermissionForwarded:
-    """One target was told of a question, or there was none (CHN-6)."""
+    """One target was told of a question, or there was none (CHN-6).
+
+    ``escalated`` says that the principals of a further ``step`` of the audience may decide from here on.
+    """
 
     type: ClassVar = EventType.CHANNEL_PERMISSION_FORWARDED
     transport: Literal["ws", "webpush", "webhook", "a2a", "none"]
-    outcome: Literal["sent", "queued", "suppressed", "no_device", "failed"]
+    outcome: Literal["sent", "queued", "suppressed", "no_device", "failed", "escalated"]
     attempt: int
     asking_peer: str | None
     applies_to: Literal["channel", "session", "owner"]
     channel_scoped: bool
     channel_id: str | None = None
+    device_id: str | None = None
+    reason: str | None = None
+    step: int | None = None
 
 
 @record
 class ChannelPermissionReturned:
-    """An answer came in (``answer``), or went back to the asking side (``delivery``) (CHN-6)."""
+    """An answer came in (``answer``), or went back to the asking side (``delivery``) (CHN-6).
+
+    An answer that did not close the question is ``counted`` as a ``vote``, ``withdrawn`` with the device that it came
+    from, or ``refused``: then ``reason`` says why, and ``attempts`` how many of its kind this fact stands for.
+    """
 
     type: ClassVar = EventType.CHANNEL_PERMISSION_RETURNED
     direction: Literal["answer", "delivery"]
     source: AnswerSource
     accepted: bool
-    outcome: Literal["owed", "returning", "returned", "undeliverable", "stale", "not_needed"]
+    outcome: Literal[
+        "owed",
+        "returning",
+        "returned",
+        "undeliverable",
+        "stale",
+        "not_needed",
+        "counted",
+        "withdrawn",
+        "refused",
+    ]
     attempts: int = 0
     native_status: str | None = None
     channel_id: str | None = None
     reason: str | None = None
+    vote: Vote | None = None
+    principal: str | None = None
 
 
 ApprovalPayload: TypeAlias = (

@@ -13,9 +13,10 @@ from passerelle.a2a_mapping.frames import make_status, status_frame
 from passerelle.a2a_mapping.states import WORKING
 from passerelle.core import approval
 from passerelle.core import task as tasks
+from passerelle.core.approval_audience import may_read
 from passerelle.core.approval_commands import Answer, Expire
 from passerelle.core.approval_record import ActionRecord
-from passerelle.core.batch import DueChange, EntityKind, EntityRef, Late
+from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.errors import ActionClosed, NotFound, UnsupportedOperation
 from passerelle.core.ids import TaskId, expose, read_shard
@@ -23,6 +24,7 @@ from passerelle.core.status import WAITING
 from passerelle.core.task_commands import EndWait
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import format_ms
+from passerelle.gateway.control.action_rows import close_rows
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, show
 from passerelle.permission_bridge.views import render_view
@@ -65,11 +67,7 @@ class Actions:
         before = find_record(held, command.action_id)
         outcome = await self.answer(principal, command)
         record = find_record(outcome.held, command.action_id)
-        if record.decision is None:
-            raise UnsupportedOperation("the answer was not recorded; try again")
-        replayed = not before.is_open
-        answered = ActionAnswered("replayed" if replayed else "won", record.rev, record.decision)
-        return answered, record.scope.task_id or ""
+        return _describe(before, record, principal), record.scope.task_id or ""
 
     async def answer(
         self,
@@ -135,14 +133,13 @@ class Actions:
         if not facts:
             return Terms()
         decision.add(facts)
-        _go_on(decision, refs)
-        closed = decision.state(action_ref)
-        owes = isinstance(closed, ActionRecord) and closed.return_state == "owed"
-        due = [DueChange(f"expire:{action_ref.id}", None)]
-        if owes:
-            due.append(DueChange(f"return:{action_ref.id}", decision.now_ms))
         not_after = approval.find_not_after(record, command)
-        return Terms(not_after_ms=not_after, due=tuple(due), claim=claim)
+        closed = decision.state(action_ref)
+        if not isinstance(closed, ActionRecord) or closed.is_open:
+            return Terms(not_after_ms=not_after, claim=claim)
+        _go_on(decision, refs)
+        due = close_rows(closed, decision.now_ms)
+        return Terms(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:
         """The question with its task and thread.
@@ -164,9 +161,22 @@ class Actions:
         """The view of a question, for its owner."""
         held = await self.load(action_id)
         record = find_record(held, action_id)
-        if record.request.owner != principal.key:
+        if not may_read(record, principal):
             raise NotFound("action", action_id)
         return render_view(record)
+
+
+def _describe(before: ActionRecord, record: ActionRecord, who: Principal) -> ActionAnswered:
+    agree = sum(vote.agrees for vote in record.votes)
+    need = record.request.quorum.need
+    if record.decision is not None:
+        replayed = not before.is_open
+        return ActionAnswered(
+            "replayed" if replayed else "won", record.rev, record.decision, agree, need
+        )
+    if any(vote.principal == who.id for vote in record.votes):
+        return ActionAnswered("vote_recorded", record.rev, None, agree, need)
+    raise UnsupportedOperation("the answer was not recorded; try again")
 
 
 def _make_answer(principal: Principal, command: RespondAction, turn_id: str | None) -> Answer:

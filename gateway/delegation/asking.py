@@ -17,11 +17,11 @@ from passerelle.core import approval
 from passerelle.core import task as tasks
 from passerelle.core.approval_commands import SupersedeAction
 from passerelle.core.approval_record import ActionRecord
-from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import WaitFor
+from passerelle.gateway.control.action_rows import close_rows
 from passerelle.gateway.delegation.observe import relabel_for
 from passerelle.gateway.delegation.opening import judge, open_question
 from passerelle.gateway.delegation.step import Asked, Step, find_action
@@ -131,4 +131,4 @@ def _supersede(step: Step, fresh: set[str]) -> None:
         action = step.decision.state(find_action(action_id))
         if action_id not in fresh and isinstance(action, ActionRecord) and action.is_open:
             step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
-            step.due.append(DueChange(f"expire:{action_id}", None))
+            step.due.extend(close_rows(action, step.decision.now_ms))

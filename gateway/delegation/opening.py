@@ -11,6 +11,7 @@ from passerelle.core.approval_commands import OpenAction, SettleAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
+from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.delegation.step import Step, find_action
 from passerelle.permission_bridge.cases import read_prompt
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
@@ -66,7 +67,7 @@ def open_question(step: Step, judged: Judged) -> None:
     step.add([Fact(scope, judged.evaluation.to_payload())])
     step.add(approval.decide(None, OpenAction(request, scope), now_ms))
     if judged.asks:
-        step.due.append(DueChange(f"expire:{request.action_id}", request.expires_ms))
+        step.due.extend(open_rows(request))
         return
     opened = step.decision.state(ref)
     allows, source = judged.evaluation.decision == "allow", judged.evaluation.source

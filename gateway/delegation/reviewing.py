@@ -15,12 +15,12 @@ from passerelle.a2a_mapping.states import INPUT_REQUIRED
 from passerelle.core import approval
 from passerelle.core import task as tasks
 from passerelle.core.approval_commands import OpenAction
-from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import Status
 from passerelle.core.task_commands import WaitFor
 from passerelle.core.times import format_ms
+from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.delegation.step import Step, find_action
 from passerelle.permission_bridge.cases import PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
@@ -54,7 +54,7 @@ def open_review(step: Step, question: str) -> str:
     decision.introduce(find_action(request.action_id))
     step.add([Fact(scope, evaluation.to_payload())])
     step.add(approval.decide(None, OpenAction(request, scope), decision.now_ms))
-    step.due.append(DueChange(f"expire:{request.action_id}", request.expires_ms))
+    step.due.extend(open_rows(request))
     _wait(step, request)
     return request.action_id
 

@@ -29,6 +29,7 @@ from passerelle.core.task_commands import EndRun, FailRun, WaitFor
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
+from passerelle.gateway.control.action_rows import close_rows
 from passerelle.gateway.delegation.spill import Spill, show
 from passerelle.gateway.outputs.redaction import NO_REDACTION, Redaction
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
@@ -225,7 +226,7 @@ class Step:
             if isinstance(action, ActionRecord) and action.is_open:
                 closing = approval.decide(action, CancelAction(cause), self.decision.now_ms)
                 self.decision.add(closing)
-                self.due.append(DueChange(f"expire:{action_id}", None))
+                self.due.extend(close_rows(action, self.decision.now_ms))
 
     def end_turn(self, answer: str) -> None:
         """Every turn of the task that had no answer yet has it now."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
+from passerelle.core.approval_audience import list_readers
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
@@ -39,16 +40,26 @@ class Projection:
 
 
 def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
-    """A question and its end are copied to its owner, and the question stands among the open ones meanwhile.
+    """A question and its end are copied to whom it concerns, and it stands among the open ones meanwhile.
+
+    What widens its audience is copied too: it is how those who come later learn of it.
 
     What policy answered itself was never asked of anybody.
     """
     if not isinstance(record, ActionRecord) or record.was_settled:
         return []
-    opens = entry.type in _OPENING and record.is_open
+    if entry.type in _WIDENING and not _widens(entry):
+        return []
+    opens = entry.type in _OPENING | _WIDENING and record.is_open
     view = orjson.dumps(render_view(record)) if opens else None
-    owner, action = record.request.owner, record.request.action_id
-    return [InboxRow(owner, copy_event(entry), action, view)]
+    event, action = copy_event(entry), record.request.action_id
+    return [InboxRow(reader, event, action, view) for reader in list_readers(record)]
+
+
+def _widens(entry: Entry) -> bool:
+    envelope: JsonObject = orjson.loads(entry.data)
+    payload = envelope.get("payload")
+    return isinstance(payload, dict) and payload.get("step") is not None
 
 
 def copy_event(entry: Entry) -> EncodedEvent:
@@ -68,7 +79,9 @@ def read_entity(entry: Entry, kind: EntityKind) -> str | None:
 _SCOPE: Final = {EntityKind.TASK: "taskId", EntityKind.ACTION: "actionId"}
 _OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQUESTED})
 _CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
+_WIDENING: Final = frozenset({EventType.CHANNEL_PERMISSION_FORWARDED})
+_FOR_INBOX: Final = _OPENING | _CLOSING | _WIDENING
 
 REGISTRY: Final = (
-    Projection("inbox", EntityKind.ACTION, lambda kind: kind in _OPENING | _CLOSING, fill_inbox),
+    Projection("inbox", EntityKind.ACTION, lambda kind: kind in _FOR_INBOX, fill_inbox),
 )

@@ -44,6 +44,8 @@ _DIGITS: Final = 9
 _NO_SHARD: Final = Shard(0)
 
 
+PENDING: Final = "vote_recorded"
+"""Outcome of an answer that is one of several: accepted, and nothing is decided yet."""
 SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
 """Outcomes of a command that had nothing left to do: nothing follows them, so they are no ``202``."""
 
@@ -266,4 +268,6 @@ def _render(operation: Operation, result: JsonObject) -> Response:
         headers["ETag"] = f'"{rev}"'
     settled = operation.may_settle and result.get("outcome") in SETTLED
     status = 200 if settled else operation.status
+    if result.get("outcome") == PENDING:
+        status = 202
     return Response(orjson.dumps(result), status, headers, "application/json")

@@ -134,6 +134,7 @@ async def test_first_of_24_answers_wins_and_each_loser_learns_who_won(house: Hou
     lost = [outcome for outcome in outcomes if isinstance(outcome, ActionClosed)]
     assert (len(won), len(lost)) == (1, 23)
     winner = won[0].decision
+    assert winner is not None
     assert {closed.state for closed in lost} == {"already_resolved"}
     assert {str(closed.winner["deviceName"]) for closed in lost} == {winner.device_name}
     assert {str(closed.winner["optionId"]) for closed in lost} == {"reply"}

@@ -20,6 +20,7 @@ from passerelle.core.approval_commands import (
     Answer,
     BeginReturn,
     CancelAction,
+    Escalate,
     Expire,
     FailReturn,
     FinishReturn,
@@ -27,6 +28,7 @@ from passerelle.core.approval_commands import (
     RetryReturn,
     SettleAction,
     SupersedeAction,
+    WithdrawVotes,
 )
 from passerelle.core.approval_guards import MAX_LIFETIME_MS
 from passerelle.core.approval_record import ActionRecord, ActionState, ReturnState
@@ -72,6 +74,8 @@ from tests.support.approvals import (
 COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] = {
     OpenAction: lambda record: OpenAction(record.request, SCOPE),
     Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
+    WithdrawVotes: lambda _record: WithdrawVotes(frozenset({"dev-1"})),
+    Escalate: lambda _record: Escalate(1),
     SettleAction: lambda _record: SettleAction(allows=False, cause="rule"),
     Expire: lambda _record: Expire(),
     CancelAction: lambda _record: CancelAction("task_cancelled"),
@@ -148,7 +152,8 @@ def test_every_pair_is_a_row_of_the_table_or_a_typed_refusal(
     targets = TABLE[kind].get(stand)
     command = COMMANDS[kind](before)
     stream.now_ms = NOW_MS + HOUR_MS
-    if targets is None:
+    # A plain question has neither votes nor a further step: to take these, it has to be made with them.
+    if targets is None or kind in (WithdrawVotes, Escalate):
         with pytest.raises(CallerError) as refusal:
             stream.tell(command)
         assert stream.now is before
@@ -364,6 +369,8 @@ def test_no_command_stands_for_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {
         "OpenAction",
         "Answer",
+        "WithdrawVotes",
+        "Escalate",
         "SettleAction",
         "Expire",
         "CancelAction",

@@ -45,6 +45,7 @@ def test_a_closed_question_names_who_closed_it() -> None:
         "deviceName": "phone",
         "decidedAt": "2027-01-15T08:00:00.000Z",
         "comment": "go",
+        "assurance": ["bearer"],
     }
 
 

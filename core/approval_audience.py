@@ -1,0 +1,39 @@
+"""Whose question it is: who may decide, and who may look at it.
+
+Without an audience the owner decides. With one, the principals of the steps that have begun do, and the owner goes on
+seeing what is asked in its name. A step that comes later takes nothing from those before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.principal import Principal
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+
+
+def may_decide(record: ActionRecord, who: Principal) -> bool:
+    """Whether a principal is among those who decide by now."""
+    request = record.request
+    if not request.quorum.allow_self and who.id == request.principal:
+        return False
+    return who.key == request.owner if not request.audience else who.id in _list_named(record)
+
+
+def list_readers(record: ActionRecord) -> tuple[str, ...]:
+    """Owner keys of everybody in whose inbox the question stands: the owner, and who decides by now."""
+    request = record.request
+    named = (Principal(name, request.tenant).key for name in _list_named(record))
+    return tuple(dict.fromkeys((request.owner, *named)))
+
+
+def may_read(record: ActionRecord, who: Principal) -> bool:
+    """Whether the question is shown to a principal; to others it looks like none."""
+    return who.tenant == record.request.tenant and who.key in list_readers(record)
+
+
+def _list_named(record: ActionRecord) -> tuple[str, ...]:
+    begun = record.request.audience[: record.step + 1]
+    return tuple(name for step in begun for name in step.principals)
