@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from passerelle.gateway.app import Gateway
+    from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
 

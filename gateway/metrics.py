@@ -165,6 +165,11 @@ class Metrics:
         """One call to an agent, over however many of its interfaces."""
         self._peer_calls(agent, outcome).inc()
 
+    def count_duty(self, duty: str, outcome: str) -> None:
+        """How one piece of a duty ended; what failed is counted as an error of ours."""
+        if outcome in {"failed", "fault"}:
+            self.runtime_errors.labels(duty).inc()
+
     def count_delivery(self, kind: str, outcome: str) -> None:
         """What became of one try to deliver."""
         self.deliveries.labels(kind, outcome).inc()

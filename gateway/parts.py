@@ -87,7 +87,6 @@ class Surroundings:
     patience: Patience
     tally: Callable[[str, float], None]
     news: Callable[[Shard, bool], None]
-    webhooks: Webhooks = field(default_factory=Webhooks)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
@@ -104,44 +103,19 @@ class Surroundings:
     """Where peers can call back; None: they cannot."""
 
 
-def make_service(around: Surroundings) -> Service:
-    """The service object over its surroundings."""
+def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Service:
+    """The service object over its surroundings; without webhooks push is refused."""
     store = around.store
     writes = Writes(
         store.log, around.clock, around.ids, store.runtime_id, around.tally, around.news
     )
     contents = Contents(store.log, store.blobs)
-    log = structlog.get_logger("passerelle")
-    runs, ownership = Runs(log), Ownership(writes)
+    runs, ownership = Runs(structlog.get_logger("passerelle")), Ownership(writes)
     references = References(ownership, contents)
-    dispatch = Dispatch(
-        writes=writes,
-        blobs=store.blobs,
-        copies=store.copies,
-        contents=contents,
-        projections=store.projections,
-        runs=runs,
-        clock=around.clock,
-        log=log,
-        find_peer=around.find_peer,
-        drives=around.drives,
-        may_send=around.may_send,
-        find_tags=around.find_tags,
-        find_rules=around.find_rules,
-        outputs=around.outputs,
-        habits=Habits(store.habits),
-        references=references,
-        open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
-        correlates=around.correlates,
-        adapt=around.adapt,
-        patience=around.patience,
-        spending=around.spending,
-        always_task=around.always_task,
-        callbacks=_make_callbacks(around, writes),
-    )
+    dispatch = _make_dispatch(around, writes, contents, runs, references)
     actions, inputs = Actions(writes), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
-    webhooks = around.webhooks
+    webhooks = webhooks or Webhooks()
     push_configs = PushConfigs(
         writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
@@ -149,7 +123,6 @@ def make_service(around: Surroundings) -> Service:
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     conditions = Conditions(around.find_acceptance)
     planning = Planning(writes, around.retry_policy, around.drives, conditions, around.spending)
-    changes = TaskChanges(writes, ownership, dispatch)
     finishing = Finishing(writes, ownership, dispatch)
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
     records = Records(writes, store.log, store.projections, around.catalogue.list_names)
@@ -182,23 +155,8 @@ def make_service(around: Surroundings) -> Service:
         planning=planning,
         cancelling=cancelling,
         records=records,
-        task_control=TaskControl(
-            changes=changes,
-            creating=Creating(turns, ownership, store.projections, around.find_peer, conditions),
-            starting=Starting(
-                turns,
-                ownership,
-                planning,
-                references,
-                dispatch,
-                around.find_peer,
-                around.message_bounds,
-            ),
-            finishing=finishing,
-            rerunning=Rerunning(writes, ownership, planning, dispatch, around.find_peer),
-            linking=Linking(changes),
-            find_peer=around.find_peer,
-            conditions=conditions,
+        task_control=_make_task_control(
+            around, turns, ownership, planning, references, dispatch, finishing, conditions
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
         channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
@@ -210,6 +168,68 @@ def make_service(around: Surroundings) -> Service:
             around.clock,
         ),
         message_bounds=around.message_bounds,
+    )
+
+
+def _make_dispatch(
+    around: Surroundings, writes: Writes, contents: Contents, runs: Runs, references: References
+) -> Dispatch:
+    store = around.store
+    return Dispatch(
+        writes=writes,
+        blobs=store.blobs,
+        copies=store.copies,
+        contents=contents,
+        projections=store.projections,
+        runs=runs,
+        clock=around.clock,
+        log=runs.log,
+        find_peer=around.find_peer,
+        drives=around.drives,
+        may_send=around.may_send,
+        find_tags=around.find_tags,
+        find_rules=around.find_rules,
+        outputs=around.outputs,
+        habits=Habits(store.habits),
+        references=references,
+        open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
+        correlates=around.correlates,
+        adapt=around.adapt,
+        patience=around.patience,
+        spending=around.spending,
+        always_task=around.always_task,
+        callbacks=_make_callbacks(around, writes),
+    )
+
+
+def _make_task_control(
+    around: Surroundings,
+    turns: Turns,
+    ownership: Ownership,
+    planning: Planning,
+    references: References,
+    dispatch: Dispatch,
+    finishing: Finishing,
+    conditions: Conditions,
+) -> TaskControl:
+    changes = TaskChanges(turns.writes, ownership, dispatch)
+    return TaskControl(
+        changes=changes,
+        creating=Creating(turns, ownership, around.store.projections, around.find_peer, conditions),
+        starting=Starting(
+            turns,
+            ownership,
+            planning,
+            references,
+            dispatch,
+            around.find_peer,
+            around.message_bounds,
+        ),
+        finishing=finishing,
+        rerunning=Rerunning(turns.writes, ownership, planning, dispatch, around.find_peer),
+        linking=Linking(changes),
+        find_peer=around.find_peer,
+        conditions=conditions,
     )
 
 

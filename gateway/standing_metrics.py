@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from passerelle.gateway.app import Gateway
+    from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.metrics import Metrics
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.registry import PeerRegistry

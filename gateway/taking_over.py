@@ -19,7 +19,7 @@ from passerelle.gateway.settings_peers import make_peer_configs
 if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitChanged
     from passerelle.core.principal import Principal
-    from passerelle.gateway.app import Gateway
+    from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
 

@@ -16,7 +16,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import Face
-from passerelle.gateway.app import Gateway, make_access, open_gateway
+from passerelle.gateway.assembly import Gateway, make_access, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.gateway.control.home import name_home

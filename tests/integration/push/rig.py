@@ -15,7 +15,7 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Scope
-from passerelle.gateway.app import Gateway, make_access, open_gateway
+from passerelle.gateway.assembly import Gateway, make_access, open_gateway
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.edges import make_edges

@@ -277,7 +277,7 @@ async def test_name_that_leads_to_a_private_address_is_refused_when_it_is_connec
 ) -> None:
     """The list allows every name, and so vouches for none."""
     sender = partial(WebhookSender, resolver=Inside())
-    monkeypatch.setattr("passerelle.gateway.app.WebhookSender", sender)
+    monkeypatch.setattr("passerelle.gateway.assembly.WebhookSender", sender)
     webhooks = WebhookSettings(allow=("http://*:*",))
     async with run_rig(engine_server.url, tmp_path, webhooks=webhooks) as rig:
         url = f"http://hooks.example.com:{rig.receiver.url.rpartition(':')[2]}/hook"

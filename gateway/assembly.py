@@ -1,0 +1,297 @@
+"""A gateway put together by its settings: started in the order of what needs what, stopped in reverse."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.channels.hub import Hub, HubSettings
+from passerelle.core.ids import Shard
+from passerelle.gateway.a2a.edge import make_edge
+from passerelle.gateway.agent_terms import AgentTerms
+from passerelle.gateway.auth.access import Access
+from passerelle.gateway.auth.owner import load_owner_token
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.control.home import Home
+from passerelle.gateway.control.recoveries import Recoveries
+from passerelle.gateway.correlation import INSTANCE
+from passerelle.gateway.delegation.deadlines import Deadlines
+from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.due_rows import list_handlers
+from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
+from passerelle.gateway.late_duties import LateDuties
+from passerelle.gateway.limits.gate import Gate
+from passerelle.gateway.limits.limiter import Limiter
+from passerelle.gateway.limits.notices import Notices
+from passerelle.gateway.limits.spending import Spending
+from passerelle.gateway.links import LinkFacts
+from passerelle.gateway.metrics import Metrics
+from passerelle.gateway.outages import Outages
+from passerelle.gateway.outputs.policy import make_policy
+from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
+from passerelle.gateway.settings_peers import make_peer_configs
+from passerelle.gateway.signing.signer import Signer, load_signer
+from passerelle.gateway.span_export import open_spans
+from passerelle.gateway.targets.deliveries import Deliveries
+from passerelle.gateway.targets.job import Means
+from passerelle.gateway.targets.sender import WebhookSender
+from passerelle.gateway.targets.webhooks import load_webhooks
+from passerelle.store.data_directory import make_data_directory
+from passerelle.store.engine import EmbeddedEngine
+from passerelle.store.engine_process import EngineSettings
+from passerelle.store.store import Store, StoreSettings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from pathlib import Path
+
+    from passerelle.gateway.control.service import Service
+    from passerelle.gateway.settings import Settings
+    from passerelle.gateway.spans import Spans
+    from passerelle.gateway.targets.webhooks import Webhooks
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway that works; nothing is served yet."""
+
+    service: Service
+    store: Store
+    hub: Hub
+    duties: Duties
+    peers: PeerRegistry
+    metrics: Metrics
+    engine: EmbeddedEngine | None
+    gate: Gate
+    spending: Spending
+    terms: AgentTerms
+    links: LinkFacts
+    signer: Signer | None = None
+    spans: Spans | None = None
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
+    """Everything behind the edges, started and stopped."""
+    signer = load_signer(settings)
+    data_dir = make_data_directory(settings.data_dir)
+    async with AsyncExitStack() as stack:
+        metrics = Metrics()
+        engine = await _start_engine(stack, settings, data_dir)
+        store = await _open_store(stack, settings, engine, metrics)
+        spans = await stack.enter_async_context(open_spans(settings.spans.otlp_endpoint))
+        outages = Outages(store.log, metrics, structlog.get_logger("passerelle"))
+        stack.push_async_callback(outages.close)
+        hub = await stack.enter_async_context(_make_hub(store, outages))
+        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
+        await stack.enter_async_context(limiter)
+        peers = _make_peers(settings, limiter, metrics, spans)
+        stack.push_async_callback(peers.close)
+        notices = Notices(lambda: Home(service.writes), SystemClock(), metrics.count_refusal)
+        spending = Spending(
+            limiter,
+            SystemClock(),
+            list_quotas(settings),
+            list_prices(settings),
+            notices.tell_blocked,
+        )
+        terms, late = AgentTerms(settings), LateDuties()
+        service = make_service(
+            _list_surroundings(settings, store, hub, peers, outages, spending, terms, late),
+            _load_webhooks(settings, data_dir, signer, outages),
+        )
+        deliveries = Deliveries(
+            _make_delivery_means(store, outages, late), service.dead_letters.kinds
+        )
+        links = _make_links(store, service, late)
+        duties = _make_duties(store, service, deliveries, links, outages, late)
+        late.bind(duties)
+        await duties.start()
+        stack.push_async_callback(deliveries.stop)
+        stack.push_async_callback(duties.stop)
+        stack.push_async_callback(service.dispatch.outputs.close)
+        stack.push_async_callback(service.dispatch.drain)
+        stack.push_async_callback(notices.drain)
+        gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
+        yield Gateway(
+            service,
+            store,
+            hub,
+            duties,
+            peers,
+            metrics,
+            engine,
+            gate,
+            spending,
+            terms,
+            links,
+            signer,
+            spans,
+        )
+
+
+async def _start_engine(
+    stack: AsyncExitStack, settings: Settings, data_dir: Path
+) -> EmbeddedEngine | None:
+    if settings.redis_url is not None:
+        return None
+    wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
+    engine = await EmbeddedEngine.start(wanted)
+    stack.push_async_callback(engine.stop)
+    return engine
+
+
+async def _open_store(
+    stack: AsyncExitStack, settings: Settings, engine: EmbeddedEngine | None, metrics: Metrics
+) -> Store:
+    url = settings.redis_url.get_secret_value() if settings.redis_url else ""
+    store = await Store.open(
+        StoreSettings(
+            engine.url if engine else url,
+            settings.blob_dir,
+            on_batch=metrics.store_batches.observe,
+        )
+    )
+    stack.push_async_callback(store.close)
+    return store
+
+
+def _make_hub(store: Store, outages: Outages) -> Hub:
+    jitter = HubSettings(lambda: SystemIds().draw(32) / 2**32)
+    return Hub(store.log, store.hints, jitter, on_lost=outages.lose)
+
+
+def _make_peers(
+    settings: Settings, limiter: Limiter, metrics: Metrics, spans: Spans | None
+) -> PeerRegistry:
+    return PeerRegistry(
+        make_peer_configs(settings.agents, os.environ),
+        SystemClock(),
+        limiter,
+        metrics.count_peer_call,
+        spans,
+    )
+
+
+def _list_surroundings(
+    settings: Settings,
+    store: Store,
+    hub: Hub,
+    peers: PeerRegistry,
+    outages: Outages,
+    spending: Spending,
+    terms: AgentTerms,
+    late: LateDuties,
+) -> Surroundings:
+    return Surroundings(
+        store=store,
+        hub=hub,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        find_peer=peers.find,
+        retry_policy=terms.find_policy,
+        drives=late.drives,
+        may_send=late.may_send,
+        find_tags=terms.find_tags,
+        find_rules=terms.find_rules,
+        always_task=terms.shows_always,
+        correlates=terms.correlates,
+        find_acceptance=terms.find_acceptance,
+        adapt=terms.adapt,
+        patience=Patience(),
+        tally=outages.tally,
+        news=late.tell,
+        outputs=make_policy(settings.outputs),
+        spending=spending,
+        message_bounds=settings.requests.bounds(),
+        catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
+        public_url=settings.public_url,
+    )
+
+
+def _load_webhooks(
+    settings: Settings, data_dir: Path, signer: Signer | None, outages: Outages
+) -> Webhooks:
+    webhooks = load_webhooks(settings, data_dir, signer, SystemClock(), SystemIds().draw)
+    if webhooks.sealer is None:
+        outages.log.warning("push.off", reason="redis_url is given and secret_key is not")
+    return webhooks
+
+
+def _make_delivery_means(store: Store, outages: Outages, late: LateDuties) -> Means:
+    return Means(
+        targets=store.targets,
+        due=store.due,
+        log=store.log,
+        sender=WebhookSender(SystemClock()),
+        clock=SystemClock(),
+        chance=lambda: SystemIds().draw(32) / 2**32,
+        may_send=late.may_send,
+        drop=late.drop,
+        wake=late.wake,
+        logger=outages.log,
+        count=outages.metrics.count_delivery,
+        time=outages.metrics.time_delivery,
+        timer=time.monotonic,
+    )
+
+
+def _make_links(store: Store, service: Service, late: LateDuties) -> LinkFacts:
+    return LinkFacts(
+        store.links,
+        store.channels,
+        Home(service.writes),
+        Recoveries(service.writes, store.log, store.projections),
+        late.drives,
+        late.wake,
+    )
+
+
+def _make_duties(
+    store: Store,
+    service: Service,
+    deliveries: Deliveries,
+    links: LinkFacts,
+    outages: Outages,
+    late: LateDuties,
+) -> Duties:
+    instance = SystemIds().mint("inst", Shard(0))
+    INSTANCE.set(instance)
+    deadlines = Deadlines(
+        service.writes,
+        service.actions,
+        service.dispatch,
+        service.inputs,
+        service.retries,
+        drop=late.drop,
+    )
+    return make_duties(
+        store,
+        service.writes,
+        DutySettings(
+            instance=instance,
+            clock=time.monotonic,
+            on_lost=service.dispatch.drop,
+            adopt=service.dispatch.adopt,
+            handlers=list_handlers(service, deadlines, deliveries, links, late.drop),
+            lose_link=links.lose,
+            count=outages.metrics.count_duty,
+        ),
+        outages.log,
+    )
+
+
+def make_access(settings: Settings) -> Access:
+    """Who may come in, by the settings; the owner's token is made on the first start."""
+    if settings.auth == "open":
+        return Access(settings, None, SystemClock())
+    token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
+    return Access(settings, token.secret, SystemClock())

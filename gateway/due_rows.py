@@ -1,0 +1,48 @@
+"""Which part of the gateway handles a due row, by its kind (I9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.gateway.control.linking import EDGE, UNBLOCK
+from passerelle.gateway.control.outputs import OUTPUT_ROW
+from passerelle.gateway.delegation.sending import ROW as SEND_ROW
+from passerelle.gateway.links import ROW as LINK_ROW
+from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.service import Service
+    from passerelle.gateway.delegation.deadlines import Deadlines
+    from passerelle.gateway.duties.due import Handler
+    from passerelle.gateway.links import LinkFacts
+    from passerelle.gateway.targets.deliveries import Deliveries
+
+
+def list_handlers(
+    service: Service,
+    deadlines: Deadlines,
+    deliveries: Deliveries,
+    links: LinkFacts,
+    drop: Callable[[Shard, DueRow], Awaitable[bool]],
+) -> dict[str, Handler]:
+    """The handlers by kind; leases and adoptions are handled by the duties themselves."""
+    linking, outputs = service.task_control.linking, service.outputs
+    return {
+        "timeout": deadlines.on_timeout,
+        "idle": deadlines.on_idle,
+        "expire": deadlines.on_expire,
+        "return": deadlines.on_return,
+        "cancel": deadlines.on_cancel,
+        "input": deadlines.on_input,
+        "retry": deadlines.on_retry,
+        SEND_ROW: deadlines.on_send,
+        EDGE: lambda _shard, row, _now_ms: linking.finish(row, drop),
+        UNBLOCK: lambda _shard, row, _now_ms: linking.unblock(row, drop),
+        OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),
+        TARGET_ROW: deliveries.on_due,
+        LINK_ROW: links.on_due,
+    }

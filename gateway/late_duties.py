@@ -1,0 +1,47 @@
+"""What services ask of the duties of their instance, which are made after them and drive them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.duties.duty_loop import Duties
+
+_NEWS_S: Final = 0.05
+"""How long questions and deliveries may wait that were just stored, so that several are taken up at once."""
+
+
+class LateDuties:
+    """Calls into the duties; nothing may be called before ``bind``."""
+
+    __slots__ = ("_duties",)
+
+    _duties: Duties
+
+    def bind(self, duties: Duties) -> None:
+        """From here on calls are answered by these duties."""
+        self._duties = duties
+
+    def drives(self, shard: Shard) -> Incarnation:
+        """As ``Duties.drives``."""
+        return self._duties.drives(shard)
+
+    def may_send(self, shard: Shard) -> bool:
+        """As ``Duties.may_send``."""
+        return self._duties.may_send(shard)
+
+    async def drop(self, shard: Shard, row: DueRow) -> bool:
+        """As ``Settling.drop_row``: False when somebody else has settled the row."""
+        return await self._duties.settling.drop_row(shard, row)
+
+    def wake(self, shard: Shard, within_s: float) -> None:
+        """Due rows of the shard are looked at within this time."""
+        self._duties.due.wake(shard, within_s)
+
+    def tell(self, shard: Shard, urgent: bool) -> None:  # noqa: FBT001  a callback of the write path
+        """An append has set what others wait for."""
+        if urgent:
+            self._duties.wake(shard, _NEWS_S)
