@@ -184,11 +184,15 @@ class OpenText(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too."""
+    """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too.
+
+    ``free_ms`` is when a duty that was asked for ends, at the latest, unless the instance that has it extends it.
+    """
 
     until_ms: int
     now_ms: int
     duty: bool
+    free_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +272,7 @@ class DueRows(Protocol):
     """Deadlines and owed acts of a shard (I9)."""
 
     async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims up to ``limit`` rows that are due, but none that begins with ``hold``."""
+        """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``."""
         ...
 
 

@@ -35,13 +35,14 @@ class RedisDueRows:
         self._nodes = nodes
 
     async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims up to ``limit`` rows that are due, but none that begins with ``hold``.
+        """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
         ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first.
         """
         packed = read_script("claim_due").pack_call(
-            [keys.due(shard)], {"limit": limit, "visibility": visibility_ms, "hold": hold}
+            [keys.due(shard)],
+            {"limit": limit, "visibility": visibility_ms, "first": LEASE_ROWS, "hold": hold},
         )
         reply = cast("list[bytes]", await self._nodes.write(shard, packed))
         now, following, *flat = (text.decode() for text in reply)

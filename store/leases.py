@@ -43,8 +43,8 @@ class RedisLeases:
         )
         reply = await retry(lambda: self._nodes.write(shard, packed))
         match cast("list[bytes | int]", reply):
-            case [b"ok", until, now, duty]:
-                return Lease(int(until), int(now), duty == 1)
+            case [b"ok", until, now, duty, free]:
+                return Lease(int(until), int(now), duty == 1, int(free) if free else None)
             case _:
                 return LeaseLost()
 
@@ -76,14 +76,13 @@ class RedisLeases:
     async def announce(self, instance: str) -> dict[str, int]:
         """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
         home = Shard(0)
-        [time] = await retry(lambda: self._nodes.read(home, pack("TIME")))
+        names = pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
+        time, reply = await retry(lambda: self._nodes.read(home, pack("TIME"), names))
         seconds, micros = cast("list[bytes]", time)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         add = pack("ZADD", keys.instances(), now_ms, instance)
         await retry(lambda: self._nodes.write(home, add))
-        command = pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
-        [reply] = await retry(lambda: self._nodes.read(home, command))
-        seen = read_scores(reply)
+        seen = [*read_scores(reply), (instance, now_ms)]
         forgotten = [name for name, at_ms in seen if at_ms < now_ms - _FORGET_MS]
         if forgotten:
             await self._nodes.write(home, pack("ZREM", keys.instances(), *forgotten))

@@ -248,9 +248,13 @@ class Writes:
         await asyncio.sleep(self.ids.draw(8) / 256 * limit_ms / 1000)
 
     async def decide(
-        self, session: str, refs: Iterable[EntityRef], body: Body
+        self,
+        session: str,
+        refs: Iterable[EntityRef],
+        body: Body,
+        known: Mapping[EntityRef, Held] | None = None,
     ) -> Written | Refusal:
-        """Reads, decides and appends, again after each conflict.
+        """Reads, decides and appends, again after each conflict. ``known`` are the entities, just read.
 
         Raises:
             Conflict: somebody else was faster each time; nothing is written.
@@ -258,7 +262,7 @@ class Writes:
         """
         wanted = list(refs)
         for tries in range(MAX_TRIES):
-            held = await self.load(wanted)
+            held = dict(known) if known and not tries else await self.load(wanted)
             decision = self.begin(session, held)
             terms = body(decision)
             if decision.changes_nothing and terms == Terms():

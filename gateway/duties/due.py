@@ -30,6 +30,8 @@ VISIBILITY_MS: Final = 10_000
 MOST_AT_ONCE: Final = 64
 LEASE_ROWS: Final = "own:"
 _FULL_PAUSE_S: Final = 0.05
+_CROWDED_PAUSE_S: Final = 0.25
+"""Between two looks for leases that have run out, while there is no room for anything else."""
 
 
 @dataclass(slots=True)
@@ -71,9 +73,9 @@ class DueLoop:
             await self._rounds.run()
 
     async def _visit(self, shard: Shard) -> float:
-        room = MOST_AT_ONCE - len(self._running)
-        if room <= 0:
-            return _FULL_PAUSE_S
+        # Runs of the dead do not queue behind handlers that wait for a slow agent.
+        busy = sum(not member.startswith(LEASE_ROWS) for _, member in self._running)
+        room = max(0, MOST_AT_ONCE - busy)
         try:
             hold = LEASE_ROWS if self._holds_leases(shard) else ""
             claimed = await self.due.claim(shard, room, self.visibility_ms, hold)
@@ -84,17 +86,19 @@ class DueLoop:
             # The store is back: from now on the owners have the time of one lease.
             now_s = asyncio.get_running_loop().time()
             self._held_until_s[shard] = now_s + self.lease_ms / 1000
+        taken = 0
         for row in claimed.rows:
+            taken += not row.member.startswith(LEASE_ROWS)
             self._start(shard, row, claimed.now_ms)
         if claimed.next_ms is None:
             return LONGEST_S
         pause_s = (claimed.next_ms - claimed.now_ms) / 1000
-        return pause_s if pause_s > 0 else self._pause_behind(hold, room, len(claimed.rows))
+        return pause_s if pause_s > 0 else self._pause_behind(hold, room, taken)
 
     def _pause_behind(self, hold: str, room: int, taken: int) -> float:
         """A row is due and was not taken: there are more than fit, or it is held back."""
-        if taken == room:
-            return 0.0
+        if taken >= room:
+            return 0.0 if room else _CROWDED_PAUSE_S
         return LONGEST_S if hold else _FULL_PAUSE_S
 
     def _holds_leases(self, shard: Shard) -> bool:

@@ -6,12 +6,16 @@ lease is lost belongs to somebody else: the incarnation is counted up, and those
 
 Duties of shards are spread over the living instances by rendezvous hashing: each ranks the instances for a shard and
 asks for the shards that rank it first. Two with different views ask for the same one; the store gives it to one.
+
+An instance that has been silent for a while may have died, so the others ask for its duties before they are free. The
+store says when that will be, and then they are asked for again at that moment: runs of the dead wait for no round.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -33,18 +37,24 @@ _HASTE: Final = 4
 """So many times as often while somebody may have died."""
 _QUIET: Final = 3
 """Whoever has missed so many extensions may have."""
+_AT_LEAST_S: Final = 0.02
+"""Between two claims of duties that are about to be free."""
 _SEND_SHARE: Final = 3
 """A send starts only while one part in so many of the lease is left."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """What we know of our lease in one shard. ``until_s`` is a time of the keeper's clock."""
+    """What we know of our lease in one shard. ``until_s`` and ``free_s`` are times of the keeper's clock.
+
+    ``free_s``: when a duty that we want, and that another instance has, is over unless that one extends it.
+    """
 
     number: int = 1
     held: bool = False
     until_s: float = 0.0
     duty: bool = False
+    free_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +80,8 @@ class LeaseKeeper:
     _is_away: bool = False
     """Whether the last extension failed: an outage is said once."""
     _is_one_silent: bool = False
-    _living: tuple[str, ...] = ()
+    _awake: tuple[str, ...] = ()
+    """Who has said lately that it lives: duties are spread over these."""
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
     _refused: set[Shard] = field(default_factory=set["Shard"])
@@ -133,8 +144,22 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Extends until cancelled. While the store is away it goes on trying, and ends nothing."""
         while True:
-            await asyncio.sleep(self.pause_s)
+            next_s = self.clock() + self.pause_s
+            while (claim_s := self.claim_s) < next_s:
+                await asyncio.sleep(max(claim_s - self.clock(), _AT_LEAST_S))
+                await self.claim()
+            await asyncio.sleep(next_s - self.clock())
             await self.extend()
+
+    async def claim(self) -> None:
+        """Asks for the duties that should be ours and are not; what fails is left to the next extension."""
+        await self._extend_all(self._wanted - self.duties)
+
+    @property
+    def claim_s(self) -> float:
+        """When the next duty that should be ours is free, by the keeper's clock."""
+        missed = (self._holds[shard].free_s for shard in self._wanted - self.duties)
+        return min((free_s for free_s in missed if free_s is not None), default=math.inf)
 
     async def extend(self) -> None:
         """One extension of all leases; what fails is tried again by the next one."""
@@ -170,16 +195,17 @@ class LeaseKeeper:
     async def _announce(self) -> None:
         seen = await self.leases.announce(self.instance)
         longest_ms = self.lease_ms / _EXTENSIONS_PER_LEASE * _QUIET
-        self._is_one_silent = any(silent_ms > longest_ms for silent_ms in seen.values())
-        living = tuple(sorted({*seen, self.instance}))
-        if living != self._living:
-            self._living = living
-            self._wanted = choose_duties(self.instance, living)
-            self.log.info("duties.spread", instances=len(living), wanted=len(self._wanted))
+        awake = {name for name, silent_ms in seen.items() if silent_ms <= longest_ms}
+        self._is_one_silent = len(awake) < len(seen)
+        names = tuple(sorted({*awake, self.instance}))
+        if names != self._awake:
+            self._awake = names
+            self._wanted = choose_duties(self.instance, names)
+            self.log.info("duties.spread", instances=len(names), wanted=len(self._wanted))
 
-    async def _extend_all(self) -> list[StoreUnavailable]:
+    async def _extend_all(self, shards: Iterable[Shard] = ALL_SHARDS) -> list[StoreUnavailable]:
         results = await asyncio.gather(
-            *(self._extend(shard, hold) for shard, hold in self._holds.items()),
+            *(self._extend(shard, self._holds[shard]) for shard in shards),
             return_exceptions=True,
         )
         self._tell_duties()
@@ -203,9 +229,10 @@ class LeaseKeeper:
             lease_ms=self.lease_ms,
         )
         match answer:
-            case Lease(duty=duty):
+            case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):
                 hold.held, hold.duty = True, duty
                 hold.until_s = before_s + self.lease_ms / 1000
+                hold.free_s = None if free_ms is None else before_s + (free_ms - now_ms) / 1000
             case LeaseLost():
                 was_held, hold.held, hold.duty = hold.held, False, False
                 if was_held:

@@ -2,8 +2,9 @@
 
 Two kinds of rows. ``own:<instance>`` comes due when a lease has run out: its set is marked gone, and each run in it is
 moved: out of the old set, into ours, its field ``own`` ours, under the fence of the old incarnation, so that of two
-who try one succeeds and the old driver can write nothing any more. The same append owes ``adopt:<task>``, whose
-handler has the run taken up by the delegation side. A crash at any point leaves a row, and so another try.
+who try one succeeds and the old driver can write nothing any more. A run that was moved is taken up by the delegation
+side at once, before anything else is put in order: somebody waits for it. The append that moves it owes
+``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so another try.
 
 Our own set can be marked gone as well (a frozen process that wakes up, while whoever marked it has died). Nothing can
 be entered in a set of ours before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
@@ -26,11 +27,11 @@ from passerelle.core.batch import (
     Incarnation,
     RunMove,
 )
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.ports import Alive
+from passerelle.core.ports import Alive, DueRow
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.machine import Record
-    from passerelle.core.ports import DueRow, Leases
+    from passerelle.core.ports import Leases
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.duties.leases import LeaseKeeper
     from passerelle.gateway.duties.settling import Settling
@@ -55,6 +56,8 @@ LoseLink: TypeAlias = Callable[[str, str], Awaitable[None]]
 LEASE: Final = "own"
 ADOPT: Final = "adopt"
 _LOOK_AGAIN_MS: Final = 1_000
+_TRY_AGAIN_MS: Final = 1_500
+"""Then a run that was moved and could not be taken up at once is tried again."""
 _AT_ONCE: Final = 50
 
 
@@ -69,6 +72,7 @@ class TakeOver:
     adopt: Adopt
     log: FilteringBoundLogger
     wake: Callable[[Shard], None] = lambda _shard: None
+    try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
     """Told of each device link in the set of the dead, and of the dead."""
 
@@ -100,18 +104,39 @@ class TakeOver:
         found = await self.leases.take_over(shard, instance)
         if isinstance(found, Alive) or not (found.runs or found.channels):
             return
-        if self.lose_link is not None:
-            for first in range(0, len(found.channels), _AT_ONCE):
-                links = found.channels[first : first + _AT_ONCE]
-                await join_all(self.lose_link(channel, instance) for channel in links)
         old = Incarnation(instance, found.number)
         moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
         for first in range(0, len(moves), _AT_ONCE):
             chunk = moves[first : first + _AT_ONCE]
-            await join_all(self._move(move, heir, now_ms) for move in chunk)
+            await join_all(self._bring(move, heir, now_ms) for move in chunk)
+        await self._lose_links(found.channels, instance)
         await self.leases.take_over(shard, instance)
         self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
         self.wake(shard)
+
+    async def _lose_links(self, channels: tuple[str, ...], instance: str) -> None:
+        if self.lose_link is None:
+            return
+        for first in range(0, len(channels), _AT_ONCE):
+            links = channels[first : first + _AT_ONCE]
+            await join_all(self.lose_link(channel, instance) for channel in links)
+
+    async def _bring(self, leaving: RunMove, heir: Incarnation | None, now_ms: int) -> None:
+        """Moves a run, and has it driven here at once; where that fails it is owed."""
+        due_ms = now_ms if heir is None else now_ms + self.try_again_ms
+        if not await self._move(leaving, heir, due_ms) or heir is None:
+            return
+        task = EntityRef(EntityKind.TASK, leaving.task)
+        try:
+            await self.adopt(task)
+        except PasserelleError as error:
+            self.log.warning("run.not_adopted", task=task.id, reason=str(error))
+            return
+        except Exception:
+            # The fault of one run may not keep the others waiting.
+            self.log.exception("run.not_adopted", task=task.id)
+            return
+        await self.settling.drop_row(task.shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Brings a moved run to life here, whoever moved it.
@@ -131,27 +156,31 @@ class TakeOver:
         await self.adopt(task)
         await self.settling.drop_row(shard, row)
 
-    async def _move(self, leaving: RunMove, heir: Incarnation | None, now_ms: int) -> None:
-        """One run out of the set of the dead, and into ours."""
+    async def _move(self, leaving: RunMove, heir: Incarnation | None, due_ms: int) -> bool:
+        """One run out of the set of the dead, and into ours; whether it is to be taken up, at ``due_ms``."""
         task = EntityRef(EntityKind.TASK, leaving.task)
-        held = (await self.writes.load([task]))[task]
-        if not isinstance(held.record, TaskRecord):
+        held = await self.writes.load([task])
+        record = held[task].record
+        if not isinstance(record, TaskRecord):
             self.log.error("run.without_task", task=task.id, run=leaving.run)
             await self.settling.write(task.shard, runs=(leaving,))
-            return
+            return False
         outcome = await self.writes.decide(
-            held.record.session_id,
+            record.session_id,
             [task],
-            lambda decision: _hand_over(decision, task, leaving, heir, now_ms),
+            lambda decision: _hand_over(decision, task, leaving, heir, due_ms),
+            held,
         )
         if isinstance(outcome, Written):
             self.log.info("run.taken_over", task=task.id, run=leaving.run, driver=str(heir))
-            return
+            moved = outcome.held[task].record
+            return isinstance(moved, TaskRecord) and moved.status not in ENDED
         if read_driver((await self.writes.load([task]))[task].fields) == leaving.driver:
             # The fence of the dead holds, so it is our own set that does not take the run.
             raise _moved_by_another()
         # Somebody else drives the task by now: what stands in the set of the dead is left over.
         await self.settling.write(task.shard, runs=(leaving,))
+        return False
 
     async def _claim(
         self, task: EntityRef, record: TaskRecord, driver: Incarnation | None, heir: Incarnation
@@ -171,7 +200,7 @@ class TakeOver:
 
 
 def _hand_over(
-    decision: Decision, task: EntityRef, leaving: RunMove, heir: Incarnation | None, now_ms: int
+    decision: Decision, task: EntityRef, leaving: RunMove, heir: Incarnation | None, due_ms: int
 ) -> Terms:
     record = decision.state(task)
     fence = Fence(task.id, leaving.driver)
@@ -179,7 +208,7 @@ def _hand_over(
         decision.set_field(task, OWNER, None)
         return Terms(fence=fence, runs=(leaving,))
     decision.set_field(task, OWNER, None if heir is None else str(heir).encode())
-    owed = (DueChange(f"{ADOPT}:{task.id}", now_ms),)
+    owed = (DueChange(f"{ADOPT}:{task.id}", due_ms),)
     if heir is None:
         return Terms(fence=fence, runs=(leaving,), due=owed)
     decision.add(_say_taken(record))

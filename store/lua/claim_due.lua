@@ -2,11 +2,12 @@
 -- claim_due: takes rows whose time has come and hides each for the visibility time.
 --
 -- KEYS  1 due
--- ARGV  1 control, JSON: limit, visibility (ms), hold (prefix of rows to leave alone, or "")
+-- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows that are taken beyond the limit as well),
+--         hold (prefix of rows to leave alone, or "")
 -- RETURNS  {now, score of the next row or "", member, token, member, token, ...}; the token is the new score
 -- NEVER  touches an entity: its keys are unknown before the claim.
 
-local SCAN_BEYOND = 64
+local SCAN_BEYOND = 128
 local control = cjson.decode(ARGV[1])
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -17,11 +18,14 @@ local reply = {now_text, ''}
 local taken = 0
 for _, member in ipairs(rows) do
   local held = control.hold ~= '' and string.sub(member, 1, #control.hold) == control.hold
-  if not held and taken < control.limit then
+  local first = string.sub(member, 1, #control.first) == control.first
+  if not held and (first or taken < control.limit) then
     redis.call('ZADD', KEYS[1], hidden, member)
     reply[#reply + 1] = member
     reply[#reply + 1] = hidden
-    taken = taken + 1
+    if not first then
+      taken = taken + 1
+    end
   end
 end
 local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')

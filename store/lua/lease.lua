@@ -3,7 +3,7 @@
 --
 -- KEYS  1 own set of the instance   2 duty   3 due
 -- ARGV  1 control, JSON: instance, inc (text), opens, duty (wanted), length (ms)
--- RETURNS  ok until now duty(0|1) | lost
+-- RETURNS  ok until now duty(0|1) free | lost; free is when a duty that was asked for ends at another instance, or ""
 -- NEVER  extends a set that is missing, gone or of another incarnation: a frozen instance may wake after
 --        its set was emptied and deleted.
 
@@ -31,14 +31,16 @@ end
 redis.call('HSET', KEYS[1], 'inc', control.inc, 'until', untilms)
 redis.call('ZADD', KEYS[3], untilms, 'own:' .. control.instance)
 
-local holds = 0
+local holds, free = 0, ''
 local duty = redis.call('HMGET', KEYS[2], 'owner', 'until')
 local expired = not duty[1] or tonumber(duty[2]) <= now
 if control.duty and (expired or duty[1] == control.instance) then
   redis.call('HSET', KEYS[2], 'owner', control.instance, 'inc', control.inc, 'until', untilms)
   redis.call('PEXPIRE', KEYS[2], string.format('%.0f', control.length))
   holds = 1
+elseif control.duty then
+  free = duty[2]
 elseif not control.duty and duty[1] == control.instance then
   redis.call('UNLINK', KEYS[2])
 end
-return {'ok', untilms, string.format('%.0f', now), holds}
+return {'ok', untilms, string.format('%.0f', now), holds, free}

@@ -13,52 +13,23 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.status import ENDED, Status
-from passerelle.core.times import parse_ms
-from passerelle.gateway.duties.leases import LEASE_MS
 from tests.chaos.plan import SDK, Action
+from tests.chaos.takeovers import prove_take_overs
+from tests.chaos.verdict import Verdict
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.task_record import TaskRecord
     from tests.chaos.callers import Told
     from tests.chaos.records import Records
     from tests.chaos.site import Site
 
-AGAIN_S: Final = LEASE_MS / 1000 + 1
-"""A killed gateway's runs are driven again within its lease and a second."""
 _SETTLE_S: Final = 15.0
 _STATES: Final = {
     Status.COMPLETED: "TASK_STATE_COMPLETED",
     Status.FAILED: "TASK_STATE_FAILED",
     Status.CANCELLED: "TASK_STATE_CANCELED",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One thing that is not as it must be, with the errand that shows it."""
-
-    label: str
-    what: str
-
-
-@dataclass(slots=True)
-class Verdict:
-    """Everything that was found. ``delays`` are in seconds, one for each run that was taken over."""
-
-    faults: list[Fault] = field(default_factory=list[Fault])
-    delays: list[float] = field(default_factory=list[float])
-    frozen: list[str] = field(default_factory=list[str])
-    """What became of each send that a gateway was frozen around."""
-    refused: int = 0
-    """Messages that were answered with an error: their callers sent another one."""
-    streams: int = 0
-    sessions: int = 0
-
-    def blame(self, label: str, what: str) -> None:
-        """Keeps a fault."""
-        self.faults.append(Fault(label, what))
 
 
 @dataclass(slots=True)
@@ -98,7 +69,7 @@ class Proof:
         self.truth = await read_truth(self.site)
         self._prove_messages()
         self._prove_tasks()
-        self._prove_take_overs()
+        prove_take_overs(self.site, self.records, self.verdict)
         for leak in self.site.store.find_leaks():
             self.verdict.blame("", leak)
         for fault in self.site.faults:
@@ -188,45 +159,6 @@ class Proof:
             elif record is not None and _STATES.get(record.status) != _read_state(task):
                 what = f"{record.task_id} is {record.status}, {remote} {_read_state(task)}"
                 self.verdict.blame(label, what)
-
-    # ------------------------------------------------------------ what was killed is driven again
-
-    def _prove_take_overs(self) -> None:
-        for place, death in enumerate(self.site.deaths):
-            for task_id in death.tasks:
-                record = self.records.tasks.get(task_id)
-                if record is None:
-                    self.verdict.blame("", f"{task_id} was driven, and is not there")
-                else:
-                    self._prove_taken_over(place, record)
-
-    def _prove_taken_over(self, place: int, record: TaskRecord) -> None:
-        """The first call about a run after its gateway died, reckoned from the last death before it."""
-        death, label = self.site.deaths[place], record.scope.context_id
-        ids = {
-            name
-            for attempt in record.attempts
-            for name in (attempt.remote_task_id, attempt.remote_context_id)
-        }
-        again_s = next(
-            (
-                call.at_s
-                for call in self.site.traps.calls
-                if call.at_s > death.at_s
-                and (call.label == label or not ids.isdisjoint(call.about))
-            ),
-            None,
-        )
-        if again_s is None and record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
-            return  # the last append of the dead was on its way, and has ended the task
-        if again_s is None:
-            self.verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
-            return
-        last_s = max(one.at_s for one in self.site.deaths[place:] if one.at_s <= again_s)
-        delay_s = again_s - last_s
-        self.verdict.delays.append(delay_s)
-        if delay_s > AGAIN_S:
-            self.verdict.blame(label, f"{record.task_id} was driven again after {delay_s:.1f} s")
 
 
 def _read_state(task: JsonObject) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import statistics
 import sys
 import time
 from collections import Counter
@@ -14,13 +13,16 @@ import httpx
 
 from tests.chaos.callers import Caller, Told
 from tests.chaos.plan import Errand, plan_again, plan_round
-from tests.chaos.proofs import AGAIN_S, Proof, Verdict
+from tests.chaos.proofs import Proof
 from tests.chaos.records import Records, open_records
 from tests.chaos.shown import Shown
 from tests.chaos.site import KEY, Site, run_site
+from tests.chaos.takeovers import tell_delays
 
 if TYPE_CHECKING:
     from random import Random
+
+    from tests.chaos.verdict import Verdict
 
 _TIMES_AGAIN: Final = 2
 _MOST_FACTS: Final = 60
@@ -122,14 +124,12 @@ def _summarize(site: Site, tolds: list[Told], verdict: Verdict) -> str:
         for told in tolds
     )
     ended = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    delays = verdict.delays or [0.0]
     dead = f"{len(site.deaths)} gateways and {site.agent_deaths} agents died"
     read = f"{verdict.streams} streams and {verdict.sessions} sessions were read back"
-    again = f"{max(delays):.1f} s at most, {statistics.median(delays):.1f} s in the middle"
     lines = [
         f"chaos: {len(tolds)} errands ({ended}); {verdict.refused} messages were refused and sent anew",
         f"chaos: {dead}; {read}",
-        f"chaos: {len(verdict.delays)} runs driven again after {again}; {AGAIN_S:.0f} s are promised",
+        tell_delays(verdict.taken_up),
         *(f"chaos: frozen around a send: {line}" for line in verdict.frozen),
     ]
     return "\n".join(lines)
@@ -138,6 +138,8 @@ def _summarize(site: Site, tolds: list[Told], verdict: Verdict) -> str:
 async def _tell_faults(records: Records, verdict: Verdict) -> list[str]:
     """Each fault, and behind the last one the facts of the errands that show them."""
     lines = [f"{fault.label}: {fault.what}" for fault in verdict.faults]
+    for note in verdict.notes:
+        _say(note)
     labels = list(dict.fromkeys(fault.label for fault in verdict.faults if fault.label))
     for label in labels[:_TOLD_LABELS]:
         for record in records.by_label.get(label, [])[:1]:

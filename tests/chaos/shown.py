@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.gateway.demo.devices import Device
     from tests.chaos.callers import Caller, Told
-    from tests.chaos.proofs import Truth, Verdict
+    from tests.chaos.proofs import Truth
     from tests.chaos.records import Records
     from tests.chaos.site import Site
+    from tests.chaos.verdict import Verdict
 
 _FOLLOWED: Final = 64
 """Streams of one channel at a time; a channel has no more than twice as many."""

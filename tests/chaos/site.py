@@ -44,7 +44,7 @@ _HERE: Final = {"PYTHONPATH": str(ROOT), "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED":
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A gateway that was killed or frozen: when, and the tasks that it drove, by id.
+    """A gateway that was killed or frozen: when, and the tasks that it drove, with the end of their lease.
 
     ``at_s`` is a time of our monotonic clock, ``at_ms`` the same of the wall, which is on facts.
     """
@@ -53,7 +53,7 @@ class Death:
     why: str
     at_s: float
     at_ms: int
-    tasks: tuple[str, ...]
+    tasks: dict[str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -186,7 +186,7 @@ class Site:
         self._up[gateway].clear()
         at_s, at_ms = time.monotonic(), int(time.time() * 1000)
         lives = [name for name, owner in self._instances.items() if owner == gateway]
-        driven = tuple(self.store.list_driven(lives[-1:]))
+        driven = self.store.list_driven(lives[-1:])
         self.deaths.append(Death(gateway, why, at_s, at_ms, driven))
 
     async def _revive(self, gateway: int) -> None:

@@ -36,13 +36,14 @@ class StoreView:
         (names,) = self._ask([("ZRANGE", keys.instances(), 0, -1)])
         return [name.decode() for name in cast("list[bytes]", names)]
 
-    def list_driven(self, instances: Iterable[str]) -> list[str]:
-        """The tasks that stand in the sets of these instances."""
+    def list_driven(self, instances: Iterable[str]) -> dict[str, int]:
+        """The tasks that stand in the sets of these instances, and when the lease of each runs out, in ms."""
         wanted = [keys.own(shard, name) for name in instances for shard in ALL_SHARDS]
-        found: list[str] = []
+        found: dict[str, int] = {}
         for fields in self._ask([("HGETALL", key) for key in wanted]):
             pairs = cast("dict[bytes, bytes]", fields)
-            found += [task.decode() for key, task in pairs.items() if key.startswith(_RUN)]
+            tasks = (task.decode() for key, task in pairs.items() if key.startswith(_RUN))
+            found |= dict.fromkeys(tasks, int(pairs.get(b"until", 0)))
         return found
 
     def find_leaks(self) -> list[str]:

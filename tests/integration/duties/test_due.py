@@ -12,7 +12,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports import DueRow
 from passerelle.gateway.clock import SystemIds
-from passerelle.gateway.duties.due import Handler
+from passerelle.gateway.duties.due import MOST_AT_ONCE, Handler
 from passerelle.gateway.duties.settling import Settling
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
@@ -95,6 +95,29 @@ async def test_slow_handler_holds_up_no_other_and_is_cut_when_its_claim_ends(
         await wait_until(lambda: "ring:quick" in done, 5, "the quick one is done")
         await wait_until(lambda: ("ring", "cut") in outcomes, 5, "the slow one was cut")
     assert "ring:slow" not in done
+
+
+async def test_lease_that_has_run_out_is_looked_at_while_every_other_place_is_taken(
+    instances: Instances, store: Store
+) -> None:
+    rung: list[str] = []
+    taken: list[str] = []
+
+    async def ring(_shard: Shard, row: DueRow, _now_ms: int) -> None:
+        rung.append(row.member)
+        await asyncio.Event().wait()
+
+    async def take_over(_shard: Shard, row: DueRow, _now_ms: int) -> None:
+        taken.append(row.entity)
+
+    one = await instances.start("in_one", runs=False)
+    one.duties.due.handlers = {"ring": ring, "own": take_over}
+    await owe(store, SHARD, *(f"ring:{number}" for number in range(MOST_AT_ONCE + 40)))
+    async with one.duties:
+        await wait_until(lambda: len(rung) == MOST_AT_ONCE, 5, "no place is left")
+        await owe(store, SHARD, "own:in_dead")
+        await wait_until(lambda: "in_dead" in taken, 5, "the dead is seen to")
+        assert len(rung) == MOST_AT_ONCE
 
 
 @pytest.mark.requirement("I9")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
+
 import pytest
 
 from passerelle.core.batch import Incarnation
@@ -81,6 +85,33 @@ async def test_who_waits_for_another_instance_looks_more_often(instances: Instan
     await wait_until(one_is_missed, 5, "the other one, which is silent, is noticed")
     await one.duties.stop()
     await two.duties.stop()
+
+
+async def test_duties_of_a_silent_instance_are_claimed_when_its_lease_is_over_and_not_a_round_later(
+    instances: Instances, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await instances.start("in_one", lease_ms=800, runs=False)
+    two = await instances.start("in_two", lease_ms=800, runs=False)
+    keeper = two.duties.keeper
+    await one.duties.keeper.start()
+    await keeper.start()
+    await one.duties.keeper.extend()
+    await keeper.extend()
+    theirs = one.duties.keeper.duties
+    assert not theirs & keeper.duties
+
+    async def is_missed() -> bool:
+        await keeper.extend()
+        return keeper.claim_s < math.inf
+
+    await wait_until(is_missed, 5, "the silent one is noticed")
+    assert one.duties.keeper.duties == theirs, "while its lease holds"
+    monkeypatch.setattr(keeper.leases, "announce", Away().announce)
+    while keeper.duties != ALL:
+        await asyncio.sleep(keeper.claim_s - time.monotonic())
+        await keeper.claim()
+    assert not one.duties.keeper.duties
+    await two.duties.keeper.release()
 
 
 def test_every_instance_ranks_the_same() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from passerelle.core.batch import EntityRef, Incarnation
+from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
@@ -40,12 +41,16 @@ class Breaking(Writes):
         return cls(writes.log, writes.clock, writes.ids, writes.runtime_id)
 
     async def decide(
-        self, session: str, refs: Iterable[EntityRef], body: Body
+        self,
+        session: str,
+        refs: Iterable[EntityRef],
+        body: Body,
+        known: Mapping[EntityRef, Held] | None = None,
     ) -> Written | Refusal:
         self.done += 1
         if self.done > 1:
             raise StoreUnavailable("test", "no")
-        return await Writes.decide(self, session, refs, body)
+        return await Writes.decide(self, session, refs, body, known)
 
 
 def find_taking(instance: Instance) -> TakeOver:
@@ -148,13 +153,41 @@ async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
     assert drivers == {"in_one.1": 1, "in_dead.1": 2}
     await taking.take_over(SHARD, row, 1)
     assert {await story.read_driver() for story in stories} == {"in_one.1"}
-    assert one.adopted == []
+    assert Counter(one.adopted) == Counter(story.task.id for story in stories)
     await one.duties.keeper.release()
     two = await instances.start("in_two", runs=False)
     await two.duties.keeper.start()
     async with two.duties:
         await wait_until(lambda: len(two.adopted) == 3, 5, "the next owner takes them up")
     assert {await story.read_driver() for story in stories} == {"in_two.1"}
+
+
+async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keeps_no_other_waiting(
+    instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stories = await leave_runs(store, 3)
+    one = await instances.start("in_one", runs=False)
+    await one.duties.keeper.start()
+    taking, slow, go_on = find_taking(one), stories[0].task, asyncio.Event()
+    adopted: list[EntityRef] = []
+
+    async def adopt(task: EntityRef) -> None:
+        if task == slow:
+            await go_on.wait()
+        adopted.append(task)
+
+    monkeypatch.setattr(taking, "adopt", adopt)
+    taken = asyncio.create_task(taking.take_over(SHARD, DueRow("own:in_dead", "1"), 1))
+    await wait_until(lambda: len(adopted) == 2, 5, "those that can be driven are")
+    found = await store.leases.take_over(SHARD, "in_dead")
+    assert not isinstance(found, Alive)
+    assert (found.number, found.runs) == (1, ()), "the set is there, and nothing is left in it"
+    go_on.set()
+    await taken
+    assert {task.id for task in adopted} == {story.task.id for story in stories}
+    left = await store.due.claim(SHARD, 10, 1, hold="own:")
+    assert (left.rows, one.adopted) == ((), []), "nothing is owed any more"
+    await one.duties.stop()
 
 
 async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
@@ -197,6 +230,7 @@ async def test_adoption_that_fails_is_owed_until_it_works(
     instances.refuse_adoption.add("in_one")
     one = await instances.start("in_one", runs=False)
     one.duties.due.visibility_ms = 200
+    find_taking(one).try_again_ms = 0
     outcomes: list[tuple[str, str]] = []
     one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
     async with one.duties:

@@ -1,0 +1,160 @@
+"""How soon the runs of a gateway that died are driven again, and on which step the time was spent.
+
+What counts is the first call about a run that passes a proxy. Where the time goes is read from the log lines of the
+gateways: when the run was moved, and when a driver began to look.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from passerelle.core.status import ENDED
+from passerelle.core.times import parse_ms
+from passerelle.gateway.duties.leases import LEASE_MS
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.task_record import TaskRecord
+    from tests.chaos.records import Records
+    from tests.chaos.site import Death, Site
+    from tests.chaos.verdict import Verdict
+
+AGAIN_S: Final = LEASE_MS / 1000 + 1
+"""A killed gateway's runs are driven again within its lease and a second."""
+_MOVED: Final = "run.taken_over"
+_ADOPTED: Final = "run.adopted"
+_SHOWN_LINES: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TakenUp:
+    """One run of the dead. Times in seconds after the death from which it is reckoned; None: nobody said so."""
+
+    task_id: str
+    again_s: float
+    lease_s: float | None
+    moved_s: float | None
+    adopted_s: float | None
+
+    def __str__(self) -> str:
+        steps = (
+            ("lease over", self.lease_s),
+            ("moved", self.moved_s),
+            ("driver", self.adopted_s),
+            ("first call", self.again_s),
+        )
+        return ", ".join(f"{name} {at_s:.2f}" for name, at_s in steps if at_s is not None)
+
+
+def prove_take_overs(site: Site, records: Records, verdict: Verdict) -> None:
+    """Each run of each gateway that died, and that none of them waited for longer than was promised."""
+    lines = read_lines(gateway.folder / "gateway.log" for gateway in site.gateways)
+    for place, death in enumerate(site.deaths):
+        for task_id, until_ms in death.tasks.items():
+            record = records.tasks.get(task_id)
+            if record is None:
+                verdict.blame("", f"{task_id} was driven, and is not there")
+            else:
+                _prove_one(site, place, record, until_ms, lines, verdict)
+
+
+def _prove_one(
+    site: Site,
+    place: int,
+    record: TaskRecord,
+    until_ms: int,
+    lines: dict[str, list[tuple[int, JsonObject]]],
+    verdict: Verdict,
+) -> None:
+    """The first call about a run after its gateway died, reckoned from the last death before it."""
+    death, label = site.deaths[place], record.scope.context_id
+    called_s = _find_call(site, record, death.at_s)
+    if called_s is None:
+        if record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
+            return  # the last append of the dead was on its way, and has ended the task
+        verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
+        return
+    last = max(
+        (one for one in site.deaths[place:] if one.at_s <= called_s), key=lambda one: one.at_s
+    )
+    taken = _break_down(record.task_id, called_s, until_ms, last, lines)
+    verdict.taken_up.append(taken)
+    if taken.again_s > AGAIN_S:
+        what = f"{record.task_id} was driven again after {taken.again_s:.1f} s ({taken})"
+        verdict.blame(label, what)
+        end_ms = last.at_ms + round(taken.again_s * 1000)
+        verdict.notes += _tell_lines(record.task_id, last.at_ms, end_ms, lines)
+
+
+def _find_call(site: Site, record: TaskRecord, after_s: float) -> float | None:
+    ids = {
+        name
+        for attempt in record.attempts
+        for name in (attempt.remote_task_id, attempt.remote_context_id)
+    }
+    label = record.scope.context_id
+    calls = (call for call in site.traps.calls if call.at_s > after_s)
+    return next(
+        (call.at_s for call in calls if call.label == label or not ids.isdisjoint(call.about)),
+        None,
+    )
+
+
+def _break_down(
+    task_id: str,
+    called_s: float,
+    until_ms: int,
+    death: Death,
+    lines: dict[str, list[tuple[int, JsonObject]]],
+) -> TakenUp:
+    def find(event: str) -> float | None:
+        told = (at_ms for at_ms, line in lines[task_id] if line["event"] == event)
+        return next(((at_ms - death.at_ms) / 1000 for at_ms in told if at_ms >= death.at_ms), None)
+
+    lease_s = (until_ms - death.at_ms) / 1000
+    return TakenUp(task_id, called_s - death.at_s, lease_s, find(_MOVED), find(_ADOPTED))
+
+
+def read_lines(files: Iterable[Path]) -> dict[str, list[tuple[int, JsonObject]]]:
+    """The log lines of all gateways with their times in ms, by the task that they are about; "" has the others."""
+    found: dict[str, list[tuple[int, JsonObject]]] = defaultdict(list)
+    for file in files:
+        for text in file.read_bytes().splitlines():
+            if text.startswith(b"{"):
+                line = cast("JsonObject", orjson.loads(text))
+                line["gateway"] = file.parent.name
+                found[str(line.get("task", ""))].append((parse_ms(str(line["time"])), line))
+    for lines in found.values():
+        lines.sort(key=lambda timed: timed[0])
+    return found
+
+
+def _tell_lines(
+    task_id: str, from_ms: int, to_ms: int, lines: dict[str, list[tuple[int, JsonObject]]]
+) -> list[str]:
+    """What the gateways said meanwhile about a run, and about nothing in particular."""
+    told = sorted((*lines[task_id], *lines[""]), key=lambda timed: timed[0])
+    return [
+        f"  {(at_ms - from_ms) / 1000:.3f} {orjson.dumps(line).decode()}"
+        for at_ms, line in told
+        if from_ms <= at_ms <= to_ms and line["event"] != "http.request"
+    ][:_SHOWN_LINES]
+
+
+def tell_delays(taken_up: list[TakenUp]) -> str:
+    """One line for all, and the steps of the one that took longest."""
+    if not taken_up:
+        return "chaos: no run was driven again"
+    longest = max(taken_up, key=lambda one: one.again_s)
+    middle_s = statistics.median(one.again_s for one in taken_up)
+    return (
+        f"chaos: {len(taken_up)} runs driven again after {longest.again_s:.1f} s at most ({longest}),"
+        f" {middle_s:.1f} s in the middle; {AGAIN_S:.0f} s are promised"
+    )
