@@ -236,7 +236,11 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
 async def _start_agent(site: Site, name: str, stack: AsyncExitStack) -> None:
     agent = AgentProcess(name, site.folder, free_port())
     tap = partial(AgentTap, site.traps, name)
-    proxy = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{agent.port}", tap))
+
+    async def hear(reader: asyncio.StreamReader) -> None:
+        await tap().hear(reader)
+
+    proxy = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{agent.port}", tap, hear))
     agent.url = f"http://127.0.0.1:{proxy.port}"
     site.agents[name] = agent
     stack.callback(_end, agent)

@@ -1,7 +1,7 @@
 """How soon the runs of a gateway that died are driven again, and on which step the time was spent.
 
-What counts is the first call about a run that passes a proxy. Where the time goes is read from the log lines of the
-gateways: when the run was moved, and when a driver began to look.
+What counts is the first call about a run that a proxy sees, also one that finds its agent down. Where the time goes is
+read from the log lines of the gateways: when the run was moved, and when a driver began to look.
 """
 
 from __future__ import annotations
@@ -100,10 +100,13 @@ def _find_call(site: Site, record: TaskRecord, after_s: float) -> float | None:
         for name in (attempt.remote_task_id, attempt.remote_context_id)
     }
     label = record.scope.context_id
-    calls = (call for call in site.traps.calls if call.at_s > after_s)
-    return next(
-        (call.at_s for call in calls if call.label == label or not ids.isdisjoint(call.about)),
-        None,
+    return min(
+        (
+            call.at_s
+            for call in (*site.traps.calls, *site.traps.knocks)
+            if call.at_s > after_s and (call.label == label or not ids.isdisjoint(call.about))
+        ),
+        default=None,
     )
 
 

@@ -76,11 +76,12 @@ class Hands:
 
 @dataclass(slots=True)
 class Traps:
-    """Those that are armed, by label, and every call that passed."""
+    """Those that are armed, by label, and every call that passed; ``knocks`` met an agent that was down."""
 
     hands: Hands
     armed: dict[str, Trap] = field(default_factory=dict[str, Trap])
     calls: list[Request] = field(default_factory=list[Request])
+    knocks: list[Request] = field(default_factory=list[Request])
     _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def arm(self, errand: Errand) -> Trap | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol, cast
 
@@ -13,8 +15,11 @@ from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import JsonObject
 from tests.chaos.plan import GATEWAYS
 from tests.chaos.traps import LABEL, Request, Trap, Traps
+from tests.support.tcp_proxy import CHUNK
 
 _BEARER: Final = b"Bearer "
+_HEAR_S: Final = 0.5
+"""For the request of somebody who meets an agent that is down."""
 
 
 class _Parser(Protocol):
@@ -57,6 +62,15 @@ class AgentTap:
 
     def __post_init__(self) -> None:
         self._parser = cast("_Parser", httptools.HttpRequestParser(self))
+
+    async def hear(self, reader: asyncio.StreamReader) -> None:
+        """A request to an agent that is down: who asked, and about what, before nobody answers."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HEAR_S):
+                while not self._is_whole and (data := await reader.read(CHUNK)):
+                    self._parser.feed_data(data)
+        if self._is_whole:
+            self.traps.knocks.append(self._read(self._body))
 
     async def up(self, data: bytes) -> bytes:
         self._raw += data

@@ -33,6 +33,7 @@ from passerelle.store.a2a_cluster import (
     RedisTaskEventStream,
     RedisVersionedTaskStore,
 )
+from passerelle.store.hints import RedisHints
 from passerelle.store.shared_events import SharedEvents
 from tests.support.engine import Server, ask
 from tests.support.tcp_proxy import fault_proxy
@@ -322,17 +323,25 @@ async def test_reader_on_another_replica_hears_at_once_and_every_reader_hears_al
         await wait_until(lambda: opened.events.watched == 0, 5, "nothing is followed any more")
 
 
+class NoHints:
+    """Hints of which none ever comes."""
+
+    def on_loss(self, *_: object) -> None: ...
+
+    async def listen(self, *_: object) -> None: ...
+
+    async def ignore(self, *_: object) -> None: ...
+
+
 async def test_reader_without_hints_looks_by_itself(
     tasks: RedisVersionedTaskStore, server: Server
 ) -> None:
     versions = await fill(tasks, 1)
     opened = await tasks.open()
-    deaf = SharedEvents(opened.tasks, opened.hints, look_s=0.05)
+    deaf = SharedEvents(opened.tasks, cast("RedisHints", NoHints()), look_s=0.05)
     async with aclosing(deaf.follow("t1", 1)) as events:
         coming = asyncio.create_task(anext(events))
         await wait_until(lambda: deaf.watched == 1, 5, "it follows")
-        at = opened.tasks.space.locate("t1")
-        await opened.hints.ignore(at.shard, at.hints)
         await write(tasks, make_task(), versions[-1])
         async with asyncio.timeout(5):
             assert (await coming)[0] == 2

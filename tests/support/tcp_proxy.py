@@ -46,9 +46,15 @@ class Through:
         return data
 
 
+async def ignore(_reader: asyncio.StreamReader) -> None:
+    """Hears nobody out."""
+
+
 @dataclass(slots=True, eq=False)
 class FaultProxy:
     """``swallow`` > 0: that many chunks of the server are dropped, each cutting its connection.
+
+    ``hear`` may read what a client has to say to a server that is down, before its connection is closed.
 
     While ``open`` is not set, nothing passes in either direction (half-open peers, long pauses); ``held``
     counts the pipes that wait.
@@ -56,6 +62,7 @@ class FaultProxy:
 
     upstream: str
     make_tap: Callable[[], Tap] = Through
+    hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore
     port: int = 0
     swallow: int = 0
     swallowed: int = 0
@@ -80,6 +87,7 @@ class FaultProxy:
         try:
             far_reader, far_writer = await self._connect()
         except OSError:
+            await self.hear(reader)
             writer.close()
             return
         self.writers |= {writer, far_writer}
@@ -125,13 +133,15 @@ class FaultProxy:
 
 @asynccontextmanager
 async def fault_proxy(
-    upstream: str, make_tap: Callable[[], Tap] = Through
+    upstream: str,
+    make_tap: Callable[[], Tap] = Through,
+    hear: Callable[[asyncio.StreamReader], Coroutine[None, None, None]] = ignore,
 ) -> AsyncGenerator[FaultProxy]:
     """A running proxy; ``upstream`` is ``host:port`` or the path of a unix socket.
 
-    ``make_tap`` makes the tap of each connection.
+    ``make_tap`` makes the tap of each connection, ``hear`` is for those that meet a server that is down.
     """
-    proxy = FaultProxy(upstream, make_tap)
+    proxy = FaultProxy(upstream, make_tap, hear)
     proxy.open.set()
     listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
     proxy.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]
