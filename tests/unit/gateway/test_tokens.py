@@ -19,7 +19,7 @@ from passerelle.gateway.auth.jwks import FRESH_MS, PAUSE_MS, STALE_MS, KeySet, r
 from passerelle.gateway.auth.key_sources import read_discovery
 from passerelle.gateway.auth.keys import digest
 from passerelle.gateway.auth.tokens import Issuer, Tokens
-from tests.support.house import MovableClock
+from passerelle.gateway.clock import SystemClock
 from tests.support.identity import ISSUER, Private, ec_key, ed_key, issuer, publish, rsa_key, sign
 from tests.support.waiting import wait_until
 
@@ -42,11 +42,22 @@ class Published:
 
 
 @dataclass
+class StillClock:
+    """The time at which a test began: it goes on only as the test says, however long that takes."""
+
+    began_ms: int = field(default_factory=SystemClock().now_ms)
+    ahead_ms: int = 0
+
+    def now_ms(self) -> int:
+        return self.began_ms + self.ahead_ms
+
+
+@dataclass
 class Desk:
     """Verifies tokens of one issuer."""
 
     published: Published
-    clock: MovableClock = field(default_factory=MovableClock)
+    clock: StillClock = field(default_factory=StillClock)
     tokens: Tokens = field(init=False)
     settings: dict[str, object] = field(default_factory=dict[str, object])
 
