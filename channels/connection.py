@@ -1,7 +1,7 @@
 """One connection: the shell around its machine. It owns the socket and every task of the connection.
 
-A reader and a writer live beside each other and end together; subscriptions and calls are tasks of the
-same group. What the machine wants is carried out here, what comes of it is fed back; nothing is decided.
+A back-end calls it with what comes in, and it writes without awaiting, so an idle connection has no task but those that
+its streams need. What the machine wants is carried out here, what comes of it is fed back; nothing is decided.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from passerelle.channels.inputs import (
     Told,
     Undecodable,
 )
+from passerelle.channels.outbox import Outbox
 from passerelle.channels.outputs import (
     Admit,
     Close,
@@ -63,7 +64,7 @@ from passerelle.channels.services import parse_stream_name
 from passerelle.channels.session import Phase
 from passerelle.channels.story import LinkStory
 from passerelle.channels.subscription import Subscription, name_ack
-from passerelle.channels.transport import Outbox
+from passerelle.channels.telling import Telling
 from passerelle.channels.wire import decode_client, encode_server, split_message
 from passerelle.core.errors import (
     CallerError,
@@ -75,7 +76,7 @@ from passerelle.core.errors import (
 from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.limits import Limits
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from passerelle.channels.reverse_frames import AgentFrame
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices, Grant
-    from passerelle.channels.story import LinkFact
     from passerelle.channels.transport import Socket
     from passerelle.core.credentials import Credentials
     from passerelle.core.ports import AckResult
@@ -94,7 +94,37 @@ _FLUSH_S: Final = 5.0
 
 
 class Connection:
-    """Serves one accepted socket until it ends."""
+    """Serves one accepted socket until it ends; ``on_end`` is told when all that it did is done."""
+
+    __slots__ = (
+        "_acks",
+        "_admission",
+        "_agent",
+        "_board",
+        "_closing",
+        "_credentials",
+        "_ending",
+        "_frames",
+        "_is_paused",
+        "_left",
+        "_loop",
+        "_on_end",
+        "_owner",
+        "_presence",
+        "_recheck_timer",
+        "_rechecking",
+        "_roster",
+        "_socket",
+        "_state",
+        "_story",
+        "_subscriptions",
+        "_tasks",
+        "_telling",
+        "_timer",
+        "limits",
+        "outbox",
+        "services",
+    )
 
     def __init__(
         self,
@@ -104,31 +134,36 @@ class Connection:
         credentials: Credentials,
         roster: Roster,
         board: PresenceBoard,
+        on_end: Callable[[Connection], None],
     ) -> None:
         self.services = services
         self.limits = limits
-        self.outbox = Outbox(limits.buffered_bytes)
+        self.outbox = Outbox(socket, limits.buffered_bytes, limits.stall_s, self._give_up)
         self._admission: Admission | None = None
         self._socket = socket
         self._credentials = credentials
         self._roster = roster
         self._board = board
         self._presence = OwnPresence(services.presences)
+        self._on_end = on_end
         self._owner = ""
         self._loop = asyncio.get_running_loop()
         self._state = session.start(limits, self._loop.time())
+        self._frames: list[bytes | Refusal] = []
+        self._is_paused = False
+        self._left = False
         self._subscriptions: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._acks: set[asyncio.Task[None]] = set()
-        self._group = asyncio.TaskGroup()
-        self._stepped = asyncio.Event()
-        self._over = asyncio.Event()
-        self._recheck_now = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
+        self._recheck_timer: asyncio.TimerHandle | None = None
+        self._rechecking: asyncio.Task[None] | None = None
         self._closing: Close | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._story: LinkStory | None = None
-        self._tellings: asyncio.Queue[LinkFact] = asyncio.Queue()
         self._agent: AgentSide | None = None
+        self._telling = Telling(services.links, lambda: self._known, self._spawn)
+        self._schedule()
 
     @property
     def channel(self) -> str:
@@ -151,40 +186,17 @@ class Connection:
             raise AssertionError("nothing is followed or called before the welcome")
         return self._admission
 
-    async def serve(self) -> None:
-        """Runs the connection; returns when its socket is closed and its acks are stored."""
-        try:
-            async with self._group:
-                writer = self._spawn(self._write())
-                self._spawn(self._read())
-                self._schedule()
-                await self._over.wait()
-                await asyncio.wait([writer], timeout=_FLUSH_S)
-                for task in tuple(self._tasks):
-                    task.cancel()
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._roster.leave(self._owner, self)
-            if self._agent is not None:
-                await self._agent.end()
-            self._board.leave(self._owner, self)
-            await self._withdraw()
-            await self._tell_the_rest()
-            if self._acks:
-                await asyncio.wait(self._acks, timeout=_FLUSH_S)
-
     def feed(self, given: Input) -> None:
         """Gives the machine an input and carries out what follows."""
         if self._story is not None and isinstance(given, Told):
-            self._tell(self._story.take(given))
+            self._telling.tell(self._story.take(given))
         self._state, outputs = session.step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
-        if self._state.phase is Phase.CLOSED:
-            self.outbox.finish()
-            self._over.set()
-        self._stepped.set()
+        if self._state.phase is Phase.CLOSED and self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        if self._is_paused and not self._must_wait:
+            self._loop.call_soon(self._take_frames)
         self._schedule()
 
     def name_device(self, stream: str, grant: Grant) -> str:
@@ -228,50 +240,102 @@ class Connection:
 
     # Socket
 
-    async def _read(self) -> None:
-        while (message := await self._socket.receive()) is not None:
-            if not isinstance(message, str):
-                self._refuse_message(CloseCode.MALFORMED, "malformed", "text messages only")
-            elif len(message) > self.limits.inbound_bytes:
-                self._refuse_message(CloseCode.FRAME_TOO_LARGE, "too_large", "message too large")
-            else:
-                await self._take_frames(split_message(message))
-            if self._over.is_set():
-                return
+    def take_message(self, message: str | bytes) -> None:
+        """One message of the client."""
+        if self._is_over:
+            return
+        if not isinstance(message, str):
+            self._refuse_message(CloseCode.MALFORMED, "malformed", "text messages only")
+        elif len(message) > self.limits.inbound_bytes:
+            self._refuse_message(CloseCode.FRAME_TOO_LARGE, "too_large", "message too large")
+        else:
+            self._take_lines(split_message(message))
+
+    def take_room(self) -> None:
+        """The socket is writable again."""
+        self.outbox.take_room()
+
+    def take_end(self, *, left: bool) -> None:
+        """The socket is gone."""
+        self._left = self._left or left
+        self.outbox.drop()
         self.feed(Left())
 
-    async def _take_frames(self, frames: list[bytes]) -> None:
-        if len(frames) > self.limits.frames_per_message:
-            answer = Refusal(
-                "too_many_frames", f"at most {self.limits.frames_per_message} a message"
-            )
-            self.feed(Undecodable(answer))
-            return
-        for line in frames:
-            frame = decode_client(line)
+    @property
+    def _is_over(self) -> bool:
+        return self._state.phase is Phase.CLOSED
+
+    @property
+    def _must_wait(self) -> bool:
+        return self._state.phase is Phase.ADMITTING or self._state.is_saturated
+
+    def _take_lines(self, frames: list[bytes]) -> None:
+        most = self.limits.frames_per_message
+        if len(frames) > most:
+            self._frames.append(Refusal("too_many_frames", f"at most {most} a message"))
+        else:
+            self._frames += frames
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        """Takes what was read, as far as the machine takes it now; then TCP slows the client down."""
+        taken = 0
+        while taken < len(self._frames) and not self._must_wait and not self._is_over:
+            line = self._frames[taken]
+            taken += 1
+            frame = decode_client(line) if isinstance(line, bytes) else line
             if isinstance(frame, Refusal | Failure):
                 self.feed(Undecodable(frame))
             else:
                 self.feed(Received(frame, self._read_reached()))
-            while self._state.phase is Phase.ADMITTING or self._state.is_saturated:
-                if self._over.is_set():
-                    return
-                self._stepped.clear()
-                await self._stepped.wait()
+        del self._frames[:taken]
+        self._slow_down()
+
+    def _slow_down(self) -> None:
+        waits = bool(self._frames) or self._must_wait
+        if waits and not self._is_paused:
+            self._is_paused = True
+            self._socket.pause()
+        elif self._is_paused and not waits:
+            self._is_paused = False
+            self._socket.resume()
 
     def _refuse_message(self, code: CloseCode, word: str, reason: str) -> None:
         self.feed(Ended(code, Refusal(word, reason, fatal=True)))
 
-    async def _write(self) -> None:
-        while (message := await self.outbox.take()) is not None:
-            try:
-                async with asyncio.timeout(self.limits.stall_s):
-                    await self._socket.send(message)
-            except TimeoutError:
-                self.feed(Ended(CloseCode.TOO_SLOW))
-                break
-        closing = self._closing or Close(CloseCode.NORMAL, "")
-        await self._socket.close(closing.code, fit_reason(closing.reason))
+    def _give_up(self) -> None:
+        self.outbox.drop()
+        self.feed(Ended(CloseCode.TOO_SLOW))
+
+    async def _end(self) -> None:
+        """What is left to do once nothing more is taken: the last frames and the close, the last facts and acks."""
+        for timer in (self._timer, self._recheck_timer):
+            if timer is not None:
+                timer.cancel()
+        self._roster.leave(self._owner, self)  # first: its device comes back, and is counted
+        self._frames.clear()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            async with asyncio.timeout(_FLUSH_S):
+                await self.outbox.finish()
+            closing = self._closing or Close(CloseCode.NORMAL, "")
+            self._socket.close(closing.code, fit_reason(closing.reason))
+        except TimeoutError:
+            self.outbox.drop()
+            self._socket.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._agent is not None:
+            await self._agent.end()
+        self._board.leave(self._owner, self)
+        await self._withdraw()
+        if self._story is not None:
+            code = self._closing.code if self._closing else None
+            await self._telling.finish(self._story.end(code, left=self._left), _FLUSH_S)
+        if self._acks:
+            await asyncio.wait(self._acks, timeout=_FLUSH_S)
+        self._on_end(self)
 
     def _schedule(self) -> None:
         due_s = session.next_tick_s(self._state)
@@ -279,7 +343,7 @@ class Connection:
             if self._timer.when() <= due_s and not self._timer.cancelled():
                 return
             self._timer.cancel()
-        self._timer = None if self._over.is_set() else self._loop.call_at(due_s, self._tick)
+        self._timer = None if self._is_over else self._loop.call_at(due_s, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
@@ -300,55 +364,27 @@ class Connection:
         self._admission = admission
         self._roster.install(self._owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
-        self._tell(self._story.begin())
+        self._telling.tell(self._story.begin())
         self.feed(Admitted(admission.welcome, self._find_end_s(principal)))
-        self._spawn(self._tell_in_order())
-        self._spawn(self._recheck_at_intervals())
-
-    # What is told of the link
-
-    def _tell(self, facts: Iterable[LinkFact]) -> None:
-        for fact in facts:
-            self._tellings.put_nowait(fact)
-
-    async def _tell_in_order(self) -> None:
-        while True:
-            fact = await self._tellings.get()
-            with suppress(StoreUnavailable):  # the log of outages says that the store was away
-                await self.services.links.tell(self._known, fact)
-
-    async def _say_presence(self) -> None:
-        """Whoever has spoken is shown who is there, itself among them."""
-        await self._presence.write(self._known)
-        self._board.watch(self._owner, self)
-
-    async def _withdraw(self) -> None:
-        """Nobody sits before this connection any more; where that cannot be said it is forgotten in time."""
-        if self._admission is not None:
-            with suppress(StoreUnavailable, TimeoutError):
-                async with asyncio.timeout(_FLUSH_S):
-                    await self._presence.withdraw(self._admission)
-
-    async def _tell_the_rest(self) -> None:
-        """How the link ended, and what had not been told yet."""
-        if self._story is None:
-            return
-        code = self._closing.code if self._closing else None
-        self._tell(self._story.end(code, left=self._socket.left))
-        with suppress(StoreUnavailable, TimeoutError):
-            async with asyncio.timeout(_FLUSH_S):
-                while not self._tellings.empty():
-                    await self.services.links.tell(self._known, self._tellings.get_nowait())
+        self._recheck_later()
 
     # Rights
 
-    async def _recheck_at_intervals(self) -> None:
+    def _recheck_later(self) -> None:
+        if not self._is_over:
+            self._recheck_timer = self._loop.call_later(self.limits.recheck_s, self.recheck)
+
+    def recheck(self) -> None:
+        """Looks at credential and rights now: at intervals, and when who may come in has changed."""
+        if self._admission is None or self._is_over or self._rechecking is not None:
+            return
+        if self._recheck_timer is not None:
+            self._recheck_timer.cancel()
+        self._rechecking = self._spawn(self._recheck_once())
+
+    async def _recheck_once(self) -> None:
         """Notices a newer connection of this device, a credential that has fallen, and rights that have changed."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self.limits.recheck_s):
-                    await self._recheck_now.wait()
-            self._recheck_now.clear()
+        try:
             with suppress(RemoteError):  # asked again at the next round
                 if not await self._recheck_caller():
                     return
@@ -356,6 +392,9 @@ class Connection:
                     self.supersede()
                     return
                 await self._recheck_rights()
+        finally:
+            self._rechecking = None
+        self._recheck_later()
 
     async def _is_superseded(self) -> bool:
         services = self.services
@@ -425,10 +464,6 @@ class Connection:
         notice = Refusal("superseded", "a newer connection has this device", fatal=True)
         self.feed(Ended(CloseCode.SUPERSEDED, notice))
 
-    def recheck(self) -> None:
-        """Looks at credential and rights now: who may come in has changed."""
-        self._recheck_now.set()
-
     def show_presence(self, shown: ShowPresence) -> None:
         """Tells the client who is there."""
         self.feed(Told(shown))
@@ -436,6 +471,20 @@ class Connection:
     def drain(self, within_ms: int, jitter_ms: int) -> None:
         """Tells the client to go elsewhere."""
         self.feed(DrainAsked(within_ms, jitter_ms))
+
+    # Who sits before it
+
+    async def _say_presence(self) -> None:
+        """Whoever has spoken is shown who is there, itself among them."""
+        await self._presence.write(self._known)
+        self._board.watch(self._owner, self)
+
+    async def _withdraw(self) -> None:
+        """Nobody sits before this connection any more; where that cannot be said it is forgotten in time."""
+        if self._admission is not None:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_FLUSH_S):
+                    await self._presence.withdraw(self._admission)
 
     # Agents that dial in
 
@@ -537,7 +586,14 @@ class Connection:
         self.feed(Answered(answer))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._group.create_task(work)
+        task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            structlog.get_logger().error("channel.fault", channel=self.channel, exc_info=error)
+            self.feed(Ended(CloseCode.RESTART))

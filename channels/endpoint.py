@@ -1,40 +1,40 @@
-"""The WebSocket endpoint: handshake, the connections of this instance, and their drain.
+"""The channel endpoint of an instance: its handshakes, its connections over whatever carries them, and their drain.
 
-Mounted by the gateway at ``GET /v1/channel``. The server underneath must bound one message at
-``Limits.inbound_bytes``, so that an unknown client costs no more than a timer and that much memory (CHN-11).
+Over ASGI it is mounted by the gateway at ``GET /v1/channel``; ``channels/fast.py`` has a port of its own. The server
+underneath must bound one message at ``Limits.inbound_bytes``, so that an unknown client costs no more than a timer and
+that much memory (CHN-11).
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from starlette.responses import PlainTextResponse
 
+from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import Connection
 from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.handshake import DRAINING, judge_handshake, read_shown
 from passerelle.channels.limits import Limits
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
-from passerelle.channels.transport import AsgiSocket
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from starlette.types import Scope
     from starlette.websockets import WebSocket
 
+    from passerelle.channels.handshake import Refused
     from passerelle.channels.services import ChannelServices
-    from passerelle.core.credentials import Credentials
+    from passerelle.channels.transport import Socket
 
-_BEARER_ITEM: Final = "bearer."
-_RETRY_AFTER_S: Final = 2
 _CLOSING_S: Final = 2.0
 
 
 class ChannelEndpoint:
-    """Serves WebSockets: ``WebSocketRoute("/v1/channel", endpoint.handle)``."""
+    """Over ASGI: ``WebSocketRoute("/v1/channel", endpoint.handle)``. Others ask ``judge``, then ``serve``."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class ChannelEndpoint:
         limits: Limits | None = None,
         origins: Collection[str] = (),
     ) -> None:
+        self.limits = limits or Limits()
         self._services = services
-        self._limits = limits or Limits()
         self._origins = frozenset(origins)
         self._connections: set[Connection] = set()
-        self._board = PresenceBoard(services.presences, self._limits.presence_interval_s)
-        self._roster = Roster(services.channels, self._limits, self._board.refresh)
+        self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
+        self._roster = Roster(services.channels, self.limits, self._board.refresh)
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -58,26 +58,29 @@ class ChannelEndpoint:
         return len(self._connections)
 
     async def handle(self, websocket: WebSocket) -> None:
-        """Serves one socket from handshake to close."""
-        refusal = self._refuse(websocket)
-        if refusal is not None:
-            await websocket.send_denial_response(refusal)
+        """Serves one socket of an ASGI server from handshake to close."""
+        refused = self.judge(websocket.scope)
+        if refused is not None:
+            answer = PlainTextResponse(refused.reason, refused.status, {**refused.headers})
+            await websocket.send_denial_response(answer)
             return
         await websocket.accept(subprotocol=SUBPROTOCOL)
+        socket = AsgiSocket(websocket.receive, websocket.send)
+        await socket.serve(self.serve(socket, websocket.scope))
+
+    def judge(self, scope: Scope) -> Refused | None:
+        """Why a handshake is not served, or None; ``scope`` is that of an ASGI WebSocket."""
+        return DRAINING if self._draining else judge_handshake(scope, self._origins)
+
+    def serve(self, socket: Socket, scope: Scope) -> Connection:
+        """The connection of a socket that was just accepted; it ends when the socket does."""
+        shown = read_shown(self._services, scope)
         connection = Connection(
-            AsgiSocket(websocket),
-            self._services,
-            self._limits,
-            self._read_credentials(websocket),
-            self._roster,
-            self._board,
+            socket, self._services, self.limits, shown, self._roster, self._board, self._leave
         )
         self._connections.add(connection)
         self._empty.clear()
-        try:
-            await connection.serve()
-        finally:
-            self._leave(connection)
+        return connection
 
     def recheck(self) -> None:
         """Has every connection look at its credential and rights now."""
@@ -100,38 +103,7 @@ class ChannelEndpoint:
         except TimeoutError:
             return
 
-    def _refuse(self, websocket: WebSocket) -> PlainTextResponse | None:
-        if self._draining:
-            headers = {"retry-after": str(_RETRY_AFTER_S)}
-            return PlainTextResponse("draining", 503, headers)
-        if SUBPROTOCOL not in websocket.scope.get("subprotocols", []):
-            return PlainTextResponse(f"the subprotocol is {SUBPROTOCOL}", 400)
-        if not self._allows_origin(websocket):
-            return PlainTextResponse("this origin is not allowed", 403)
-        return None
-
-    def _allows_origin(self, websocket: WebSocket) -> bool:
-        """A web page must be listed or of the same host; a program sends no origin."""
-        origin = websocket.headers.get("origin")
-        if origin is None or origin in self._origins:
-            return True
-        return urlsplit(origin).netloc == websocket.headers.get("host")
-
-    def _read_credentials(self, websocket: WebSocket) -> Credentials:
-        read = self._services.read_credentials(websocket.scope)
-        shown = replace(read, origin=websocket.headers.get("origin"))
-        return shown if shown.bearer else replace(shown, bearer=_read_offered(websocket))
-
     def _leave(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
-
-
-def _read_offered(websocket: WebSocket) -> str | None:
-    """The bearer among the subprotocols: a browser can set no header. Never out of the URL, which ends up in logs."""
-    offered: list[str] = websocket.scope.get("subprotocols", [])
-    for item in offered:
-        if item.startswith(_BEARER_ITEM):
-            return item[len(_BEARER_ITEM) :]
-    return None

@@ -37,8 +37,8 @@ from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailabl
 if TYPE_CHECKING:
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import Limits
+    from passerelle.channels.outbox import Outbox
     from passerelle.channels.services import ChannelServices
-    from passerelle.channels.transport import Outbox
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.store.store import Store, StoreSettings
-from tests.integration.channels.rig import Rig, serve
+from tests.integration.channels.rig import BackEnd, Rig, serve
 from tests.support.engine import Server, engine_server, started_legs
 
 __all__ = ["engine_server", "other_store", "rig", "started_legs", "store"]
@@ -31,7 +31,14 @@ async def other_store(
 
 
 @pytest.fixture
-async def rig(store: Store) -> AsyncGenerator[Rig]:
+def backend(request: pytest.FixtureRequest) -> BackEnd:
+    """What carries the channels: ASGI, but for tests that ``OVER_BOTH`` has run over either."""
+    carried: BackEnd = getattr(request, "param", "asgi")
+    return carried
+
+
+@pytest.fixture
+async def rig(store: Store, backend: BackEnd) -> AsyncGenerator[Rig]:
     """A server with the limits of the product."""
-    async with serve(store) as served:
+    async with serve(store, backend=backend) as served:
         yield served

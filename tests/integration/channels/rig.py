@@ -12,7 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Literal, TypeAlias
 
+import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
@@ -24,6 +26,7 @@ from passerelle.channels.client_cursors import Cursors
 from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
 from passerelle.channels.cursor import GapReason
 from passerelle.channels.endpoint import ChannelEndpoint
+from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.limits import Limits
 from passerelle.channels.ring import RingBounds
@@ -54,6 +57,11 @@ ADA = Principal("ada", kind="person", scopes=frozenset(Scope))
 BOB = Principal("bob", kind="person", scopes=frozenset(Scope))
 MUTE = Principal("mute", kind="service", scopes=frozenset())
 TOKENS = {"ada-token": ADA, "bob-token": BOB, "mute-token": MUTE}
+
+
+BackEnd: TypeAlias = Literal["asgi", "fast"]
+OVER_BOTH = pytest.mark.parametrize("backend", ["asgi", "fast"], indirect=True)
+"""For a test in which what carries the channel matters."""
 
 
 class WallClock:
@@ -282,6 +290,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
     authenticator: Authenticator | None = None,
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket,
     origins: Collection[str] = (),
+    backend: BackEnd = "asgi",
 ) -> AsyncGenerator[Rig]:
     """A hub and an endpoint over ``store``, on a free port of loopback."""
     control, links = ControlPlane(store), ToldLinks()
@@ -306,13 +315,27 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
             redeem=redeem,
         )
         endpoint = ChannelEndpoint(services, limits, origins)
-        app = Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
-        async with run_app(app) as port:
+        async with run_endpoint(endpoint, backend) as port:
             url = f"ws://127.0.0.1:{port}/v1/channel"
             try:
                 yield Rig(url, port, store, hub, endpoint, control, services, links)
             finally:
                 await endpoint.drain(0, 0)
+
+
+@asynccontextmanager
+async def run_endpoint(endpoint: ChannelEndpoint, backend: BackEnd) -> AsyncGenerator[int]:
+    """Serves an endpoint on a free port of loopback, over one of the two back-ends."""
+    if backend == "asgi":
+        async with run_app(
+            Starlette(routes=[WebSocketRoute("/v1/channel", endpoint.handle)])
+        ) as port:
+            yield port
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        async with FastListener(endpoint, listener, "/v1/channel", message_bytes=1 << 24):
+            yield port
 
 
 @asynccontextmanager

@@ -31,7 +31,16 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.store.store import Store
-from tests.integration.channels.rig import ADA, BOB, Application, KnownTokens, Rig, serve
+from tests.integration.channels.rig import (
+    ADA,
+    BOB,
+    OVER_BOTH,
+    Application,
+    BackEnd,
+    KnownTokens,
+    Rig,
+    serve,
+)
 from tests.support.engine import Server, ask
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
@@ -147,6 +156,7 @@ async def test_who_is_not_admitted_gets_a_refusal_and_nothing_is_written(
     assert rig.control.asked == []
 
 
+@OVER_BOTH
 async def test_a_token_may_come_with_the_handshake_instead(rig: Rig) -> None:
     bare = {name: value for name, value in HELLO.items() if name != "token"}
     async with raw(rig, headers={"Authorization": "Bearer ada-token"}) as socket:
@@ -158,6 +168,7 @@ async def test_a_token_may_come_with_the_handshake_instead(rig: Rig) -> None:
         await hear(socket, "welcome")
 
 
+@OVER_BOTH
 @pytest.mark.parametrize(
     ("subprotocols", "origin", "status"),
     [((), None, 400), (("graphql-ws",), None, 400), ((SUBPROTOCOL,), "https://evil.example", 403)],
@@ -171,11 +182,13 @@ async def test_a_handshake_that_cannot_be_served_is_answered_in_http(
     assert answered.value.response.status_code == status
 
 
-async def test_a_socket_that_says_nothing_is_closed(store: Store) -> None:
-    async with serve(store, Limits(hello_s=0.1)) as rig, raw(rig) as socket:
+@OVER_BOTH
+async def test_a_socket_that_says_nothing_is_closed(store: Store, backend: BackEnd) -> None:
+    async with serve(store, Limits(hello_s=0.1), backend=backend) as rig, raw(rig) as socket:
         assert await hear_close(socket) == 4002
 
 
+@OVER_BOTH
 @pytest.mark.parametrize(
     ("message", "code"),
     [("{not json", 4501), ("[1]", 4501), (b"\x00\x01", 4501), ("x" * 65_537, 4513)],
@@ -415,9 +428,12 @@ async def test_a_credential_that_falls_ends_the_connection(
         assert await hear_close(socket) == code
 
 
+@OVER_BOTH
 @pytest.mark.requirement("CHN-10")
-async def test_a_silent_client_is_closed_and_a_silent_server_is_left(store: Store) -> None:
-    async with serve(store, Limits(heartbeat_s=5, idle_s=0.3)) as rig:
+async def test_a_silent_client_is_closed_and_a_silent_server_is_left(
+    store: Store, backend: BackEnd
+) -> None:
+    async with serve(store, Limits(heartbeat_s=5, idle_s=0.3), backend=backend) as rig:
         async with raw(rig) as socket:
             await tell(socket, HELLO)
             await hear(socket, "welcome")
@@ -511,10 +527,11 @@ async def test_a_client_with_a_bad_token_stops(rig: Rig) -> None:
         assert isinstance(channel.status, Stopped)
 
 
+@OVER_BOTH
 async def test_a_drained_instance_hands_its_clients_to_another_without_a_hole(
-    store: Store, other_store: Store
+    store: Store, other_store: Store, backend: BackEnd
 ) -> None:
-    async with serve(store) as one, serve(other_store) as two:
+    async with serve(store, backend=backend) as one, serve(other_store, backend=backend) as two:
         session, app = one.make_session(), Application()
         two.control.owners[session] = one.control.owners[session]
         ids = await one.append(session, 2)
@@ -543,6 +560,7 @@ async def test_a_drained_instance_hands_its_clients_to_another_without_a_hole(
                 reading.cancel()
 
 
+@OVER_BOTH
 async def test_a_draining_instance_takes_no_new_socket(rig: Rig) -> None:
     await rig.endpoint.drain(0, 0)
     with pytest.raises(InvalidStatus) as answered:
@@ -562,6 +580,7 @@ async def test_too_many_frames_close_with_a_time_to_wait(store: Store) -> None:
         assert await hear_close(socket) == 4029
 
 
+@OVER_BOTH
 async def test_a_connection_that_ended_leaves_nothing_behind(rig: Rig) -> None:
     session = rig.make_session()
     await rig.append(session, 1)
@@ -595,12 +614,16 @@ async def test_the_record_of_a_channel_outlives_its_sockets(rig: Rig) -> None:
     assert first["resumeTokenRef"]
 
 
+@OVER_BOTH
 @pytest.mark.requirement("CHN-4", "I8")
 async def test_a_reader_that_does_not_read_is_told_slow_and_repaired_on_the_same_connection(
-    store: Store,
+    store: Store, backend: BackEnd
 ) -> None:
     limits = Limits(replay_events=20)
-    async with serve(store, limits, bounds=RingBounds(events=8)) as rig, raw(rig) as socket:
+    async with (
+        serve(store, limits, bounds=RingBounds(events=8), backend=backend) as rig,
+        raw(rig) as socket,
+    ):
         session = rig.make_session()
         await rig.append(session, 1)
         name = f"session:{session}"
@@ -653,6 +676,7 @@ async def test_without_a_snapshot_wanted_a_gap_ends_the_stream(rig: Rig) -> None
         assert (await hear(socket, "unsub"))["code"] == "limit"
 
 
+@OVER_BOTH
 async def test_more_frames_in_a_message_than_allowed_are_refused(rig: Rig) -> None:
     async with raw(rig) as socket:
         await tell(socket, HELLO)

@@ -1,0 +1,219 @@
+"""What the port over picows does by itself: fragments, the closing handshake, answers in HTTP, limits of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import orjson
+import pytest
+
+from passerelle.channels.fast import FastListener
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.limits import Limits
+from passerelle.channels.story import Over
+from passerelle.store.store import Store
+from tests.integration.channels.rig import OVER_BOTH, BackEnd, Rig, serve
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+PATH = "/v1/channel"
+TEXT, CONTINUATION, BINARY, CLOSE, PING, PONG = 0x1, 0x0, 0x2, 0x8, 0x9, 0xA
+HELLO = orjson.dumps(
+    {
+        "t": "hello",
+        "v": 1,
+        "token": "ada-token",
+        "device": "phone",
+        "role": "ui",
+        "sdk": "t",
+        "caps": [],
+        "subs": [],
+    }
+)
+
+
+@dataclass
+class Bare:
+    """A WebSocket byte for byte; what is sent is masked with zeroes, so it can be read."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, kind: int, data: bytes, *, last: bool = True, bits: int = 0) -> None:
+        size = len(data)
+        length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2)
+        first = (0x80 if last else 0) | bits | kind
+        self.writer.write(bytes([first]) + length + bytes(4) + data)
+
+    async def receive(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(3):
+            first, size = await self.reader.readexactly(2)
+            if size == 126:
+                size = int.from_bytes(await self.reader.readexactly(2))
+            return first & 0xF, await self.reader.readexactly(size)
+
+    async def expect(self, kind: int) -> bytes:
+        while (received := await self.receive())[0] != kind:
+            pass
+        return received[1]
+
+    async def expect_close(self) -> int:
+        return int.from_bytes((await self.expect(CLOSE))[:2])
+
+    async def is_ended(self) -> bool:
+        async with asyncio.timeout(3):
+            return await self.reader.read() == b""
+
+
+@asynccontextmanager
+async def connect(port: int, *lines: str, path: str = PATH) -> AsyncGenerator[tuple[Bare, bytes]]:
+    """A socket and the answer to its handshake."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    wanted = lines or (
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Sec-WebSocket-Protocol: other, {SUBPROTOCOL}",
+    )
+    writer.write("\r\n".join([f"GET {path} HTTP/1.1", "Host: here", *wanted, "", ""]).encode())
+    try:
+        async with asyncio.timeout(3):
+            answer = await reader.readuntil(b"\r\n\r\n")
+        yield Bare(reader, writer), answer
+    finally:
+        writer.close()
+
+
+@asynccontextmanager
+async def greeted(store: Store, limits: Limits | None = None) -> AsyncGenerator[Bare]:
+    async with serve(store, limits, backend="fast") as rig, connect(rig.port) as (bare, answer):
+        assert f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n".encode() in answer
+        bare.send(TEXT, HELLO)
+        assert b'"welcome"' in await bare.expect(TEXT)
+        yield bare
+
+
+async def test_a_message_in_parts_is_one_with_a_ping_between_them(store: Store) -> None:
+    async with greeted(store) as bare:
+        bare.send(TEXT, b'{"t":"hb",', last=False)
+        bare.send(PING, b"there?")
+        bare.send(CONTINUATION, b'"n"', last=False)
+        bare.send(CONTINUATION, b":7}")
+        assert await bare.receive() == (PONG, b"there?")
+        assert orjson.loads(await bare.expect(TEXT)) == {"t": "hb", "n": 7}
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([(CONTINUATION, b"{}", True, 0)], 1002),
+        ([(TEXT, b"{", False, 0), (TEXT, b"{}", True, 0)], 1002),
+        ([(TEXT, b"{}", True, 0x40)], 1002),
+        ([(TEXT, b"\xff\xfe", True, 0)], 1007),
+        ([(TEXT, b"x" * 30_000, False, 0), (CONTINUATION, b"x" * 30_000, False, 0)] * 2, 1002),
+        ([(BINARY, b"\x00", True, 0)], 4501),
+    ],
+)
+async def test_what_is_against_the_protocol_underneath_closes_with_its_code(
+    store: Store, frames: list[tuple[int, bytes, bool, int]], code: int
+) -> None:
+    async with greeted(store) as bare:
+        for kind, data, last, bits in frames:
+            bare.send(kind, data, last=last, bits=bits)
+        assert await bare.expect_close() == code
+
+
+async def test_more_bytes_than_a_message_may_have_close_in_one_part_or_in_many(
+    store: Store,
+) -> None:
+    async with serve(store, backend="fast") as rig:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            async with FastListener(rig.endpoint, listener, PATH, message_bytes=1_024):
+                for part in (1_025, 600):
+                    async with connect(port) as (bare, _):
+                        bare.send(TEXT, b"x" * part, last=False)
+                        bare.send(CONTINUATION, b"x" * part)
+                        assert await bare.expect_close() == 1009
+
+
+async def test_a_close_is_answered_and_ends_the_socket(store: Store) -> None:
+    async with greeted(store) as bare:
+        bare.send(CLOSE, (1001).to_bytes(2))
+        assert await bare.expect_close() == 1001
+        assert await bare.is_ended()
+
+
+async def test_a_close_of_ours_waits_for_its_answer_and_takes_nothing_more(store: Store) -> None:
+    async with greeted(store) as bare:
+        bare.send(TEXT, b"no frame")
+        assert await bare.expect_close() == 4501
+        bare.send(TEXT, b'{"t":"hb","n":1}')
+        bare.send(CLOSE, (4501).to_bytes(2))
+        assert await bare.is_ended()
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "status"),
+    [
+        (("Accept: text/html",), PATH, b"426"),
+        ((), "/v1/other", b"404"),
+        (
+            ("Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Protocol: {SUBPROTOCOL}"),
+            PATH,
+            b"400",
+        ),
+    ],
+)
+async def test_what_is_no_handshake_is_answered_in_http(
+    store: Store, lines: tuple[str, ...], path: str, status: bytes
+) -> None:
+    async with (
+        serve(store, backend="fast") as rig,
+        connect(rig.port, *lines, path=path) as (bare, answer),
+    ):
+        assert answer.split(b" ")[1] == status
+        if status == b"426":
+            assert b"Upgrade: websocket\r\n" in answer
+        await bare.reader.read()
+    assert rig.endpoint.connections == 0
+
+
+async def test_a_handshake_that_is_not_admitted_is_refused(store: Store) -> None:
+    async with serve(store, backend="fast") as rig:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            async with (
+                FastListener(rig.endpoint, listener, PATH, admits=lambda scope: False),
+                connect(port) as (_, answer),
+            ):
+                assert answer.split(b" ")[1] == b"403"
+
+
+@OVER_BOTH
+@pytest.mark.requirement("CHN-4")
+async def test_a_socket_that_takes_nothing_is_given_up_as_too_slow(
+    store: Store, backend: BackEnd
+) -> None:
+    limits = Limits(stall_s=0.2, replay_events=10_000, replay_bytes=1 << 30)
+    async with serve(store, limits, backend=backend) as rig, connect(rig.port) as (bare, _):
+        await follow_without_reading(rig, bare)
+        await wait_until(lambda: rig.endpoint.connections == 0, 10, "the connection is given up")
+        codes = [fact.code for fact in rig.links.facts if isinstance(fact, Over)]
+        assert codes == [4008]
+
+
+async def follow_without_reading(rig: Rig, bare: Bare) -> None:
+    session = rig.make_session()
+    await rig.append(session, 1)
+    for _ in range(45):  # more than the kernel keeps for a loopback socket
+        await rig.append(session, 15, size=16_000)
+    wish = {"s": f"session:{session}", "from": "start", "max": 10_000}
+    bare.send(TEXT, orjson.dumps({**orjson.loads(HELLO), "subs": [wish]}))
+    bare.writer.transport.pause_reading()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
