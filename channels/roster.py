@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports import PresenceMoved, SaidHello
+from passerelle.core.ports import DevicesChanged, PresenceMoved, SaidHello
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +40,10 @@ class Member(Protocol):
 
     def supersede(self) -> None:
         """Ends it: there is a newer one."""
+        ...
+
+    def recheck(self) -> None:
+        """Has it look at its credential now."""
         ...
 
 
@@ -122,6 +126,10 @@ class Roster:
                         member.supersede()
             case PresenceMoved():
                 self._on_presence(owner)
+            case DevicesChanged():
+                held = self._owners.get(owner)
+                for member in tuple(held.devices) if held else ():
+                    member.recheck()
             case _:
                 assert_never(news)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from passerelle.core.device_rights import EVERYTHING, DeviceRights
 from passerelle.core.facts import Scope
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import Request, Signature
+from passerelle.core.payloads.device import EVERYTHING, DeviceRights
 from passerelle.core.principal import Principal
 
 CancelCause: TypeAlias = Literal[

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_audience import may_decide, may_read
 from passerelle.core.canonical import canonicalize
-from passerelle.core.device_rights import NEGATIVE
 from passerelle.core.errors import (
     Forbidden,
     InvalidContent,
@@ -17,6 +16,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import check_scope
 from passerelle.core.ids import read_shard
+from passerelle.core.payloads.device import NEGATIVE
 from passerelle.core.principal import PrincipalKind, Scope
 from passerelle.core.response_schema import check_content, check_schema, is_blank
 

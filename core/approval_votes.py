@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.device_rights import NEGATIVE
 from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.payloads.approval import ChannelPermissionReturned, Vote
+from passerelle.core.payloads.device import NEGATIVE
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:

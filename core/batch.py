@@ -26,6 +26,7 @@ class EntityKind(StrEnum):
     THREAD = "thread"
     TASK = "task"
     ACTION = "action"
+    DEVICES = "devices"
 
 
 class EntityRef(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from passerelle.core.device_requests import DeviceAnswer, DeviceRequest, ListDevices
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
@@ -114,6 +115,7 @@ Command: TypeAlias = (
     | TaskRequest
     | SessionRequest
     | LinkRequest
+    | DeviceRequest
 )
 
 
@@ -272,6 +274,7 @@ Query: TypeAlias = (
     | ListRecords
     | ListSessions
     | GetChannels
+    | ListDevices
 )
 
 
@@ -341,6 +344,7 @@ Result: TypeAlias = (
     | TurnInterrupted
     | ThreadResumed
     | LinkAnswer
+    | DeviceAnswer
 )
 
 

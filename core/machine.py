@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
-from passerelle.core import approval, session, task_fold, thread
+from passerelle.core import approval, device, session, task_fold, thread
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.device import DeviceList
+from passerelle.core.payloads.governance import PolicyChanged
+from passerelle.core.principal import Principal
 from passerelle.core.session import SessionRecord
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import Event
 
-Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord
+Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList
 Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 
@@ -55,6 +58,13 @@ def _action_target(event: Event) -> str | None:
     return event.fact.scope.action_id if approval.folds_action(event) else None
 
 
+def _device_target(event: Event) -> str | None:
+    payload = event.fact.payload
+    if not isinstance(payload, PolicyChanged) or payload.device is None:
+        return None
+    return device.name_list(Principal(payload.device.principal, payload.device.tenant))
+
+
 KINDS: Final[dict[EntityKind, Kind]] = {
     EntityKind.SESSION: Kind(
         SessionRecord, cast("Fold", session.evolve), session.FOLDED, _session_target
@@ -67,6 +77,9 @@ KINDS: Final[dict[EntityKind, Kind]] = {
     ),
     EntityKind.ACTION: Kind(
         ActionRecord, cast("Fold", approval.evolve), approval.FOLDED, _action_target
+    ),
+    EntityKind.DEVICES: Kind(
+        DeviceList, cast("Fold", device.evolve), device.FOLDED, _device_target
     ),
 }
 

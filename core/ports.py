@@ -415,7 +415,12 @@ class PresenceMoved:
     """A device of the owner says something else of itself than before."""
 
 
-LinkNews: TypeAlias = SaidHello | PresenceMoved
+@dataclass(frozen=True, slots=True)
+class DevicesChanged:
+    """A device of the principal may do less than before: whoever is connected is looked at again."""
+
+
+LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged
 
 
 class Channels(Protocol):
@@ -436,6 +441,10 @@ class Channels(Protocol):
 
     async def ignore(self, owner: str) -> None:
         """Ends what ``listen`` began."""
+        ...
+
+    async def tell_devices(self, owner: str) -> None:
+        """Tells all who listen that the devices of the owner have changed."""
         ...
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:

@@ -26,6 +26,8 @@ class Scope(StrEnum):
     SERVE = "agents:serve"
     READ_APPROVALS = "approvals:read"
     DECIDE = "approvals:decide"
+    MANAGE_DEVICES = "devices:manage"
+    READ_AUDIT = "audit:read"
     OPERATE = "runtime:operate"
 
 
@@ -49,6 +51,8 @@ class Principal:
         default_factory=dict[str, frozenset[str] | None], hash=False
     )
     expires_ms: int | None = field(default=None, compare=False)
+    paired: bool = False
+    """Whether ``device`` is a paired device, which has proven to be it."""
 
     @property
     def home(self) -> Shard:

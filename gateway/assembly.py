@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -23,6 +24,7 @@ from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.correlation import INSTANCE
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.devices.entrance import find_entrance
 from passerelle.gateway.due_rows import list_handlers
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.late_duties import LateDuties
@@ -214,6 +216,7 @@ def _list_surroundings(
         message_bounds=settings.requests.bounds(),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
+        find_entrance=partial(find_entrance, settings),
     )
 
 

@@ -26,6 +26,7 @@ from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
+from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
@@ -82,6 +83,7 @@ def make_edges(
     find_fault: Callable[[], str | None] = lambda: None,
 ) -> Edges:
     """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
+    access.know_devices(gateway.service.devices.lists)
     is_push_on = gateway.service.push_configs.is_on
     options = make_card_options(settings, gateway.signer, push=is_push_on)
     face = make_face(
@@ -113,6 +115,7 @@ def make_edges(
     watch(gateway)
     routes = [
         *_make_routes(gateway, access, endpoint, find_fault),
+        *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),
     ]

@@ -52,6 +52,11 @@ from passerelle.gateway.delegation.open_text import OpenTexts
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.devices.device_lists import DeviceLists
+from passerelle.gateway.devices.devices import Devices
+from passerelle.gateway.devices.entrance import Entrance
+from passerelle.gateway.devices.pairing import Pairing
+from passerelle.gateway.devices.subscriptions import Subscriptions
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.webhooks import Webhooks
@@ -101,6 +106,8 @@ class Surroundings:
     """The patience with one agent."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
+    find_entrance: Callable[[], Entrance] = Entrance
+    """Where devices come in."""
 
 
 def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Service:
@@ -159,6 +166,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             around, turns, ownership, planning, references, dispatch, finishing, conditions
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
+        devices=_make_devices(around, webhooks, writes, actions),
         channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
         device_streams=DeviceStreams(
             store.acks,
@@ -237,3 +245,19 @@ def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
     if around.public_url is None:
         return None
     return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)
+
+
+def _make_devices(
+    around: Surroundings, webhooks: Webhooks, writes: Writes, actions: Actions
+) -> Devices:
+    store, lists = around.store, DeviceLists(writes)
+    return Devices(
+        lists=lists,
+        pairing=Pairing(lists, around.ids, around.clock, around.find_entrance),
+        subscriptions=Subscriptions(lists, webhooks.sealer, webhooks.rules),
+        actions=actions,
+        channels=store.channels,
+        projections=store.projections,
+        log=store.log,
+        clock=around.clock,
+    )

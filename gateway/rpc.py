@@ -34,6 +34,7 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
+from passerelle.core.device_requests import DeviceChanged, DevicePaired
 from passerelle.core.errors import (
     InvalidAgentResponse,
     NotCancelable,
@@ -49,6 +50,7 @@ from passerelle.core.status import Status
 from passerelle.core.task_requests import StartTask, TaskChanged
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.rpc_call import Call, Caller, check_key, require_operation, require_scope
+from passerelle.gateway.rpc_devices import DEVICE_ROWS
 from passerelle.gateway.rpc_forms import (
     ActionParams,
     CancelAnswer,
@@ -125,7 +127,7 @@ _ROWS: Final = (
     ),
 )
 CALLS: Final[Mapping[str, Call]] = {
-    row.name: row for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS)
+    row.name: row for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS)
 }
 
 
@@ -229,6 +231,8 @@ def render_result(result: Result) -> JsonObject:
             | ThreadResumed()
             | EventsAcked()
             | ChannelReconnected()
+            | DevicePaired()
+            | DeviceChanged()
         ):
             return to_wire(result)
         case PushConfigSet():

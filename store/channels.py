@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports import PresenceMoved, SaidHello, StreamKind, StreamRef
+from passerelle.core.ports import DevicesChanged, PresenceMoved, SaidHello, StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.retry import retry
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _HELLO: Final = re.compile(rb"g ([!-~]+) ([0-9]+)")
 _PRESENCE: Final = b"p"
+_DEVICES: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
 
 
@@ -48,6 +49,8 @@ class RedisChannels:
                 on_news(SaidHello(said[1].decode(), int(said[2])))
             elif raw == _PRESENCE:
                 on_news(PresenceMoved())
+            elif raw == _DEVICES:
+                on_news(DevicesChanged())
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
 
@@ -55,6 +58,16 @@ class RedisChannels:
         """Ends what ``listen`` began."""
         shard = place(owner)
         await self._hints.ignore(shard, keys.link_hints(shard, owner))
+
+    async def tell_devices(self, owner: str) -> None:
+        """Tells all who listen that the devices of the owner have changed.
+
+        Raises:
+            StoreUnavailable: whether anybody was told is not known.
+        """
+        shard = place(owner)
+        command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES)
+        await retry(lambda: self._nodes.write(shard, command))
 
     async def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
+from passerelle.core.payloads.device import Device, DeviceAct
 from passerelle.core.record import record
 
 HookPoint: TypeAlias = Literal[
@@ -89,10 +90,13 @@ class HookFailed:
 
 @record
 class PolicyChanged:
-    """Rules, modes, hooks or grants changed; versions are hashes of all of them (EXT-3)."""
+    """Rules, modes, hooks, grants or devices changed; versions are hashes of all of them (EXT-3).
+
+    Of a device ``device`` is what it is from now on, ``act`` what was done, and the version counts its list.
+    """
 
     type: ClassVar = EventType.POLICY_CHANGED
-    change: Literal["rules", "mode", "hooks", "limits", "grant"]
+    change: Literal["rules", "mode", "hooks", "limits", "grant", "device"]
     actor: str
     version: str
     previous: str | None = None
@@ -100,6 +104,8 @@ class PolicyChanged:
     until: str | None = None
     """When a temporary mode ends, RFC 3339."""
     ref: str | None = None
+    device: Device | None = None
+    act: DeviceAct | None = None
 
 
 GovernancePayload: TypeAlias = (

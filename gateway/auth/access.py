@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers, OpenAuthenticator
 from passerelle.gateway.auth.certificates import Certificates
 from passerelle.gateway.auth.credentials import CredentialReader
+from passerelle.gateway.auth.devices import DeviceCallers
 from passerelle.gateway.auth.jwks import KeySet
 from passerelle.gateway.auth.key_sources import HttpKeySource
 from passerelle.gateway.auth.keys import KeyRing
+from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import Screen
@@ -17,7 +19,10 @@ from passerelle.gateway.screening import Screen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.commands import Authenticator
     from passerelle.core.ports import Clock
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_callers import IssuerSettings
@@ -36,10 +41,17 @@ class Access:
         proxy = settings.proxy
         self.reader = CredentialReader(proxy.certificate_header.lower() if proxy else None)
         self._known = KnownCallers(self._make(settings)) if owner is not None else None
-        self.authenticator = self._known or OpenAuthenticator()
+        self._settings = settings
+        self.authenticator: Authenticator = self._known or OpenAuthenticator()
+
+    def know_devices(self, lists: DeviceLists) -> Self:
+        """Lets paired devices in, too."""
+        self.authenticator = DeviceCallers(self.authenticator, lists, self._find_principal)
+        return self
 
     def reload(self, settings: Settings) -> None:
         """Knows whom the settings name, from the next request on. Key sets of issuers that stay are kept."""
+        self._settings = settings
         if self._known is not None:
             self._known.callers = self._make(settings)
         for tell in self._on_change:
@@ -69,6 +81,9 @@ class Access:
             tokens=Tokens(issuers, self._clock) if issuers else None,
             certificates=Certificates(settings.proxy, settings.clients) if settings.proxy else None,
         )
+
+    def _find_principal(self, identity: str, tenant: str) -> Principal | None:
+        return find_principal(self._settings, identity, tenant)
 
     def _open(self, issuer: IssuerSettings) -> KeySet:
         source = HttpKeySource(issuer, self._trusted, self._screened)

@@ -40,6 +40,7 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
+from passerelle.core.device_requests import DeviceRequest, ListDevices
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
     from passerelle.gateway.delegation.retries import Retries
+    from passerelle.gateway.devices.devices import Devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Service:
     task_control: TaskControl
     session_control: SessionControl
     device_streams: DeviceStreams
+    devices: Devices
     channel_summaries: ChannelSummaries
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
@@ -151,10 +154,15 @@ class Service:
                 return await self._control(principal, command, idem)
 
     async def _control(
-        self, principal: Principal, command: TaskRequest | SessionRequest, idem: str | None
+        self,
+        principal: Principal,
+        command: TaskRequest | SessionRequest | DeviceRequest,
+        idem: str | None,
     ) -> Result:
         if isinstance(command, TaskRequest):
             return await self.task_control.execute(principal, command, idem)
+        if isinstance(command, DeviceRequest):
+            return await self.devices.execute(principal, command)
         return await self.session_control.execute(principal, command, idem)
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:
@@ -186,7 +194,7 @@ class Service:
     async def _read_others(
         self,
         principal: Principal,
-        query: ListRecords | ListSessions | GetOutput | GetChannels,
+        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -197,6 +205,8 @@ class Service:
                 return await self.session_control.sessions.list_sessions(principal, query)
             case GetChannels():
                 return await self.channel_summaries.read(principal, query)
+            case ListDevices():
+                return await self.devices.list_all(principal)
             case _:
                 assert_never(query)
 

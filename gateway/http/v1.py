@@ -54,7 +54,7 @@ SETTLED: Final = frozenset({"already_cancelled", "already_done", "not_found"})
 class Operation:
     """One route. A ``{name}`` of the path is the parameter of that name; query and body give the others."""
 
-    method: Literal["GET", "POST", "PATCH"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     call: Call
     status: int = 200
@@ -130,6 +130,13 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+    Operation("GET", "/v1/devices", CALLS["list_devices"]),
+    Operation("POST", "/v1/devices/pair", CALLS["pair_device"], 201),
+    Operation("POST", "/v1/devices/{deviceId}/confirm", CALLS["confirm_device"]),
+    Operation("PATCH", "/v1/devices/{deviceId}", CALLS["rename_device"]),
+    Operation("DELETE", "/v1/devices/{deviceId}", CALLS["revoke_device"]),
+    Operation("PUT", "/v1/devices/{deviceId}/push", CALLS["set_device_push"]),
+    Operation("DELETE", "/v1/devices/{deviceId}/push", CALLS["remove_device_push"]),
     Operation("GET", "/v1/agents", CALLS["list_agents"]),
     Operation("GET", "/v1/deliveries", CALLS["list_deliveries"]),
     Operation("POST", "/v1/deliveries/retry", CALLS["retry_delivery"], 202),

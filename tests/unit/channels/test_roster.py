@@ -22,9 +22,13 @@ class Member:
     channel: str
     generation: int
     superseded: int = 0
+    rechecked: int = 0
 
     def supersede(self) -> None:
         self.superseded += 1
+
+    def recheck(self) -> None:
+        self.rechecked += 1
 
 
 @dataclass

@@ -8,9 +8,9 @@ from passerelle.core.approval import decide, evolve
 from passerelle.core.approval_commands import Escalate, Expire, WithdrawVotes
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.device_rights import DeviceRights
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound
 from passerelle.core.payloads.approval import AudienceStep, Option, Quorum, Signature
+from passerelle.core.payloads.device import DeviceRights
 from passerelle.core.principal import Principal
 from tests.support.approvals import (
     ALLOW,

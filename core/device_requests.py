@@ -1,0 +1,98 @@
+"""What can be asked about the devices of a principal. Each is the form in which it is sent, too."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
+
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import OptionKind, Risk
+from passerelle.core.record import record
+
+DeviceId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+DeviceTitle: TypeAlias = Annotated[str, Field(min_length=1, max_length=60)]
+_PushText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+@record
+class PairDevice:
+    """Offer a device a code (CHN-8). Without ``scopes`` it gets what deciding takes, as far as the caller has it."""
+
+    name: DeviceTitle
+    scopes: tuple[str, ...] | None = None
+    options: tuple[OptionKind, ...] | None = None
+    """The only kinds of options that say yes which it may choose; a no it may always say."""
+    risk_up_to: Risk | None = None
+    """Up to which risk it may say yes."""
+
+
+@record
+class ConfirmDevice:
+    """Trust a device, by the six digits that it shows."""
+
+    device_id: DeviceId
+    digits: Annotated[str, Field(pattern=r"^[0-9]{6}$")]
+
+
+@record
+class RenameDevice:
+    """Call a device something else."""
+
+    device_id: DeviceId
+    name: DeviceTitle
+
+
+@record
+class RevokeDevice:
+    """Trust a device no more: its links end, its votes are withdrawn."""
+
+    device_id: DeviceId
+
+
+@record
+class SetDevicePush:
+    """Where a device takes Web Push: what its browser calls a push subscription."""
+
+    device_id: DeviceId
+    endpoint: _PushText
+    p256dh: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{87}=?$")]
+    auth: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{22}(==)?$")]
+
+
+@record
+class RemoveDevicePush:
+    """Send a device no Web Push any more."""
+
+    device_id: DeviceId
+
+
+@record
+class ListDevices:
+    """The devices of the caller, those that were revoked included."""
+
+
+@record
+class DevicePaired:
+    """A device may come with ``code``, once and until ``expires_at``; ``link`` holds all that it needs."""
+
+    device_id: str
+    code: str
+    link: str
+    expires_at: str
+
+
+@record
+class DeviceChanged:
+    """The device as it is now; of one that was revoked, what it decided within the last minute."""
+
+    device: JsonObject
+    decisions: tuple[JsonObject, ...] | None = None
+    withdrawn: int | None = None
+    """How many votes of it were taken back."""
+
+
+DeviceRequest: TypeAlias = (
+    PairDevice | ConfirmDevice | RenameDevice | RevokeDevice | SetDevicePush | RemoveDevicePush
+)
+DeviceAnswer: TypeAlias = DevicePaired | DeviceChanged

@@ -1,0 +1,59 @@
+"""Tokens of paired devices: each names its list, which is read anew for every request, so that revoking is at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from passerelle.core.errors import Unauthenticated
+from passerelle.core.ids import read_shard
+from passerelle.gateway.devices.pairing import TOKEN_PREFIX, hash_token
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.credentials import Credentials
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.devices.device_lists import DeviceLists
+
+_UNKNOWN = "the token is not that of a device, or the device was revoked"
+_LIMIT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCallers:
+    """``core.commands.Authenticator``: paired devices, and everybody else as ``others`` knows them.
+
+    ``find(id, tenant)`` is what the configuration says of a principal now; a device has never more than that.
+    """
+
+    others: Authenticator
+    lists: DeviceLists
+    find: Callable[[str, str], Principal | None]
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        """Who shows these.
+
+        Raises:
+            Unauthenticated: there are none, or they do not hold.
+            StoreUnavailable: whether a device still holds cannot be known.
+        """
+        token = credentials.bearer or credentials.api_key or ""
+        if not token.startswith(TOKEN_PREFIX):
+            return await self.others.authenticate(credentials)
+        list_id = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
+        if len(token) > _LIMIT or not list_id.startswith("dvs_") or read_shard(list_id) is None:
+            raise Unauthenticated(_UNKNOWN)
+        found = await self.lists.load_by_id(list_id)
+        device = found.find_token(hash_token(token)) if found else None
+        owner = self.find(found.principal, found.tenant) if found else None
+        if device is None or owner is None:
+            raise Unauthenticated(_UNKNOWN)
+        return replace(
+            owner,
+            scopes=frozenset(scope for scope in owner.scopes if scope.value in device.scopes),
+            device=device.device_id,
+            device_name=device.name,
+            paired=True,
+        )

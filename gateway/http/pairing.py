@@ -1,0 +1,101 @@
+"""Where a device that is not known yet brings its code: ``POST /v1/devices/claim``, then ``/v1/devices/prove``.
+
+The only routes of ``/v1`` without a credential. Nothing is written for a code that does not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
+
+from pydantic import Field
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from passerelle.core.codec import from_bytes, to_wire
+from passerelle.core.errors import TooLarge
+from passerelle.core.payloads.device import KeyAlgorithm
+from passerelle.core.record import record
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from passerelle.gateway.devices.pairing import Pairing
+
+BODY_LIMIT_BYTES: Final = 2_048
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+_Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+@record
+class ClaimParams:
+    """The code, and the public key of the device in base64url."""
+
+    code: _Text
+    public_key: _Text
+    algorithm: KeyAlgorithm = "Ed25519"
+
+
+@record
+class DeviceClaimed:
+    """What has to be signed: canonical JSON of ``deviceId``, ``nonce`` and ``purpose`` ``passerelle-pairing``."""
+
+    device_id: str
+    nonce: str
+
+
+@record
+class ProveParams:
+    """The code again, and the signature in base64url."""
+
+    code: _Text
+    signature: _Text
+
+
+@record
+class DeviceProven:
+    """The token holds once somebody has confirmed ``digits``, which the device shows until then."""
+
+    device_id: str
+    principal: str
+    token: str
+    digits: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairingEdge:
+    """Answers whoever has a code."""
+
+    pairing: Pairing
+
+    async def claim(self, request: Request) -> Response:
+        """Uses a code up."""
+        params = from_bytes(ClaimParams, await _read(request))
+        made = await self.pairing.claim(params.code, params.algorithm, params.public_key)
+        return JSONResponse(to_wire(DeviceClaimed(made.device_id, made.nonce)), 200, _NO_STORE)
+
+    async def prove(self, request: Request) -> Response:
+        """Takes the signature."""
+        params = from_bytes(ProveParams, await _read(request))
+        made = await self.pairing.prove(params.code, params.signature)
+        token = made.token.get_secret_value()
+        proven = DeviceProven(made.device_id, made.principal, token, made.digits)
+        return JSONResponse(to_wire(proven), 200, _NO_STORE)
+
+
+def make_pairing_routes(edge: PairingEdge) -> list[Route]:
+    """The routes of the edge."""
+    return [
+        Route("/v1/devices/claim", edge.claim, methods=["POST"], name="claim_device"),
+        Route("/v1/devices/prove", edge.prove, methods=["POST"], name="prove_device"),
+    ]
+
+
+async def _read(request: Request) -> bytes:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > BODY_LIMIT_BYTES:
+            raise TooLarge("the body", BODY_LIMIT_BYTES)
+    return bytes(content)

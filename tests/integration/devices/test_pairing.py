@@ -1,0 +1,184 @@
+"""A device comes to be trusted, over HTTP, and ceases to be (CHN-8)."""
+
+import asyncio
+from typing import cast
+
+import orjson
+import pytest
+import websockets
+
+from passerelle.core.device import CODE_MS
+from passerelle.core.payloads.device import KeyAlgorithm
+from passerelle.gateway.clock import SystemClock
+from passerelle.gateway.verify import verify_store
+from tests.integration.callers.rig import Instance, Rig
+from tests.support.paired_device import Keys, PairedDevice
+
+ADA = {
+    "name": "ada",
+    "kind": "person",
+    "scopes": ["approvals:read", "approvals:decide", "channels:connect", "devices:manage"],
+}
+BEARER = {"Authorization": "Bearer ada-key"}
+
+
+class LateClock:
+    """The time at which every code of now is over."""
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + CODE_MS + 1
+
+
+async def start(rig: Rig, **settings: object) -> Instance:
+    return await rig.start(
+        clients=[ADA, {"name": "bot", "kind": "agent", "scopes": ["devices:manage"]}], **settings
+    )
+
+
+async def offer(at: Instance, **said: object) -> str:
+    answer = await at.http.post("/v1/devices/pair", json={"name": "phone", **said}, headers=BEARER)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["code"])
+
+
+async def listed(at: Instance) -> list[dict[str, object]]:
+    return cast(
+        "list[dict[str, object]]",
+        (await at.http.get("/v1/devices", headers=BEARER)).json()["devices"],
+    )
+
+
+@pytest.mark.requirement("CHN-8")
+@pytest.mark.parametrize("algorithm", ["Ed25519", "ES256"])
+async def test_a_device_is_trusted_once_somebody_has_compared_its_digits(
+    rig: Rig, algorithm: KeyAlgorithm
+) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http, Keys(algorithm))
+    await device.bring(await offer(at))
+    assert (await device.get("/v1/approvals")).status_code == 401
+    (seen,) = await listed(at)
+    assert (seen["state"], seen["digits"], seen["name"]) == ("proven", device.digits, "phone")
+    wrong = "000000" if device.digits != "000000" else "111111"
+    path = f"/v1/devices/{device.device_id}/confirm"
+    assert (await at.http.post(path, json={"digits": wrong}, headers=BEARER)).status_code == 400
+    assert (
+        await at.http.post(path, json={"digits": device.digits}, headers=BEARER)
+    ).status_code == 200
+    assert (await device.get("/v1/approvals")).status_code == 200
+    (seen,) = await listed(at)
+    assert (seen["state"], seen["confirmedBy"]) == ("active", "ada")
+    assert "digits" not in seen
+    acts = [
+        event["payload"]["act"]
+        for event in await at.read_home("ada")
+        if event["type"] == "policy.changed"
+    ]
+    assert acts == ["offered", "claimed", "proven", "confirmed"]
+    assert not (await verify_store(at.gateway.store)).problems
+
+
+async def test_a_code_counts_once_even_for_two_at_the_same_moment(rig: Rig) -> None:
+    at = await start(rig)
+    code = await offer(at)
+    answers = await asyncio.gather(*(PairedDevice(at.http).claim(code) for _ in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [409] * 7
+
+
+async def test_a_code_that_nobody_made_and_one_whose_time_is_over_look_the_same(rig: Rig) -> None:
+    at = await start(rig)
+    code = await offer(at)
+    strange = await PairedDevice(at.http).claim(f"{code[:-4]}0000")
+    broken = await PairedDevice(at.http).claim("nonsense")
+    at.gateway.service.writes.clock = LateClock()
+    over = await PairedDevice(at.http).claim(code)
+    assert strange.status_code == broken.status_code == over.status_code == 404
+    assert strange.json()["detail"] == over.json()["detail"]
+
+
+async def test_a_key_that_did_not_sign_is_refused_and_gets_nothing(rig: Rig) -> None:
+    at = await start(rig)
+    code = await offer(at)
+    device, thief = PairedDevice(at.http), PairedDevice(at.http)
+    claimed = (await device.claim(code)).json()
+    assert (await thief.prove(code, claimed)).status_code == 401
+    assert (await device.prove(code, claimed)).status_code == 200
+    # The code is used up with the proof: nobody gets a second token for it.
+    assert (await device.prove(code, claimed)).status_code == 409
+
+
+async def test_a_device_has_never_more_than_it_was_given_or_than_its_principal_has(
+    rig: Rig,
+) -> None:
+    at = await start(rig)
+    refused = await at.http.post(
+        "/v1/devices/pair", json={"name": "x", "scopes": ["runtime:operate"]}, headers=BEARER
+    )
+    assert (refused.status_code, refused.json()["scope"]) == (403, "runtime:operate")
+    device = PairedDevice(at.http)
+    await device.pair("ada-key", scopes=["approvals:read"])
+    assert (await device.get("/v1/approvals")).status_code == 200
+    assert (await device.get("/v1/tasks")).status_code == 403
+    offered = await at.http.post("/v1/devices/pair", json={"name": "y"}, headers=device.headers)
+    assert offered.status_code == 403
+
+
+async def test_an_existing_device_confirms_another_where_it_may(rig: Rig) -> None:
+    at = await start(rig)
+    first = PairedDevice(at.http)
+    await first.pair("ada-key", scopes=["approvals:read", "devices:manage"])
+    second = PairedDevice(at.http)
+    await second.pair(first.token, "watch", scopes=["approvals:read"])
+    names = {str(one["name"]): one["confirmedBy"] for one in await listed(at)}
+    assert names == {"phone": "ada", "watch": f"ada ({first.device_id})"}
+
+
+async def test_an_agent_has_no_devices(rig: Rig) -> None:
+    at = await start(rig)
+    headers = {"Authorization": "Bearer bot-key"}
+    assert (
+        await at.http.post("/v1/devices/pair", json={"name": "x"}, headers=headers)
+    ).status_code == 403
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_a_revoked_device_is_out_at_once_and_its_socket_is_closed(rig: Rig) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    url = str(at.http.base_url).replace("http", "ws", 1) + "/v1/channel"
+    async with websockets.connect(
+        url, subprotocols=[websockets.Subprotocol("passerelle.v1+json")]
+    ) as socket:
+        hello = {
+            "t": "hello",
+            "v": 1,
+            "device": "anything",
+            "role": "device",
+            "token": device.token,
+        }
+        await socket.send(orjson.dumps(hello).decode())
+        assert orjson.loads(await socket.recv())["t"] == "welcome"
+        gone = await at.http.delete(f"/v1/devices/{device.device_id}", headers=BEARER)
+        assert gone.status_code == 200
+        assert gone.json()["decisions"] == []
+        await asyncio.wait_for(socket.wait_closed(), 5)
+        assert socket.close_code == 4504
+    assert (await device.get("/v1/approvals")).status_code == 401
+    again = await at.http.delete(f"/v1/devices/{device.device_id}", headers=BEARER)
+    assert again.status_code == 409
+
+
+async def test_a_device_is_renamed_and_the_devices_of_others_look_like_none(rig: Rig) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    path = f"/v1/devices/{device.device_id}"
+    assert (await at.http.patch(path, json={"name": "desk"}, headers=BEARER)).json()["device"][
+        "name"
+    ] == "desk"
+    assert (await at.http.patch(path, json={"name": "a\nb"}, headers=BEARER)).status_code == 400
+    other = await at.http.patch(
+        path.replace("dev_", "dev_x"), json={"name": "desk"}, headers=BEARER
+    )
+    assert other.status_code == 404
