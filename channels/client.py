@@ -5,7 +5,7 @@
     async with ChannelClient(
         url, token=get_token, device="dev_7f", cursors=FileCursors(path), on_gap=on_gap
     ) as channel:
-        async for item in channel.stream("session:se_…"):  # Event | Snapshot | Gap | Live
+        async for item in channel.stream("session:se_…"):  # Event | Snapshot | Gap | Live | Delta
             await apply(item)  # your persistence
             await item.ack()  # coalesced
         turn = await channel.call("submit_turn", {...}, idem="k-81")
@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, assert_never
+from typing import TYPE_CHECKING, Final, Literal, Self, assert_never, overload
 
 from passerelle.channels.client_answers import compose_answer, read_refusal, read_result
 from passerelle.channels.client_calls import CallsInFlight
@@ -30,10 +30,12 @@ from passerelle.channels.client_cursors import Cursors, FileCursors, MemoryCurso
 from passerelle.channels.client_dial import Credential, Dialer, Identity
 from passerelle.channels.client_items import (
     AnswerResult,
+    AnyItem,
     CallRefused,
     ChannelStopped,
     Connected,
     Connecting,
+    Delta,
     Event,
     Gap,
     GapError,
@@ -71,6 +73,7 @@ from passerelle.channels.frames import (
     StartAt,
     Subscribed,
     Unsubscribed,
+    Volatile,
     Welcome,
 )
 from passerelle.channels.frames import Event as EventFrame
@@ -98,6 +101,7 @@ __all__ = [
     "CallRefused",
     "ChannelClient",
     "ChannelStopped",
+    "Delta",
     "Event",
     "FileCursors",
     "Gap",
@@ -193,6 +197,28 @@ class ChannelClient:
         """The last welcome: channel, generation, limits, and the open actions as they were then."""
         return self._welcome
 
+    @overload
+    def stream(
+        self,
+        name: str,
+        *,
+        full: bool = False,
+        start: StartAt | None = None,
+        snapshot: SnapshotWish | None = None,
+        volatile: Literal[False] = False,
+    ) -> AsyncIterator[Item]: ...
+
+    @overload
+    def stream(
+        self,
+        name: str,
+        *,
+        full: bool = False,
+        start: StartAt | None = None,
+        snapshot: SnapshotWish | None = None,
+        volatile: Literal[True],
+    ) -> AsyncIterator[AnyItem]: ...
+
     async def stream(
         self,
         name: str,
@@ -200,10 +226,12 @@ class ChannelClient:
         full: bool = False,
         start: StartAt | None = None,
         snapshot: SnapshotWish | None = None,
-    ) -> AsyncIterator[Item]:
+        volatile: bool = False,
+    ) -> AsyncIterator[AnyItem]:
         """Follows a stream from its saved cursor, or from ``start`` where none is saved.
 
-        The cursor of an item is saved when the application asks for the next one.
+        The cursor of an item is saved when the application asks for the next one. With ``volatile`` text on its way
+        comes too, as items that have no cursor.
 
         Raises:
             GapError: a gap came and the client has no ``on_gap``.
@@ -213,7 +241,9 @@ class ChannelClient:
         if isinstance(self._status, Stopped):
             raise ChannelStopped(self._status)
         saved = self._cursors.load(name)
-        followed = self._streams.open(name, saved, full=full, start=start, snapshot=snapshot)
+        followed = self._streams.open(
+            name, saved, full=full, start=start, snapshot=snapshot, volatile=volatile
+        )
         self._send(self._streams.ask(followed) if self._link else None)
         try:
             while True:
@@ -225,6 +255,8 @@ class ChannelClient:
                     yield item
                     if not goes_on:
                         return
+                elif isinstance(item, Delta):
+                    yield item
                 else:
                     yield item
                     self._cursors.save(name, item.cursor)
@@ -362,7 +394,14 @@ class ChannelClient:
 
     async def _take(self, link: Link, frame: ServerFrame) -> None:  # noqa: C901 - one arm per frame of the closed union
         match frame:
-            case EventFrame() | LiveFrame() | GapFrame() | SnapshotFrame() | Subscribed():
+            case (
+                EventFrame()
+                | LiveFrame()
+                | GapFrame()
+                | SnapshotFrame()
+                | Subscribed()
+                | Volatile()
+            ):
                 for answer in self._streams.take(frame):
                     await link.send(answer)
             case Unsubscribed(stream, code):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.channels.cursor import Cursor, parse_cursor
 
 if TYPE_CHECKING:
-    from passerelle.channels.client_items import Item
+    from passerelle.channels.client_items import AnyItem
     from passerelle.channels.client_track import StreamFrame, Track
 
 QUEUED_ITEMS: Final = 1_024
@@ -24,7 +24,7 @@ class Followed:
         self.is_paused = False
         self.acknowledged: Cursor | None = None
         self.owes_ack = False
-        self._items: deque[Item] = deque()
+        self._items: deque[AnyItem] = deque()
         self._filled = asyncio.Event()
         self._end: Exception | None = None
 
@@ -50,7 +50,7 @@ class Followed:
         self._end = error
         self._filled.set()
 
-    async def next(self) -> Item:
+    async def next(self) -> AnyItem:
         """The next item; raises what the stream ended with."""
         while not self._items:
             if self._end is not None:

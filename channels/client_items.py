@@ -61,7 +61,21 @@ class Gap:
     has_snapshot: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Text on its way, with ``volatile``: put it behind what block ``block`` shows, or in place of it where ``anew``.
+
+    It may break off at any point. The event that closes the block has all of it, and takes its place.
+    """
+
+    stream: str
+    block: str
+    text: str
+    anew: bool
+
+
 Item: TypeAlias = Event | Snapshot | Live | Gap
+AnyItem: TypeAlias = Item | Delta
 GapChoice: TypeAlias = Literal["snapshot", "stop"]
 OnGap: TypeAlias = Callable[[Gap], Awaitable[GapChoice]]
 

@@ -39,6 +39,7 @@ class Streams:
         full: bool,
         start: StartAt | None,
         snapshot: SnapshotWish | None,
+        volatile: bool = False,
     ) -> Followed:
         """Begins to follow a stream; it is asked for by ``ask`` or with the next ``hello``.
 
@@ -49,7 +50,15 @@ class Streams:
             raise ValueError(
                 f"{name} is followed already: two readers of one cursor steal from each other"
             )
-        track = Track(name, self._acknowledge, saved, full=full, start=start, snapshot=snapshot)
+        track = Track(
+            name,
+            self._acknowledge,
+            saved,
+            full=full,
+            start=start,
+            snapshot=snapshot,
+            volatile=volatile,
+        )
         self._followed[name] = Followed(track)
         return self._followed[name]
 

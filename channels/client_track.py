@@ -8,7 +8,7 @@ is taken until the answer. A snapshot or a gap sets the position anew, which may
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels import client_items as items
 from passerelle.channels.cursor import Cursor, parse_cursor
@@ -21,12 +21,15 @@ from passerelle.channels.frames import (
     StartAt,
     Subscribe,
     Subscribed,
+    Volatile,
 )
 
 if TYPE_CHECKING:
     from passerelle.channels.client_items import Acknowledge
 
-StreamFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot
+_BLOCKS: Final = 1_024
+"""Blocks whose length is known; the text of an older one breaks off."""
+StreamFrame: TypeAlias = Subscribed | Event | Live | Gap | Snapshot | Volatile
 
 
 class Track:
@@ -41,6 +44,7 @@ class Track:
         full: bool = False,
         start: StartAt | None = None,
         snapshot: SnapshotWish | None = None,
+        volatile: bool = False,
     ) -> None:
         self.stream = stream
         self.held: Cursor | None = parse_cursor(saved) if saved else None
@@ -52,6 +56,9 @@ class Track:
         self._full = full
         self._start: StartAt | None = start
         self._snapshot: SnapshotWish | None = snapshot
+        self._volatile = volatile
+        self._blocks: dict[str, int] = {}
+        """How many characters of a block the application was given."""
         self._as_of = -1
         self._asked = True
 
@@ -66,7 +73,10 @@ class Track:
         self.is_live = False
         self._asked = True
         start = None if self.held else self._start
-        return Subscribe(self.stream, self._full, self.held, start, self._snapshot)
+        self._blocks.clear()
+        return Subscribe(
+            self.stream, self._full, self.held, start, self._snapshot, volatile=self._volatile
+        )
 
     def pause(self) -> None:
         """Takes nothing more until ``ask``: the application has enough to do."""
@@ -83,7 +93,7 @@ class Track:
         self.held = cursor
         return True
 
-    def take(self, frame: StreamFrame) -> items.Item | None:
+    def take(self, frame: StreamFrame) -> items.AnyItem | None:
         """The item that a frame is, or None where the application need not see it."""
         match frame:
             case Subscribed():
@@ -97,6 +107,7 @@ class Track:
                 self.held = cursor
                 self.is_live = True
                 self._as_of = -1
+                self._blocks.clear()
                 return items.Live(self.stream, str(cursor), self._acknowledge, replayed)
             case Gap():
                 return self._take_gap(frame)
@@ -104,6 +115,8 @@ class Track:
                 self.held, self._as_of = cursor, cursor.sequence
                 self._asked = False
                 return items.Snapshot(self.stream, str(cursor), self._acknowledge, data)
+            case Volatile():
+                return None if self._asked else self._take_text(frame)
             case _:
                 assert_never(frame)
 
@@ -142,6 +155,14 @@ class Track:
             frame.data,
             replayed=frame.sequence <= self._as_of,
         )
+
+    def _take_text(self, frame: Volatile) -> items.Delta | None:
+        if frame.at != self._blocks.get(frame.block, 0) and frame.at != 0:
+            return None
+        self._blocks[frame.block] = frame.at + len(frame.text)
+        if len(self._blocks) > _BLOCKS:
+            del self._blocks[next(iter(self._blocks))]
+        return items.Delta(self.stream, frame.block, frame.text, anew=frame.at == 0)
 
     def _take_gap(self, frame: Gap) -> items.Gap:
         self.is_live = False

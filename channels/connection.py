@@ -199,6 +199,10 @@ class Connection:
             self._loop.call_soon(self._take_frames)
         self._schedule()
 
+    def can(self, capability: str) -> bool:
+        """Whether both sides have a capability."""
+        return capability in self._known.welcome.capabilities
+
     def name_device(self, stream: str, grant: Grant) -> str:
         """The field of a stream's acks: a task's view never moves the ack of its session."""
         return name_ack(self._known.device, stream, grant)

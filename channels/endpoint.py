@@ -102,6 +102,8 @@ class ChannelEndpoint:
                 await self._roster.close()
         except TimeoutError:
             return
+        finally:
+            await self._services.texts.close()
 
     def _leave(self, connection: Connection) -> None:
         self._connections.discard(connection)

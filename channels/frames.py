@@ -26,6 +26,7 @@ from passerelle.channels.members import (
     CursorText,
     Flag,
     Integer,
+    Mark,
     Number,
     Prose,
     Record,
@@ -42,7 +43,7 @@ from passerelle.core.presence import PresenceState
 
 SUBPROTOCOL: Final = "passerelle.v1+json"
 VERSION: Final = 1
-CAPABILITIES: Final = frozenset({"rpc", "perm"})
+CAPABILITIES: Final = frozenset({"rpc", "perm", "vol"})
 """What this side can do; what is used is the intersection with the other side's list."""
 _MOST_STREAMS: Final = 128
 _MOST_FOCUSED: Final = 16
@@ -89,6 +90,9 @@ class Subscribe(Frame):
         int | None, Wire("max", Integer(least=1), "events that are replayed before a gap")
     ] = None
     id: _OptionalId = None
+    volatile: Annotated[
+        bool, Wire("vol", Mark(), "text on its way, too; for who has the capability `vol`")
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,19 @@ class Event(Frame):
 
 
 @dataclass(frozen=True, slots=True)
+class Volatile(Frame):
+    """Text on its way, for a block of ``at`` characters and no other. The event that closes the block has all of it."""
+
+    TAG: ClassVar = "vol"
+    stream: _Stream
+    block: Annotated[str, Wire("blk", Text(NAME), "`<task>/<artifact>`")]
+    at: Annotated[
+        int, Wire("at", Integer(), "characters (code points) before it; at 0 the block begins anew")
+    ]
+    text: Annotated[str, Wire("d", Prose(), "text")]
+
+
+@dataclass(frozen=True, slots=True)
 class Live(Frame):
     """The replay has ended; sent each time a reader has caught up."""
 
@@ -380,6 +397,7 @@ ServerFrame: TypeAlias = (
     | Subscribed
     | Unsubscribed
     | Event
+    | Volatile
     | Live
     | Gap
     | Snapshot

@@ -141,6 +141,14 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark(Flag):
+    """A flag that is left out where it is not set."""
+
+    def write(self, value: object) -> Json:
+        return True if value else None
+
+
+@dataclass(frozen=True, slots=True)
 class Integer:
     """An integer within bounds; true and false are none."""
 

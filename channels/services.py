@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from passerelle.channels.hub import Hub
     from passerelle.channels.reverse_side import AgentHost
     from passerelle.channels.story import LinkFact
+    from passerelle.channels.texts import Texts
     from passerelle.channels.views import View
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import Authenticator
@@ -122,6 +123,7 @@ class ChannelServices:
     """Everything that a connection works with."""
 
     hub: Hub
+    texts: Texts
     log: StreamReads
     acks: Acks
     channels: Channels

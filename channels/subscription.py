@@ -30,6 +30,7 @@ from passerelle.channels.hub import From, Start
 from passerelle.channels.inputs import Delivered, Ended, Told
 from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
+from passerelle.channels.texts import TextReader
 from passerelle.channels.views import TaskView, is_dense
 from passerelle.channels.wire import build_event, encode_server
 from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
@@ -71,6 +72,10 @@ class Link(Protocol):
         """What the connection works with."""
         ...
 
+    def can(self, capability: str) -> bool:
+        """Whether both sides have a capability."""
+        ...
+
     def name_device(self, stream: str, grant: Grant) -> str:
         """Under which name this connection's acks of a stream are stored."""
         ...
@@ -92,6 +97,7 @@ class Subscription:
         self.grant: Grant | None = None
         self._link = link
         self._position: Position | None = None
+        self._text: TextReader | None = None
         self._waits = False
 
     @property
@@ -99,6 +105,10 @@ class Subscription:
         """How far the view has come while it is caught up, hidden events included; else None."""
         position = self._position
         return position.cursor if position and position.is_live and self._waits else None
+
+    @property
+    def _is_live(self) -> bool:
+        return self._position is not None and self._position.is_live
 
     async def run(self) -> None:
         """Follows the stream; a stream that may not be followed is refused, a store that is away ends the link."""
@@ -108,6 +118,7 @@ class Subscription:
                 self._link.principal, name, full=self.ask.full
             )
             if await self._link.claim(self.ask.stream, self.grant):
+                self._text = self._make_text_reader(self.grant)
                 await self._follow(name, self.grant)
         except CallerError as error:
             self._link.feed(Told(refuse_subscription(self.ask.stream, error)))
@@ -167,11 +178,13 @@ class Subscription:
                 if mode is not None:
                     self._announce(grant, mode, item, begun, missed)
                 while not isinstance(item, Gap):
-                    await self._send(item)
+                    await self._send(grant, item)
                     item = await self._next(position)
                 return item
             finally:
                 self._position = None
+                if self._text is not None:
+                    services.texts.end(grant.stream, self._text)
 
     async def _next(self, position: Position) -> Item:
         """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
@@ -197,11 +210,15 @@ class Subscription:
         elif first.top is not None:
             self._link.feed(Told(self._subscribed(grant, "gap", first.top, 0)))
 
-    async def _send(self, item: Page | Live) -> None:
-        stream, link = self.ask.stream, self._link
+    async def _send(self, grant: Grant, item: Page | Live) -> None:
+        stream, link, text = self.ask.stream, self._link, self._text
         match item:
             case Page(entries, previous):
+                if text is not None and not self._is_live:
+                    text.stop()
                 await link.outbox.wait_for_room()
+                if text is not None:
+                    text.flush()
                 for linked in entries:
                     key = f"{stream}\0{previous}"
                     frame = linked.memo.get(key)
@@ -216,6 +233,8 @@ class Subscription:
                 link.feed(Delivered(stream, cursor))
             case Live(cursor, replayed):
                 link.feed(Told(LiveFrame(stream, cursor, replayed)))
+                if text is not None:
+                    link.services.texts.begin(grant.stream, text)
             case _:
                 assert_never(item)
 
@@ -274,6 +293,12 @@ class Subscription:
         taken = Snapshot(self.ask.stream, cursor, data, self.ask.id)
         too_large = len(encode_server(taken)) > self._link.limits.outbound_bytes
         return None if too_large else taken
+
+    def _make_text_reader(self, grant: Grant) -> TextReader | None:
+        link = self._link
+        if not self.ask.volatile or not link.can("vol"):
+            return None
+        return TextReader(self.ask.stream, grant.view, link.outbox)
 
     def _subscribed(self, grant: Grant, mode: Mode, cursor: Cursor, missed: int) -> Subscribed:
         return Subscribed(self.ask.stream, mode, cursor, is_dense(grant.view), missed, self.ask.id)

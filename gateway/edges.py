@@ -13,6 +13,7 @@ from starlette.routing import WebSocketRoute
 
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
+from passerelle.channels.texts import Texts
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
@@ -149,6 +150,7 @@ def _make_endpoint(
     service, store = gateway.service, gateway.store
     services = ChannelServices(
         hub=gateway.hub,
+        texts=Texts(store.deltas, service.dispatch.open_text),
         log=store.log,
         acks=store.acks,
         channels=store.channels,

@@ -21,7 +21,7 @@ const ACK_EVERY_MS = 1_000;
 const CALL_S = 30;
 const RENEWS_BELOW_S = 60;
 const SDK = "js/1";
-const CAPABILITIES = ["perm", "rpc"];
+const CAPABILITIES = ["perm", "rpc", "vol"];
 
 /**
  * Where the channel stands. `offline` is the time between two attempts.
@@ -138,6 +138,8 @@ export class Channel {
           const goesOn = await this.#handle(item);
           yield item;
           if (!goesOn) return;
+        } else if (item.type === "delta") {
+          yield item;
         } else {
           yield item;
           await this.#cursors.save(name, item.cursor);
@@ -321,6 +323,7 @@ export class Channel {
         break;
       case "sub":
       case "ev":
+      case "vol":
       case "live":
       case "gap":
       case "snap":

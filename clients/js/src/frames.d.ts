@@ -46,6 +46,8 @@ export interface Subscribe {
   max?: number;
   /** comes back in the answer to this frame */
   id?: string;
+  /** text on its way, too; for who has the capability `vol` */
+  vol?: boolean;
 }
 
 /** Stop following a stream. */
@@ -241,6 +243,19 @@ export interface Event {
   h: string;
   /** the event, as it is stored */
   d: JsonObject;
+}
+
+/** Text on its way, for a block of `at` characters and no other. The event that closes the block has all of it. */
+export interface Volatile {
+  t: "vol";
+  /** stream, by the name it is followed under */
+  s: string;
+  /** `<task>/<artifact>` */
+  blk: string;
+  /** characters (code points) before it; at 0 the block begins anew */
+  at: number;
+  /** text */
+  d: string;
 }
 
 /** The replay has ended; sent each time a reader has caught up. */
@@ -446,6 +461,7 @@ export type ServerFrame =
   | Subscribed
   | Unsubscribed
   | Event
+  | Volatile
   | Live
   | Gap
   | Snapshot

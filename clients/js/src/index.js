@@ -14,6 +14,7 @@ export {
 /** @typedef {import("./channel.js").Options} Options */
 /** @typedef {import("./channel.js").Status} Status */
 /** @typedef {import("./cursors.js").Cursors} Cursors */
+/** @typedef {import("./items.js").Delta} Delta */
 /** @typedef {import("./items.js").Event} Event */
 /** @typedef {import("./items.js").Gap} Gap */
 /** @typedef {import("./items.js").Item} Item */

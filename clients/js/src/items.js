@@ -91,4 +91,23 @@ export class Gap {
   }
 }
 
-/** @typedef {Event | Snapshot | Live | Gap} Item */
+/**
+ * Text on its way, with `vol`: put it behind what `block` shows, or in place of it where `anew`. It may break off at any
+ * point. The event that closes the block has all of it, and takes its place.
+ */
+export class Delta {
+  type = /** @type {const} */ ("delta");
+
+  /**
+   * @param {string} stream
+   * @param {{ block: string, text: string, anew: boolean }} said
+   */
+  constructor(stream, { block, text, anew }) {
+    this.stream = stream;
+    this.block = block;
+    this.text = text;
+    this.anew = anew;
+  }
+}
+
+/** @typedef {Event | Snapshot | Live | Gap | Delta} Item */

@@ -10,10 +10,16 @@
 /** @import { Item } from "./items.js" */
 
 import { makeCursor, parseCursor } from "./cursor.js";
-import { Event, Gap, Live, Snapshot } from "./items.js";
+import { Delta, Event, Gap, Live, Snapshot } from "./items.js";
 
-/** @typedef {frames.Subscribed | frames.Event | frames.Live | frames.Gap | frames.Snapshot} StreamFrame */
-/** @typedef {{ full?: boolean, from?: frames.Subscribe["from"], snap?: frames.Subscribe["snap"] }} Wish */
+/** @typedef {frames.Subscribed | frames.Event | frames.Live | frames.Gap | frames.Snapshot | frames.Volatile} StreamFrame */
+/**
+ * `vol`: text on its way, too.
+ * @typedef {{ full?: boolean, from?: frames.Subscribe["from"], snap?: frames.Subscribe["snap"], vol?: boolean }} Wish
+ */
+
+/** Blocks whose length is known; the text of an older one breaks off. */
+const BLOCKS = 1024;
 
 export class Track {
   /** @type {Cursor | null} */
@@ -31,6 +37,9 @@ export class Track {
   /** Sequence of the last snapshot while events that it contains may come; -1 otherwise. */
   #asOf = -1;
   #asked = true;
+  /** How many characters (code points) of a block the application was given.
+   * @type {Map<string, number>} */
+  #blocks = new Map();
 
   /**
    * @param {string} stream
@@ -59,13 +68,15 @@ export class Track {
     this.resubscribe = false;
     this.isLive = false;
     this.#asked = true;
-    const { full, from, snap } = this.#wish;
+    this.#blocks.clear();
+    const { full, from, snap, vol } = this.#wish;
     return {
       t: "sub",
       s: this.stream,
       ...(full && { view: /** @type {const} */ ("full") }),
       ...(this.held ? { c: this.held.text } : from && { from }),
       ...(snap && { snap }),
+      ...(vol && { vol }),
     };
   }
 
@@ -111,6 +122,8 @@ export class Track {
         this.#asOf = this.held.sequence;
         this.#asked = false;
         return new Snapshot(this.stream, frame.c, this.#acknowledge, frame.d);
+      case "vol":
+        return this.#asked ? null : this.#takeText(frame);
     }
   }
 
@@ -149,7 +162,19 @@ export class Track {
     this.held = parseCursor(frame.c);
     this.isLive = true;
     this.#asOf = -1;
+    this.#blocks.clear();
     return new Live(this.stream, frame.c, this.#acknowledge, frame.n);
+  }
+
+  /** @param {frames.Volatile} frame */
+  #takeText(frame) {
+    if (frame.at !== 0 && frame.at !== (this.#blocks.get(frame.blk) ?? 0)) return null;
+    this.#blocks.set(frame.blk, frame.at + [...frame.d].length);
+    for (const oldest of this.#blocks.keys()) {
+      if (this.#blocks.size <= BLOCKS) break;
+      this.#blocks.delete(oldest);
+    }
+    return new Delta(this.stream, { block: frame.blk, text: frame.d, anew: frame.at === 0 });
   }
 
   /** @param {frames.Gap} frame */

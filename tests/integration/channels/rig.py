@@ -38,6 +38,7 @@ from passerelle.channels.services import (
     refuse_ticket,
 )
 from passerelle.channels.story import LinkFact
+from passerelle.channels.texts import Texts
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import Appended, Batch, IdempotencyRow, Incarnation, StaleEpoch
 from passerelle.core.commands import Authenticator
@@ -46,7 +47,7 @@ from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard, compose_id, place
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports import Delta, OpenText, StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.credentials import READER
 from passerelle.store.store import Store
@@ -159,6 +160,13 @@ class ToldLinks:
 
     async def tell(self, admission: Admission, fact: LinkFact) -> None:
         self.facts.append(fact)
+
+
+class ClosedText:
+    """An instance that drives no run."""
+
+    def read_blocks(self, session: str) -> list[Delta]:
+        return []
 
 
 @dataclass
@@ -286,6 +294,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
     audit_s: float = 30.0,
     bounds: RingBounds | None = None,
     link_facts: LinkFacts | None = None,
+    open_text: OpenText | None = None,
     on_lost: Callable[[StreamRef, GapReason], None] = lambda _stream, _why: None,
     authenticator: Authenticator | None = None,
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket,
@@ -300,6 +309,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
     async with Hub(store.log, store.hints, settings, on_lost) as hub:
         services = ChannelServices(
             hub=hub,
+            texts=Texts(store.deltas, open_text or ClosedText()),
             log=store.log,
             acks=store.acks,
             channels=store.channels,

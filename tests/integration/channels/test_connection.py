@@ -211,7 +211,7 @@ async def test_a_frame_that_only_the_server_sends_is_refused_and_changes_nothing
         await hear(socket, "welcome")
         for kind in ("ev", "welcome", "ok", "gap"):
             forged: JsonObject = {"t": kind, "s": f"session:{session}", "o": 3, "d": {}}
-            await tell(socket, forged)
+            await tell(socket, {**forged, "id": "1"})
             refusal = await hear(socket, "error")
             assert (refusal["code"], refusal["of"]) == ("forbidden_frame", kind)
         await tell(socket, {"t": "task.completed", "taskId": "task_x"})

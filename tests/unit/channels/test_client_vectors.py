@@ -60,6 +60,7 @@ def test_followed_stream(script: Mapping[str, Any]) -> None:
         full=wish.get("full", False),
         start=wish.get("from"),
         snapshot=wish.get("snap"),
+        volatile=wish.get("vol", False),
     )
     if "ask" not in script["steps"][0]:
         track.ask()
@@ -85,7 +86,7 @@ def play(track: Track, step: Mapping[str, Any]) -> None:
             pytest.fail(f"no such step: {step}")
 
 
-def check(item: items.Item | None, wanted: Mapping[str, Any]) -> None:
+def check(item: items.AnyItem | None, wanted: Mapping[str, Any]) -> None:
     assert type(item).__name__.lower() == wanted["type"]
     for member, value in wanted.items():
         if member != "type":

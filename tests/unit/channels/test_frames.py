@@ -36,6 +36,7 @@ from passerelle.channels.frames import (
     Subscribed,
     Unsubscribe,
     Unsubscribed,
+    Volatile,
     Welcome,
 )
 from passerelle.channels.reverse_frames import (
@@ -89,6 +90,7 @@ CLIENT_FRAMES: list[ClientFrame] = [
     Done("g2", {"id": "t"}),
     Failed("g3", "busy", "later", 2),
     Failed("g4", "a2a", "no such task", data={"code": -32001}),
+    Subscribe("task:task_1", volatile=True),
     SayPresence("away"),
     SayPresence("active", frozenset({"inbox", "task:task_1"})),
 ]
@@ -101,6 +103,7 @@ SERVER_FRAMES: list[ServerFrame] = [
     Subscribed("inbox", "resumed", CURSOR, dense=True, missed=2, id="9"),
     Unsubscribed("inbox", "forbidden"),
     Event("inbox", 1043, 1042, "77aa01bc", {"type": "task.progress"}),
+    Volatile("task:task_1", "task_1/poem", 4, ""),
     Live("inbox", CURSOR, 2),
     Gap("inbox", GapReason.TRIMMED, CURSOR, CURSOR, 1_900, "inline"),
     Gap("inbox", GapReason.LOST, None, None, None, "none"),

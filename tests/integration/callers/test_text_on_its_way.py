@@ -1,0 +1,139 @@
+"""Text of an agent on its way to people: over the instance that drives the run, over another one, early and late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.channels.client import ChannelClient
+from passerelle.channels.client_items import AnyItem, Delta, Event, Live
+from tests.integration.callers.rig import Instance, Rig
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EVC-6", "PRS-9")]
+ADA = {"name": "ada", "scopes": ["a2a:call", "channels:connect", "tasks:read"]}
+WHOLE = "one twö three 😀"
+
+
+async def words(turn: Turn) -> None:
+    """Three pieces of one artifact; the last one has a character that some count as two."""
+    await turn.status("WORKING")
+    await turn.artifact("one ", artifact_id="poem", last=False)
+    await turn.artifact("twö ", artifact_id="poem", append=True, last=False)
+    await turn.artifact("three 😀", artifact_id="poem", append=True, last=True)
+    await turn.status("COMPLETED")
+
+
+@dataclass
+class Screen:
+    """What a person sees: text as it comes, until the event that closes the block takes its place."""
+
+    facade: str
+    shown: str = ""
+    events: list[str] = field(default_factory=list[str])
+    is_live: bool = False
+    deltas: int = 0
+
+    async def shows(self, text: str) -> None:
+        """Returns when exactly this is shown."""
+        await wait_until(lambda: self.shown == text, 5, f"shows {text!r}")
+
+    async def ends(self) -> None:
+        """Returns when the end of the task has come."""
+        await wait_until(lambda: "task.completed" in self.events, 5, "the end of the task")
+
+    def take(self, item: object) -> None:
+        match item:
+            case Delta(block=block, text=text, anew=anew):
+                assert block == f"{self.facade}/poem"
+                self.deltas += 1
+                self.shown = text if anew else self.shown + text
+            case Event(data=data):
+                self.events.append(str(data["type"]))
+            case Live():
+                self.is_live = True
+            case _:
+                return
+
+
+@asynccontextmanager
+async def screen(
+    instance: Instance, stream: str, facade: str, device: str
+) -> AsyncGenerator[Screen]:
+    """A device that follows a stream with its volatile text."""
+    url = str(instance.http.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/channel"
+    seen = Screen(facade)
+    async with ChannelClient(url, device=device, token="ada-key") as client:
+
+        async def read() -> None:
+            async for item in client.stream(stream, start="live", volatile=True):
+                seen.take(item)
+
+        reading = asyncio.create_task(read())
+        try:
+            await wait_until(lambda: seen.is_live, 5, f"{device} is live")
+            yield seen
+        finally:
+            reading.cancel()
+
+
+async def begin(rig: Rig, driving: Instance) -> tuple[str, str]:
+    """A task whose agent has not said a word of its text yet: its facade id and its session."""
+    rig.peer.next(words)
+    rig.peer.hold()
+    rig.peer.release(2)  # the task, and that it works
+    sent = (await driving.send("ada-key", returnImmediately=True)).json()
+    task = str(sent["result"]["task"]["id"])
+    return task, rig.list_sessions()[0]
+
+
+async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(rig: Rig) -> None:
+    driving = await rig.start(clients=[ADA])
+    other = await rig.start(clients=[ADA])
+    task, session = await begin(rig, driving)
+    async with (
+        screen(driving, f"task:{task}", task, "early") as early,
+        screen(other, f"session:{session}", task, "elsewhere") as elsewhere,
+    ):
+        rig.peer.release(2)
+        for one in (early, elsewhere):
+            await one.shows("one twö ")
+        async with (
+            screen(driving, f"session:{session}", task, "late") as late,
+            screen(other, f"task:{task}", task, "late-elsewhere") as late_elsewhere,
+        ):
+            await late.shows("one twö ")
+            rig.peer.release_all()
+            screens = (early, elsewhere, late, late_elsewhere)
+            for one in screens:
+                await one.ends()
+            for one in (early, elsewhere, late):
+                assert one.shown == WHOLE
+            assert (
+                late_elsewhere.shown == ""
+            )  # what it cannot place is not shown, and the artifact has it
+            for one in screens:
+                assert "artifact.changed" in one.events
+                assert "model.delta" not in one.events
+    answer = await driving.call("ada-key", "GetTask", {"id": task})
+    [artifact] = answer.json()["result"]["artifacts"]
+    assert "".join(part["text"] for part in artifact["parts"]) == WHOLE
+
+
+async def test_who_does_not_ask_for_it_is_told_no_text(rig: Rig) -> None:
+    driving = await rig.start(clients=[ADA])
+    _, session = await begin(rig, driving)
+    url = str(driving.http.base_url).replace("http", "ws", 1).rstrip("/") + "/v1/channel"
+    async with ChannelClient(url, device="plain", token="ada-key") as client:
+        rig.peer.release_all()
+        seen: list[AnyItem] = []
+        async for item in client.stream(f"session:{session}", start="start"):
+            seen.append(item)
+            if isinstance(item, Event) and item.data["type"] == "task.completed":
+                break
+    assert not any(isinstance(item, Delta) for item in seen)
