@@ -9,6 +9,7 @@ history. Both Tasks are in the same id space: relabel first.
 from __future__ import annotations
 
 from passerelle.a2a_mapping.content import find_artifact
+from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import ROLE_AGENT, artifact_frame, status_frame, task_frame
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
@@ -38,7 +39,7 @@ def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonOb
         for name, value in object_at(fresh, "metadata").items()
         if name not in object_at(known, "metadata") or object_at(known, "metadata")[name] != value
     }
-    if changed or _show_status(frames) or _status_key(known) != _status_key(fresh):
+    if changed or _show_status(frames) or not is_same_status(known, fresh):
         frames.append(status_frame(*ids, object_at(fresh, "status"), changed))
     return frames
 
@@ -46,6 +47,11 @@ def list_differences(known: JsonObject | None, fresh: JsonObject) -> list[JsonOb
 def _show_status(frames: list[JsonObject]) -> bool:
     """Whether one of ``frames`` shows a status, so that the current one has to be said again."""
     return any("statusUpdate" in frame for frame in frames)
+
+
+def is_same_status(known: JsonObject, fresh: JsonObject) -> bool:
+    """Whether the status is the one that is known, by state, time and message id."""
+    return _status_key(known) == _status_key(fresh)
 
 
 def _status_key(task: JsonObject) -> tuple[str, str, str]:
@@ -61,8 +67,15 @@ def _list_missed(known: JsonObject, fresh: JsonObject) -> list[JsonObject]:
         message
         for message in objects_at(fresh, "history")
         if text_at(message, "role") == ROLE_AGENT
-        and not any(same_message(message, item) for item in seen)
+        and not any(_shows(item, message) for item in seen)
     ]
+
+
+def _shows(known: JsonObject, message: JsonObject) -> bool:
+    """Whether a message is known; a question that callers read in our form has its id in common, and no more."""
+    if any(PERMISSION in object_at(part, "data") for part in objects_at(known, "parts")):
+        return text_at(known, "messageId") == text_at(message, "messageId")
+    return same_message(message, known)
 
 
 def _compare_artifact(

@@ -32,9 +32,8 @@ def open_rows(request: Request) -> tuple[DueChange, ...]:
 def close_rows(record: ActionRecord, now_ms: int) -> tuple[DueChange, ...]:
     """Nothing is owed to people any more; the asking side may be owed the answer."""
     dropped = (DueChange(row.member, None) for row in open_rows(record.request))
-    if record.return_state != "owed":
-        return tuple(dropped)
-    return (*dropped, DueChange(f"{RETURN}:{record.request.action_id}", now_ms))
+    owed_ms = now_ms if record.return_state == "owed" else None
+    return (*dropped, DueChange(f"{RETURN}:{record.request.action_id}", owed_ms))
 
 
 def name_escalation(action_id: str, step: int) -> str:

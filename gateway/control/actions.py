@@ -63,11 +63,10 @@ class Actions:
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
-        held = await self.load(command.action_id)
-        before = find_record(held, command.action_id)
         outcome = await self.answer(principal, command)
         record = find_record(outcome.held, command.action_id)
-        return _describe(before, record, principal), record.scope.task_id or ""
+        answered = _describe(record, principal, replayed=outcome.unchanged)
+        return answered, record.scope.task_id or ""
 
     async def answer(
         self,
@@ -166,11 +165,10 @@ class Actions:
         return render_view(record)
 
 
-def _describe(before: ActionRecord, record: ActionRecord, who: Principal) -> ActionAnswered:
+def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> ActionAnswered:
     agree = sum(vote.agrees for vote in record.votes)
     need = record.request.quorum.need
     if record.decision is not None:
-        replayed = not before.is_open
         return ActionAnswered(
             "replayed" if replayed else "won", record.rev, record.decision, agree, need
         )

@@ -79,6 +79,8 @@ class Written:
     chain: str = ""
     repeated: bytes | None = None
     """The stored result of an idempotency key that had been used for the same request."""
+    unchanged: bool = False
+    """Whether there was nothing to store: the entities are as they were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +268,7 @@ class Writes:
             decision = self.begin(session, held)
             terms = body(decision)
             if decision.changes_nothing and terms == Terms():
-                return Written(held, 0, 0, decision.now_ms)
+                return Written(held, 0, 0, decision.now_ms, unchanged=True)
             outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Conflict | StaleEpoch):
                 return outcome

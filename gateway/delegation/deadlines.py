@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.approval_commands import FailReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.ids import read_shard
@@ -123,11 +124,15 @@ class Deadlines:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``return:<action>``: an answer that a peer waits for."""
+        """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""
         action = await self._find_action(row.entity)
         owes = action is not None and action.return_state in {"owed", "returning"}
-        if action is None or not owes or await self._is_over(action.scope.task_id or ""):
+        if action is None or not owes:
             await self.drop(shard, row)
+            return
+        if await self._is_over(action.scope.task_id or ""):
+            claim = Claim(row.member, row.token)
+            await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
             return
         self.dispatch.wake(action.scope.task_id or "", row.entity)
 

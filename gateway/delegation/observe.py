@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from passerelle.a2a_mapping.content import find_artifact, find_warning, fold, read_chunk
 from passerelle.a2a_mapping.dialects.presentation import show_parts
-from passerelle.a2a_mapping.difference import list_differences
+from passerelle.a2a_mapping.difference import is_same_status, list_differences
 from passerelle.a2a_mapping.extensions import STATE
 from passerelle.a2a_mapping.frames import (
     make_status,
@@ -185,16 +185,9 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 return
             check_number(len(objects_at(ours, "artifacts")))
             frames = step.frames
-            for frame in list_differences(sight.content, ours):
-                if step.more or step.is_full():
-                    step.more = True
-                    return
-                covered = (
-                    object_at(frame, "statusUpdate").get("status")
-                    == ours["status"]
-                    != task["status"]
-                )
-                _take(step, frame, task, task, reply.native_status if covered else "")
+            _take_differences(step, sight.content, ours, reply)
+            if step.more:
+                return
             if step.frames == frames and _asks_again(step, ours):
                 update: JsonObject = {
                     "taskId": step.facade,
@@ -217,6 +210,32 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
             _take(step, {"artifactUpdate": update}, {}, event)
         case _:
             assert_never(reply)
+
+
+def _take_differences(step: Step, known: JsonObject, ours: JsonObject, reply: TaskReply) -> None:
+    task, status = reply.task, ours["status"]
+    waits = text_at(object_at(ours, "status"), "state") in INTERRUPTED_STATES
+    waits_on = waits and is_same_status(known, ours)
+    for frame in list_differences(known, ours):
+        if step.more or step.is_full():
+            step.more = True
+            return
+        shown = object_at(frame, "statusUpdate").get("status", status)
+        if waits and shown != status:
+            # What it said before it asked: that it worked then closes no question, and is no news while one is open.
+            if not waits_on:
+                _show_missed(step, frame)
+            continue
+        covered = object_at(frame, "statusUpdate").get("status") == status != task["status"]
+        _take(step, frame, task, task, reply.native_status if covered else "")
+
+
+def _show_missed(step: Step, frame: JsonObject) -> None:
+    text, message_id = read_said(object_at(frame, "statusUpdate"))
+    said = RunStatus(text=text, message_id=message_id)
+    folded = fold(step.sight.content, frame)
+    step.sight.content = complete_history(folded, step.sight.accepted) if folded else folded
+    step.add_shown([Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
 
 
 def _asks_again(step: Step, ours: JsonObject) -> bool:

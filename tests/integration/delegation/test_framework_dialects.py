@@ -9,10 +9,13 @@ from typing import Final, cast
 
 import pytest
 
+from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import ActionResolved
 from passerelle.core.status import Status
 from tests.support.house import House
 from tests.support.scripted_tasks import Script, Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -80,3 +83,78 @@ async def test_decision_reaches_the_peer_in_its_own_form(
     sent = house.peer.messages[1]
     assert sent["parts"] == wanted["parts"]
     assert sent.get("metadata") == wanted.get("metadata")
+
+
+async def ask_typed(turn: Turn, name: str) -> None:
+    """A pause in our own form."""
+    form: JsonObject = {
+        "action_id": name,
+        "rev": 1,
+        "digest": f"sha256:{name}",
+        "kind": "permission",
+        "title": f"Do {name}",
+        "subject": {"type": "tool_call", "name": name},
+        "options": [
+            {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
+            {"option_id": "no", "name": "Reject", "kind": "reject_once"},
+        ],
+    }
+    await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
+
+
+@pytest.mark.requirement("EVC-10")
+async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
+    house: House,
+) -> None:
+    """The agent keeps the old question in its history, in its own form and not in the one that callers read."""
+
+    async def ask_twice(turn: Turn) -> None:
+        await ask_typed(turn, "first")
+        await ask_typed(turn, "second")
+
+    house.peer.next(ask_twice)
+    accepted = await house.send("go", wait="stream")
+
+    async def asks_second() -> JsonObject | None:
+        view = await house.question(accepted)
+        return view if "second" in str(view["subject"]) else None
+
+    await house.until(accepted, Status.WAITING_INPUT)
+    view = await wait_until(asks_second, 5, "the second question stands")
+    polls = house.peer.count("GetTask")
+    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    assert await house.question(accepted) == view
+    types = await house.types(accepted)
+    assert (types.count("action.required"), types.count("action.resolved")) == (2, 1)
+    assert view is not None
+    await house.respond(view, option_id="yes")
+    await house.until(accepted, Status.COMPLETED)
+
+
+async def test_words_before_a_question_are_shown_and_close_no_question(house: House) -> None:
+    """What the agent said while nobody looked stands in its history: it worked then, and waits now."""
+
+    async def ask_late(turn: Turn) -> None:
+        await ask_typed(turn, "first")
+        task = await turn.open()
+        task.remember(task.message([{"text": "let me think again"}]))
+        task.record["status"] = {
+            **cast("JsonObject", task.record["status"]),
+            "message": task.message([{"text": "And now?"}]),
+        }
+
+    house.peer.next(ask_late)
+    accepted = await house.send("go", wait="stream")
+
+    async def is_superseded() -> bool:
+        return (await house.types(accepted)).count("action.resolved") == 1
+
+    await wait_until(is_superseded, 5, "the first question is closed")
+    closings = [
+        event.fact.payload
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, ActionResolved)
+    ]
+    assert [closing.decision.cause for closing in closings] == ["superseded"]
+    assert "let me think again" in str(await house.read(accepted))
+    assert (await house.record(accepted)).status is Status.WAITING_INPUT

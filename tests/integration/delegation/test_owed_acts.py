@@ -179,6 +179,25 @@ async def test_questions_of_one_pause_are_answered_by_one_message(
     assert sorted(str(form["action_id"]) for form in answered) == ["one", "two"]
 
 
+@pytest.mark.requirement("I9")
+async def test_answer_that_is_owed_when_its_task_ends_is_said_to_be_undeliverable(
+    house: House,
+) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    action = str(view["actionId"])
+    await house.restart()
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await house.come_due("timeout", accepted.task_id, after_ms=HOUR_MS)
+    await house.until(accepted, Status.TIMED_OUT)
+    await house.come_due("return", action, after_ms=0)
+    closed = await house.service.read(ADA, GetAction(action))
+    assert (closed["state"], closed["returnState"]) == ("answered", "undeliverable")
+    assert closed["returnError"] == "peer_terminal"
+    assert f"return:{action}" not in await house.due(accepted.task_id)
+    assert len(house.peer.messages) == 1
+
+
 async def test_questions_of_a_task_that_failed_are_closed(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
     view = await house.question(accepted)

@@ -156,6 +156,20 @@ async def test_same_answer_again_is_a_replay_and_is_not_sent_again(house: House)
     assert len(house.peer.messages) == 2
 
 
+@pytest.mark.requirement("CMD-14")
+async def test_same_answer_twice_at_once_wins_once(house: House) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    answers = (
+        house.respond(view, "dec_same", option_id="reply", content={"text": "blue"})
+        for _ in range(2)
+    )
+    both = await asyncio.gather(*answers)
+    assert sorted(one.outcome for one in both) == ["replayed", "won"]
+    assert both[0].decision == both[1].decision
+    await house.until(accepted, Status.COMPLETED)
+
+
 @pytest.mark.requirement("EVC-10")
 async def test_what_is_no_answer_leaves_the_task_waiting(house: House) -> None:
     accepted, _ = await house.talk("ask Which colour?")
