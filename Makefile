@@ -5,14 +5,14 @@ TIER ?= unit contract integration e2e
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress interop check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test conformance fuzz mutants chaos stress interop check fix generate lock bench: .venv/.ready
+demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -46,6 +46,9 @@ mutants: ## takes out what is essential, one piece at a time; each has to turn a
 
 stress: ## channels under load and every fault; SEED=n plans the same again, SHORT=1 has 40 devices and each fault once
 	@$(BIN)/python -m tests.stress $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
+
+races: ## everybody answers at once, at two gateways; SEED=n plans the same again, SHORT=1 has 50 questions instead of 1,000
+	@$(BIN)/python -m tests.races $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

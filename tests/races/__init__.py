@@ -1,0 +1,1 @@
+"""Everybody answers at once, and one answer wins: ``make races``."""
