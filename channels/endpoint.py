@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import Connection
 from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.channels.handshake import DRAINING, judge_handshake, read_shown
+from passerelle.channels.handshake import DRAINING, NOT_AN_UPGRADE, judge_handshake, read_shown
 from passerelle.channels.limits import Limits
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
@@ -23,6 +23,7 @@ from passerelle.channels.roster import Roster
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from starlette.requests import Request
     from starlette.types import Scope
     from starlette.websockets import WebSocket
 
@@ -61,12 +62,15 @@ class ChannelEndpoint:
         """Serves one socket of an ASGI server from handshake to close."""
         refused = self.judge(websocket.scope)
         if refused is not None:
-            answer = PlainTextResponse(refused.reason, refused.status, {**refused.headers})
-            await websocket.send_denial_response(answer)
+            await websocket.send_denial_response(_render(refused))
             return
         await websocket.accept(subprotocol=SUBPROTOCOL)
         socket = AsgiSocket(websocket.receive, websocket.send)
         await socket.serve(self.serve(socket, websocket.scope))
+
+    async def explain(self, _request: Request) -> PlainTextResponse:
+        """Answers what comes to the path and is no handshake."""
+        return _render(NOT_AN_UPGRADE)
 
     def judge(self, scope: Scope) -> Refused | None:
         """Why a handshake is not served, or None; ``scope`` is that of an ASGI WebSocket."""
@@ -109,3 +113,7 @@ class ChannelEndpoint:
         self._connections.discard(connection)
         if not self._connections:
             self._empty.set()
+
+
+def _render(refused: Refused) -> PlainTextResponse:
+    return PlainTextResponse(refused.reason, refused.status, {**refused.headers})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import structlog
 
 from passerelle.core.errors import EngineFailed
 from passerelle.gateway.assembly import make_access, open_gateway
+from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
@@ -35,13 +37,23 @@ if TYPE_CHECKING:
     from passerelle.store.engine import EmbeddedEngine
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where this process is reached; None for what it does not serve."""
+
+    url: str
+    grpc: str | None
+    channels: str | None
+    """The URL of the port that has channels alone."""
+
+
 async def run_gateway(
     settings: Settings,
     *,
-    on_ready: Callable[[str, str | None], None] | None = None,
+    on_ready: Callable[[Addresses], None] | None = None,
     sources: Sources | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; ``on_ready(url, grpc)`` is told when requests are answered.
+    """Serves until SIGTERM or SIGINT; ``on_ready`` is told when requests are answered.
 
     With ``sources`` the configuration is read again when its file changes, and on SIGHUP.
 
@@ -64,13 +76,15 @@ async def run_gateway(
                     settings.channels.inbound_bytes,
                     tls.context if tls else None,
                 )
-                async with open_grpc(settings, edges.face, tls) as port:
+                async with (
+                    open_grpc(settings, edges.face, tls) as port,
+                    open_channel_port(settings, edges, tls) as channels,
+                ):
                     grpc = None if port is None else f"{settings.host}:{port}"
                     _warn_unencrypted(settings)
                     calm_collector()
-                    await _serve(
-                        gateway, server, stop, _announce(listener.url, grpc, on_ready), reloading
-                    )
+                    ready = _announce(Addresses(listener.url, grpc, channels), on_ready)
+                    await _serve(gateway, server, stop, ready, reloading)
             _raise_fault(gateway)
     finally:
         listener.close()
@@ -119,11 +133,9 @@ def _warn_unencrypted(settings: Settings) -> None:
         structlog.get_logger("passerelle").warning("server.unencrypted", host=settings.host)
 
 
-async def _announce(
-    url: str, grpc: str | None, on_ready: Callable[[str, str | None], None] | None
-) -> None:
+async def _announce(addresses: Addresses, on_ready: Callable[[Addresses], None] | None) -> None:
     if on_ready is not None:
-        on_ready(url, grpc)
+        on_ready(addresses)
 
 
 async def _watch(gateway: Gateway, stop: asyncio.Event) -> None:

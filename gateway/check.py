@@ -14,6 +14,7 @@ from passerelle.core.errors import (
 from passerelle.core.ports import Clock
 from passerelle.gateway.auth.jwks import read_keys
 from passerelle.gateway.auth.key_sources import HttpKeySource
+from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.peers.sessions import PeerSessions
@@ -71,6 +72,7 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     try:
         load_signer(reading.settings)
         load_server_tls(reading.settings)
+        require_extra(reading.settings)
     except ConfigInvalid as error:
         return CheckReport(tuple(lines), (error.message,))
     settings = reading.settings

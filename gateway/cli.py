@@ -27,6 +27,7 @@ from passerelle.gateway.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.gateway.app import Addresses
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_source import Sources
 
@@ -104,6 +105,10 @@ def serve(
     grpc_port: Annotated[
         int | None, typer.Option(help="Port for A2A over gRPC, 0 for any; absent: no gRPC.")
     ] = None,
+    channel_port: Annotated[
+        int | None,
+        typer.Option(help="Port for channels alone, 0 for any; absent: only beside the rest."),
+    ] = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
     auth: Annotated[
@@ -122,7 +127,7 @@ def serve(
         redis_url=redis_url,
         data_dir=data_dir,
         auth=auth,
-        **{"grpc.port": grpc_port},
+        **{"grpc.port": grpc_port, "channels.port": channel_port},
     )
     settings = _load(sources)
     configure_logs(settings.log_level, settings.log_format)
@@ -251,15 +256,17 @@ def _introduce_owner(settings: Settings) -> None:
         print(f"  {token.secret.get_secret_value()}", flush=True)
 
 
-def _make_announcement(settings: Settings) -> Callable[[str, str | None], None]:
+def _make_announcement(settings: Settings) -> Callable[[Addresses], None]:
     from passerelle.gateway.check import NO_AGENTS
 
-    def announce(url: str, grpc: str | None) -> None:
-        print(f"passerelle {VERSION} at {url}", flush=True)
-        if grpc is not None:
-            print(f"  gRPC at {grpc}", flush=True)
+    def announce(addresses: Addresses) -> None:
+        print(f"passerelle {VERSION} at {addresses.url}", flush=True)
+        if addresses.grpc is not None:
+            print(f"  gRPC at {addresses.grpc}", flush=True)
+        if addresses.channels is not None:
+            print(f"  channels at {addresses.channels}", flush=True)
         for agent in settings.agents:
-            print(f"  agent {agent.name}: {url}/agents/{agent.name}", flush=True)
+            print(f"  agent {agent.name}: {addresses.url}/agents/{agent.name}", flush=True)
         if not settings.agents:
             print(NO_AGENTS, flush=True)
 

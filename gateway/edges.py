@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from starlette.routing import WebSocketRoute
+from starlette.routing import Route, WebSocketRoute
 
 from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.services import ChannelServices
@@ -21,6 +21,7 @@ from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
@@ -28,7 +29,7 @@ from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
-from passerelle.gateway.http.site import make_site
+from passerelle.gateway.http.site import find_own_hosts, make_site
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
 
-CHANNEL_PATH: Final = "/v1/channel"
 DRAIN_MS: Final = 1_000
 DRAIN_JITTER_MS: Final = 3_000
 """Clients of channels get this long to go elsewhere: it has to fit into the shutdown of the server."""
@@ -58,6 +58,9 @@ class Edges:
     site: ASGIApp
     face: Face
     drain: Callable[[], Awaitable[None]]
+    channels: ChannelEndpoint
+    admits: Callable[[Scope], bool]
+    """Whether a handshake on a port of its own may come in at all, as the site judges its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,12 @@ def make_edges(
         streams.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
 
-    return Edges(site, face, drain)
+    admits = find_own_hosts(settings).admits if settings.auth == "open" else _admit_all
+    return Edges(site, face, drain, endpoint, admits)
+
+
+def _admit_all(_scope: Scope) -> bool:
+    return True
 
 
 def _make_extended_cards(
@@ -203,6 +211,7 @@ def _make_routes(
         *make_health_routes(probe, gateway.metrics),
         *_make_callback_routes(gateway),
         WebSocketRoute(CHANNEL_PATH, endpoint.handle),
+        Route(CHANNEL_PATH, endpoint.explain),
     ]
 
 

@@ -56,8 +56,10 @@ class Listener:
         self.socket.close()
 
 
-def bind(host: str, port: int, scheme: str = "http") -> Listener:
+def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Listener:
     """Listens on an address, so that a port that is taken is known before anything else is started.
+
+    ``field`` is the setting that the port comes from.
 
     Raises:
         ConfigInvalid: the port is taken or not allowed, or the host is no address of this machine.
@@ -76,7 +78,7 @@ def bind(host: str, port: int, scheme: str = "http") -> Listener:
         bound.setblocking(False)
     except OSError as error:
         bound.close()
-        raise _explain(error, host, port) from None
+        raise _explain(error, host, port, field) from None
     return Listener(bound, _compose_url(bound, scheme))
 
 
@@ -198,7 +200,7 @@ async def _finish(serving: asyncio.Task[None]) -> None:
         raise error
 
 
-def _explain(error: OSError, host: str, port: int) -> ConfigInvalid:
+def _explain(error: OSError, host: str, port: int, field: str) -> ConfigInvalid:
     match error.errno:
         case errno.EADDRINUSE:
             reason = f"{port} on {host} is in use; choose another, or 0 for a free one"
@@ -208,7 +210,7 @@ def _explain(error: OSError, host: str, port: int) -> ConfigInvalid:
             return ConfigInvalid("host", f"{host} is no address of this machine")
         case _:
             reason = f"{port} on {host}: {error.strerror}"
-    return ConfigInvalid("port", reason)
+    return ConfigInvalid(field, reason)
 
 
 def _compose_url(bound: socket.socket, scheme: str) -> str:

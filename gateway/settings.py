@@ -36,8 +36,13 @@ Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ChannelSettings(Section):
-    """Limits of one WebSocket connection, and who may open one."""
+    """Limits of one WebSocket connection, who may open one, and a port for them alone."""
 
+    port: Port | None = Field(
+        default=None,
+        description="A port that has `/v1/channel` alone, 0 for a free one; it takes the extra `fast`. "
+        "Absent: channels are on `port`, where they are in any case.",
+    )
     origins: tuple[str, ...] = Field(
         default=(), description="Origins of web pages beside the gateway's own, scheme included."
     )

@@ -28,23 +28,24 @@ def make_site(
 ) -> ASGIApp:
     """The ASGI application that serves ``routes``; ``wrap`` puts what is not routed before them, inside the guard."""
     site = wrap(Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS))
-    if settings.auth != "open":
-        return site
-    own = (
-        urlsplit(url or "").hostname for url in (settings.public_url, *settings.channels.origins)
-    )
-    return LoopbackGuard(site, (name for name in own if name))
+    return site if settings.auth != "open" else LoopbackGuard(site, find_own_hosts(settings))
+
+
+def find_own_hosts(settings: Settings) -> OwnHosts:
+    """The names that the settings give this machine."""
+    urls = (settings.public_url, *settings.channels.origins)
+    return OwnHosts(name for url in urls if (name := urlsplit(url or "").hostname))
 
 
 class LoopbackGuard:
-    """Lets through what names this machine, or one of ``hosts``."""
+    """Lets through what names this machine."""
 
-    def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: OwnHosts) -> None:
         self._app = app
-        self._hosts = frozenset(host.lower() for host in hosts)
+        self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in {"http", "websocket"} or self._knows(Headers(scope=scope)):
+        if scope["type"] not in {"http", "websocket"} or self._hosts.admits(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             refusal = Forbidden("a web page of another origin, or another name for this machine")
@@ -54,7 +55,16 @@ class LoopbackGuard:
             await receive()
             await send({"type": "websocket.close", "code": 1008})
 
-    def _knows(self, headers: Headers) -> bool:
+
+class OwnHosts:
+    """Loopback, and further names of this machine."""
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    def admits(self, scope: Scope) -> bool:
+        """Whether a request names us, and comes from no page of somebody else."""
+        headers = Headers(scope=scope)
         origin = headers.get("origin")
         named = [f"//{headers.get('host', '')}", *([] if origin is None else [origin])]
         return all(self._is_ours(url) for url in named)

@@ -7,8 +7,10 @@ import socket
 import ssl
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
@@ -17,7 +19,11 @@ import pytest
 import yaml
 from a2a.types import a2a_pb2 as a2a
 from google.protobuf.json_format import MessageToDict, ParseDict
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidMessage, InvalidStatus
+from websockets.typing import Origin, Subprotocol
 
+from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.gateway.demo.processes import Child, read_port, start
 from passerelle.gateway.grpc.methods import V1
 from tests.support.processes import AGENT
@@ -45,6 +51,7 @@ def write_config(folder: Path, peer: ScriptedPeer, authority: Authority, grpc_po
         "data_dir": str(folder / "data"),
         "tls": {"cert": str(own.cert), "key": str(own.key)},
         "grpc": {"port": grpc_port, "default_agent": AGENT},
+        "channels": {"port": 0},
         "agents": [{"name": AGENT, "url": peer.url}],
     }
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -68,7 +75,7 @@ async def ask_grpc(channel: grpc.aio.Channel) -> str:
 @pytest.mark.kit("AUTH-TLS-001")
 @pytest.mark.kit("AUTH-TLS-002")
 @pytest.mark.kit("GRPC-SVC-003")
-async def test_both_ports_speak_tls_and_nothing_else_and_show_what_was_renewed(
+async def test_every_port_speaks_tls_and_nothing_else_and_show_what_was_renewed(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path / "ca")
@@ -80,11 +87,14 @@ async def test_both_ports_speak_tls_and_nothing_else_and_show_what_was_renewed(
             announced = await child.read_line("passerelle ")
             assert " at https://127.0.0.1:" in announced
             port = read_port(announced)
+            channels = (await child.read_line("channels at ")).split()[-1]
+            ports = (port, grpc_port, urlsplit(channels).port or 0)
             await check_http(port, authority)
             await check_grpc(grpc_port, authority)
+            await check_channels(channels, authority)
             check_command_line(config, port)
-            check_versions((port, grpc_port), authority)
-            await check_renewal(child, authority, (port, grpc_port))
+            check_versions(ports, authority)
+            await check_renewal(child, authority, ports)
         finally:
             await child.stop()
 
@@ -111,6 +121,23 @@ async def check_grpc(port: int, authority: Authority) -> None:
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def check_channels(url: str, authority: Authority) -> None:
+    assert url.startswith("wss://")
+    url = url.replace("127.0.0.1", HOST)
+    asked = partial(connect, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None)
+    async with asked(url, ssl=authority.trust()) as socket:
+        await socket.send('{"t":"hello","v":1,"device":"phone","role":"ui"}')
+        assert '"welcome"' in str(await socket.recv())
+    with pytest.raises((InvalidMessage, ConnectionError)):
+        async with asked(url.replace("wss", "ws", 1)):
+            pytest.fail("plain text is spoken")
+    page = Origin("https://elsewhere.example")
+    with pytest.raises(InvalidStatus) as refused:
+        async with asked(url, ssl=authority.trust(), origin=page):
+            pytest.fail("everybody's page is let in where nobody is asked for a token")
+    assert refused.value.response.status_code == 403
+
+
 def check_command_line(config: Path, port: int) -> None:
     """The command is told the real port, and knows the certificate from the configuration."""
     settings = yaml.safe_load(config.read_text())
@@ -134,7 +161,7 @@ def check_command_line(config: Path, port: int) -> None:
 
 
 def check_versions(ports: tuple[int, ...], authority: Authority) -> None:
-    """Versions of TLS before 1.2 are spoken on neither port (A2A 1.0 section 7.1)."""
+    """Versions of TLS before 1.2 are spoken on no port (A2A 1.0 section 7.1)."""
     outdated = weaken(authority.trust())
     for port in ports:
         with (
@@ -154,4 +181,4 @@ async def check_renewal(child: Child, authority: Authority, ports: tuple[int, ..
     def shows_it() -> bool:
         return {ssl.get_server_certificate((HOST, port)) for port in ports} == {renewed}
 
-    assert await wait_until(shows_it, 10, "both ports show the renewed certificate")
+    assert await wait_until(shows_it, 10, "every port shows the renewed certificate")

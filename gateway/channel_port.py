@@ -1,0 +1,63 @@
+"""Opens a port for channels alone where it is asked for; its library is loaded only then, since it is an extra."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.server import bind
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.gateway.edges import Edges
+    from passerelle.gateway.server_tls import ServerTls
+    from passerelle.gateway.settings import Settings
+
+CHANNEL_PATH: Final = "/v1/channel"
+WITHOUT_EXTRA: Final = "a port for channels takes a further library: pip install 'passerelle[fast]'"
+
+
+def require_extra(settings: Settings) -> None:
+    """Says early that the library is missing.
+
+    Raises:
+        ConfigInvalid: a port is asked for, and the library is not installed.
+    """
+    if settings.channels.port is not None and find_spec("picows") is None:
+        raise ConfigInvalid("channels.port", WITHOUT_EXTRA)
+
+
+@asynccontextmanager
+async def open_channel_port(
+    settings: Settings, edges: Edges, tls: ServerTls | None = None
+) -> AsyncGenerator[str | None]:
+    """Serves the channels of ``edges`` until the block ends; the URL of the path, or None where it is off.
+
+    What is open at the end has been told to go by then: the drain of ``edges`` is one for all its channels.
+
+    Raises:
+        ConfigInvalid: the port cannot be listened on, or the library is not installed.
+    """
+    if settings.channels.port is None:
+        yield None
+        return
+    require_extra(settings)
+    from passerelle.channels.fast import FastListener
+
+    listener = bind(
+        settings.host, settings.channels.port, "wss" if tls else "ws", field="channels.port"
+    )
+    try:
+        async with FastListener(
+            edges.channels,
+            listener.socket,
+            CHANNEL_PATH,
+            tls=tls.context if tls else None,
+            admits=edges.admits,
+        ):
+            yield f"{listener.url}{CHANNEL_PATH}"
+    finally:
+        listener.close()
