@@ -215,6 +215,18 @@ class Alive:
     """The instance has extended its lease in the meantime."""
 
 
+class Replicas(Protocol):
+    """Copies of what is stored, of which one takes over in a failover: acts that nothing undoes wait for them."""
+
+    def are_seen(self, shard: Shard) -> bool:
+        """Whether there are any, as far as is known; without them nothing waits."""
+        ...
+
+    async def have_all(self, shard: Shard) -> bool:
+        """Whether one of them has everything that was stored in a shard before; False while the store is away."""
+        ...
+
+
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 

@@ -159,6 +159,7 @@ async def _open_store(
         StoreSettings(
             engine.url if engine else url,
             settings.blob_dir,
+            replicated_acts=settings.replicated_acts,
             on_batch=metrics.store_batches.observe,
         )
     )

@@ -199,7 +199,13 @@ def _make_routes(
 ) -> list[BaseRoute]:
     async def probe() -> Readiness:
         await gateway.store.probe()
-        return Readiness(ready=True, configuration=find_fault())
+        await gateway.store.replicas.look()
+        missing = gateway.store.replicas.are_missing
+        return Readiness(
+            ready=True,
+            configuration=find_fault(),
+            replicas="none confirms; what would be sent waits" if missing else None,
+        )
 
     return [
         *make_v1_routes(

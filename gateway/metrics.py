@@ -71,6 +71,11 @@ class Metrics:
             "Shards in which this instance may drive runs.",
             registry=registry,
         )
+        self.replicas_missing: Final = Gauge(
+            "passerelle_replicas_missing",
+            "1: no replica of the store confirms what is written, so nothing is sent to agents and webhooks.",
+            registry=registry,
+        )
         self.limit_refusals: Final = Counter(
             "passerelle_limit_refusals",
             "Calls that a limit of their caller refused.",

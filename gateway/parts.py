@@ -200,6 +200,7 @@ def _make_dispatch(
         outputs=around.outputs,
         habits=Habits(store.habits),
         references=references,
+        replicas=store.replicas,
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
         correlates=around.correlates,
         adapt=around.adapt,

@@ -116,6 +116,11 @@ class Settings(Section):
         default=None,
         description="redis://, rediss:// or unix:// of a server or cluster; absent: embedded engine.",
     )
+    replicated_acts: bool = Field(
+        default=True,
+        description="Where the server has replicas, nothing is sent to an agent or a webhook before one of them has "
+        "what stands before it. False: a failover may lose that, and it may be sent again.",
+    )
     data_dir: Path = Field(
         default=Path("~/.local/state/passerelle"),
         description="Folder of the embedded engine and of the owner token, mode 0700; "

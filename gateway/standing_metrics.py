@@ -22,6 +22,8 @@ def watch(gateway: Gateway) -> None:
     gateway.metrics.runs.set_function(lambda: len(runs.list_tasks()))
     gateway.metrics.leases.set_function(lambda: keeper.held)
     gateway.metrics.duties.set_function(lambda: len(keeper.duties))
+    replicas = gateway.store.replicas
+    gateway.metrics.replicas_missing.set_function(lambda: replicas.are_missing)
     gateway.metrics.look(watch_agents(gateway.peers))
 
 

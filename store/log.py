@@ -62,8 +62,7 @@ class RedisEventLog:
             ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
         """
         packed = batch if isinstance(batch, PackedBatch) else pack_append(batch)
-        result, _ = await self._append(packed, replicated=False)
-        return result
+        return await self._append(packed)
 
     def pack(self, batch: Batch) -> PackedBatch:
         """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""
@@ -72,10 +71,6 @@ class RedisEventLog:
     def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
         """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
         return unpack_entities(packed, first)
-
-    async def append_before_act(self, batch: Batch) -> tuple[AppendResult, int]:
-        """The same, and how many replicas have it: asked before an act that cannot be undone."""
-        return await self._append(pack_append(batch), replicated=True)
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
         """Entities in the order asked for."""
@@ -142,29 +137,25 @@ class RedisEventLog:
         self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
         return self._epochs[shard]
 
-    async def _append(self, batch: PackedBatch, *, replicated: bool) -> tuple[AppendResult, int]:
+    async def _append(self, batch: PackedBatch) -> AppendResult:
         packed = pack(*batch.arguments)
         unknown = False
 
-        async def attempt() -> tuple[Reply, int]:
+        async def attempt() -> Reply:
             nonlocal unknown
             try:
-                if replicated:
-                    answer = await self._nodes.act(batch.shard, packed)
-                    return answer.replies[0], answer.confirmed
-                return await self._nodes.write(batch.shard, packed), 0
+                return await self._nodes.write(batch.shard, packed)
             except StoreUnavailable as error:
                 unknown = unknown or error.wrote == "unknown"
                 raise
 
-        reply, confirmed = await retry(attempt)
-        result = read_append(reply, batch)
+        result = read_append(await retry(attempt), batch)
         if isinstance(result, StaleEpoch):
             self._epochs[batch.shard] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(batch):
             # Our first try ran, and somebody has written the entity since.
-            return Again(None), confirmed
-        return result, confirmed
+            return Again(None)
+        return result
 
     async def _has_events_of(self, batch: PackedBatch) -> bool:
         if not batch.first_event:

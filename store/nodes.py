@@ -46,7 +46,7 @@ class Node:
         self.reads = Batcher(endpoint, scripts, on_batch=on_batch)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, on_batch=on_batch)
         self.has_replicas = False
-        """What was seen at the start: an isolated primary that has lost its replicas still waits for them."""
+        """What was seen since the start: an isolated primary that has lost its replicas still waits for them."""
 
     async def close(self) -> None:
         """Waits for what is under way, then closes all connections."""

@@ -31,6 +31,7 @@ from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
+from passerelle.store.replicas import RedisReplicas
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.targets import RedisTargets
@@ -56,6 +57,8 @@ class StoreSettings:
     blob_dir: Path
     durable_otherwise: bool = False
     """The server keeps its data without an append-only file: whoever runs it says so."""
+    replicated_acts: bool = True
+    """Acts that nothing undoes wait for a replica, where there are any."""
     on_batch: Callable[[int], None] = field(default=lambda _calls: None)
 
 
@@ -80,6 +83,7 @@ class Store:
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)
         self.habits = RedisHabits(nodes)
+        self.replicas = RedisReplicas(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs
@@ -96,12 +100,14 @@ class Store:
         endpoint: Endpoint = read_url(settings.url)
         nodes = await Nodes.open(endpoint, settings.on_batch)
         store = cls(nodes, DirectoryBlobs(settings.blob_dir))
+        store.replicas.counts = settings.replicated_acts
         try:
             for node, facts in (await store.read_facts()).items():
                 refuse_unfit(
                     facts, node.endpoint.name, durable_otherwise=settings.durable_otherwise
                 )
-                node.has_replicas = facts.replicas > 0
+                if facts.replicas:
+                    store.replicas.note(node)
             await store.probe()
             await store.blobs.probe()
             await store._adopt_runtime()

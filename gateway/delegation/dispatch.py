@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Blobs, Clock, IndexRow, Projections
+    from passerelle.core.ports import Blobs, Clock, IndexRow, Projections, Replicas
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred
@@ -78,6 +78,7 @@ class Dispatch:
     find_rules: Callable[[], Policy]
     habits: Habits
     references: References
+    replicas: Replicas
     open_text: OpenTexts
     """Text on its way, of the runs that are driven here."""
     patience: Patience = field(default_factory=Patience)
@@ -157,6 +158,7 @@ class Dispatch:
             clock=self.clock,
             log=self.log,
             may_send=lambda: self.may_send(sight.task.shard),
+            replicas=self.replicas,
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
             calling_back=CallingBack(self.callbacks, peer),

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports import Clock, Replicas
     from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.writes import Terms
     from passerelle.gateway.delegation.calling_back import CallingBack
@@ -80,6 +80,8 @@ class Driver:
     log: FilteringBoundLogger
     may_send: Callable[[], bool]
     """Whether enough of the lease is left to begin something that cannot be undone."""
+    replicas: Replicas
+    """What a failover would leave of the store: nothing is sent on what it would not."""
     returns: Callable[[Driver], Awaitable[bool]]
     """Carries answers of people back; whether something was done."""
     calling_back: CallingBack
@@ -193,6 +195,21 @@ class Driver:
         seen = filled.seen if filled else see_habit(self.run.record.attempts[-1])
         if seen is not None:
             self.habits.note(*seen)
+
+    async def await_leave(self) -> None:
+        """Until a send may start: what stands before it is on a replica, if there are any, and the lease has time left.
+
+        A write that a failover loses is one that nobody knows any more; what was sent on it would be sent again.
+        """
+        shard, pause_s = self.run.sight.task.shard, self.patience.replica_s
+        while self.replicas.are_seen(shard) and not await self.replicas.have_all(shard):
+            if pause_s == self.patience.replica_s:
+                self.log.warning("send.unconfirmed", task=self.run.sight.task.id)
+            if self.run.moved:
+                raise RunMovedError
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self.patience.replica_max_s)
+        await self.await_lease()
 
     async def await_lease(self) -> None:
         """Until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
@@ -472,7 +489,7 @@ class Driver:
             return None
         to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
         sent = address_send({**params, "message": message}, to)
-        await self.await_lease()
+        await self.await_leave()
         outcome = await self.peer.send(sent)
         if isinstance(outcome, Unreached) or (
             isinstance(outcome, Refused) and judge_refusal(outcome, 0) is not None

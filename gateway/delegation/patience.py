@@ -15,6 +15,9 @@ class Patience:
     parked_poll_max_s: float = 60.0
     store_s: float = 0.5
     lease_s: float = 0.1
+    replica_s: float = 0.1
+    """Until a replica that has not confirmed what stands before a send is asked again, doubled each time."""
+    replica_max_s: float = 5.0
     liveness_s: float = 120.0
     look_s: float = 10.0
     """How long a silent stream is followed without a look at what others have written."""

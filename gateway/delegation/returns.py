@@ -177,6 +177,7 @@ class Returning:
         await self.driver.await_lease()
         if not await self._begin(actions):
             return
+        await self.driver.await_leave()
         attempts = _find_last(actions).return_attempts + 1
         first = await self._exchange({"message": message})
         judged = judge_sending(first, _native_status(first), attempts, self.driver.clock.now_ms())

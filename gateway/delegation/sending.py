@@ -142,7 +142,7 @@ def _is_moment(driver: Driver, since_ms: int) -> bool:
 
 
 async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
-    await driver.await_lease()
+    await driver.await_leave()
     driver.sent_ms = driver.clock.now_ms()
     start = driver.run.find_start()
     outcome: PeerOutcome

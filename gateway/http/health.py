@@ -26,6 +26,8 @@ class Readiness:
     reason: str | None = None
     configuration: str | None = None
     """What is wrong with the file, while the configuration before is in force; it makes nobody unready."""
+    replicas: str | None = None
+    """What is wrong with the replicas of the store; it makes nobody unready, either."""
 
 
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
@@ -44,8 +46,12 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
         except PasserelleError as error:
             readiness = Readiness(ready=False, reason=str(error))
         if readiness.ready:
-            noted = readiness.configuration
-            return _answer(200, {"status": "ready"} | ({"configuration": noted} if noted else {}))
+            noted = {
+                "configuration": readiness.configuration,
+                "replicas": readiness.replicas,
+            }
+            said = {name: text for name, text in noted.items() if text}
+            return _answer(200, {"status": "ready"} | said)
         return _answer(UNREADY, {"status": "unready", "reason": readiness.reason or "starting"})
 
     async def answer_metrics(_request: Request) -> Response:

@@ -10,6 +10,7 @@ import pytest
 
 from passerelle.core.batch import Appended, Batch
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.ids import Shard
 from passerelle.core.ports import Lease
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.store import Store, StoreSettings
@@ -137,30 +138,37 @@ async def test_unusable_blob_directory_is_refused(configured: Server, tmp_path: 
         await Store.open(StoreSettings(configured.url, taken))
 
 
-async def test_act_on_a_server_without_replicas_is_confirmed_by_none(
+async def test_nothing_waits_for_replicas_of_a_server_without_any(
     configured: Server, tmp_path: Path
 ) -> None:
     async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
-        result, confirmed = await store.log.append_before_act(batch())
-        assert isinstance(result, Appended)
-        assert confirmed == 0
+        await store.replicas.look()
+        assert not store.replicas.are_seen(Shard(0))
+        assert not await store.replicas.have_all(Shard(0))
 
 
-async def test_act_waits_for_a_replica_that_has_the_write(
+async def test_replica_that_came_is_seen_and_confirms_until_it_is_cut_off(
     configured: Server, tmp_path: Path
 ) -> None:
-    async with await Store.open(StoreSettings(configured.url, tmp_path)) as store:
+    refusing = StoreSettings(configured.url, tmp_path, replicated_acts=False)
+    async with (
+        await Store.open(StoreSettings(configured.url, tmp_path)) as store,
+        await Store.open(refusing) as careless,
+    ):
+        replicas = store.replicas
         with run_server(find_engine(None)) as replica:
             link(configured, replica)
-
-            async def confirmed() -> bool:
-                result, replicas = await store.log.append_before_act(batch())
-                assert isinstance(result, Appended)
-                return replicas == 1
-
-            await wait_until(confirmed, 10, "the replica confirms")
-            (facts,) = (await store.read_facts()).values()
-            assert facts.replicas == 1
+            await wait_until(lambda: replicas.have_all(Shard(0)), 10, "the replica confirms")
+            await replicas.look()
+            await careless.replicas.look()
+            assert (replicas.are_seen(Shard(5)), careless.replicas.are_seen(Shard(5))) == (
+                True,
+                False,
+            )
+            ask(replica.url, "REPLICAOF", "127.0.0.1", 1)
+            assert (await replicas.have_all(Shard(0)), replicas.are_missing) == (False, True)
+            await replicas.look()
+            assert replicas.are_seen(Shard(0)), "what was seen once is waited for"
 
 
 def link(primary: Server, replica: Server) -> None:
@@ -168,6 +176,7 @@ def link(primary: Server, replica: Server) -> None:
     port = free_port()
     ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
     ask(primary.url, "CONFIG", "SET", "port", port)
+    ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
     ask(replica.url, "REPLICAOF", "127.0.0.1", port)
     block_until(lambda: is_in_step(replica), 20, "the replica is in step")
 

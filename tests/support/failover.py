@@ -30,6 +30,8 @@ class Pair:
     primary: Server
     replica: Server
     address: FaultProxy
+    port: int
+    """Of the primary, for its replica."""
 
     @property
     def url(self) -> str:
@@ -45,6 +47,10 @@ class Pair:
     def cut_replication(self) -> None:
         """From here on the replica gets nothing."""
         ask(self.replica.url, "REPLICAOF", "127.0.0.1", 1)
+
+    def mend_replication(self) -> None:
+        """The replica follows again."""
+        ask(self.replica.url, "REPLICAOF", "127.0.0.1", self.port)
 
     def promote(self) -> None:
         """The primary dies, the replica takes its place, and the address moves with all connections cut."""
@@ -69,7 +75,7 @@ async def run_pair() -> AsyncGenerator[Pair]:
         await wait_until(lambda: answers(replica.url), 10, "the replica answers")
         await wait_until(lambda: _is_linked(replica), 20, "the replica is linked")
         async with fault_proxy(primary.url.removeprefix("unix://")) as address:
-            yield Pair(primary, replica, address)
+            yield Pair(primary, replica, address, port)
 
 
 def _replication(server: Server) -> dict[str, object]:
