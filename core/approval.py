@@ -77,6 +77,7 @@ from passerelle.core.approval_votes import (
     withdraw,
 )
 from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.grant import name_grant
 from passerelle.core.payloads.approval import (
     ActionRequired,
     ActionResolved,
@@ -326,7 +327,11 @@ def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
         vote = make_vote(answer, option, now_ms)
         if not closes(state, vote, answer.void):
             return [] if is_cast(state, vote) else [tell_vote(state, vote)]
-    return tell_closing(state, record_answer(answer, option, now_ms))
+    decision = record_answer(answer, option, now_ms)
+    if option.grant is not None and decision.outcome == "allowed":
+        written = name_grant(state.request.action_id, state.request.owner)
+        decision = replace(decision, grant_id=written)
+    return tell_closing(state, decision)
 
 
 def _start(payload: ActionRequired, event: Event) -> ActionRecord:

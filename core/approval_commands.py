@@ -18,7 +18,9 @@ CancelCause: TypeAlias = Literal[
     "task_cancelled", "asker_withdrew", "asker_lost", "peer_terminal", "peer_moved_on"
 ]
 
-PolicyCause: TypeAlias = Literal["rule", "mode", "default"]
+PolicyCause: TypeAlias = Literal[
+    "integrity", "rule", "hook", "grant", "mode", "default", "unavailable"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class SettleAction:
 
     allows: bool
     cause: PolicyCause
+    grant_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

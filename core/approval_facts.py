@@ -112,7 +112,7 @@ def settle(state: ActionRecord, command: SettleAction, now_ms: int) -> Decision:
         raise UnsupportedOperation("the question offers nothing that policy could choose")
     source: AnswerSource = "policy_allow" if command.allows else "policy_deny"
     decision = decide_alone(state, OUTCOMES[option.kind], command.cause, source, now_ms)
-    return replace(decision, option_id=option.option_id)
+    return replace(decision, option_id=option.option_id, grant_id=command.grant_id)
 
 
 def tell_closing(
@@ -129,6 +129,7 @@ def tell_closing(
             decided_by=decision.decided_by,
             decision_id=decision.decision_id,
             option_id=decision.option_id,
+            grant_id=decision.grant_id,
         )
         facts.insert(0, Fact(state.scope, permission))
     if decision.source != "system":

@@ -27,6 +27,7 @@ class EntityKind(StrEnum):
     TASK = "task"
     ACTION = "action"
     DEVICES = "devices"
+    GRANTS = "grants"
 
 
 class EntityRef(NamedTuple):

@@ -13,6 +13,7 @@ from passerelle.core.device_requests import DeviceAnswer, DeviceRequest, ListDev
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
+from passerelle.core.policy_requests import ListGrants, PolicyAnswer, PolicyRequest
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
     ListSessions,
@@ -116,6 +117,7 @@ Command: TypeAlias = (
     | SessionRequest
     | LinkRequest
     | DeviceRequest
+    | PolicyRequest
 )
 
 
@@ -275,6 +277,7 @@ Query: TypeAlias = (
     | ListSessions
     | GetChannels
     | ListDevices
+    | ListGrants
 )
 
 
@@ -345,6 +348,7 @@ Result: TypeAlias = (
     | ThreadResumed
     | LinkAnswer
     | DeviceAnswer
+    | PolicyAnswer
 )
 
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
-from passerelle.core import approval, device, session, task_fold, thread
+from passerelle.core import approval, device, grant, session, task_fold, thread
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.device import DeviceList
+from passerelle.core.grant import Grants
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import Principal
 from passerelle.core.session import SessionRecord
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import Event
 
-Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList
+Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList | Grants
 Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 
@@ -65,6 +66,10 @@ def _device_target(event: Event) -> str | None:
     return device.name_list(Principal(payload.device.principal, payload.device.tenant))
 
 
+def _grants_target(event: Event) -> str | None:
+    return event.fact.scope.session_id if grant.folds_grants(event) else None
+
+
 KINDS: Final[dict[EntityKind, Kind]] = {
     EntityKind.SESSION: Kind(
         SessionRecord, cast("Fold", session.evolve), session.FOLDED, _session_target
@@ -81,6 +86,7 @@ KINDS: Final[dict[EntityKind, Kind]] = {
     EntityKind.DEVICES: Kind(
         DeviceList, cast("Fold", device.evolve), device.FOLDED, _device_target
     ),
+    EntityKind.GRANTS: Kind(Grants, cast("Fold", grant.evolve), grant.FOLDED, _grants_target),
 }
 
 

@@ -28,6 +28,8 @@ class Scope(StrEnum):
     DECIDE = "approvals:decide"
     MANAGE_DEVICES = "devices:manage"
     READ_AUDIT = "audit:read"
+    GRANT = "approvals:grant"
+    HOST = "approvals:host"
     OPERATE = "runtime:operate"
 
 

@@ -49,12 +49,13 @@ class PeerAnswer:
     reason: str | None = None
 
 
-def read_answer(decision: Decision) -> PeerAnswer:
-    """The answer that a decision stands for; everything but a yes or an answer is a no."""
+def read_answer(decision: Decision, option: Option | None = None) -> PeerAnswer:
+    """The answer that a decision for ``option`` stands for; everything but a yes or an answer is a no."""
+    sends = option.sends if option is not None else None
     text = decision.content.get("text") if decision.content else None
     return PeerAnswer(
         allowed=decision.outcome in {"allowed", "answered"},
-        option_id=decision.option_id,
+        option_id=sends or decision.option_id,
         text=text if isinstance(text, str) else decision.comment,
         content=decision.content,
         reason=None if decision.outcome in {"allowed", "answered"} else decision.cause,

@@ -275,6 +275,7 @@ def _make_duties(
         service.dispatch,
         service.inputs,
         service.retries,
+        service.policy_control.granting,
         drop=late.drop,
     )
     return make_duties(

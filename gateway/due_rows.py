@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.gateway.control.action_rows import MINT
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
@@ -36,6 +37,7 @@ def list_handlers(
         "idle": deadlines.on_idle,
         "expire": deadlines.on_expire,
         "return": deadlines.on_return,
+        MINT: deadlines.on_mint,
         "cancel": deadlines.on_cancel,
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,

@@ -23,6 +23,7 @@ from passerelle.gateway.control.device_streams import DeviceStreams
 from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
+from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.interrupting import Interrupting
 from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
@@ -31,6 +32,7 @@ from passerelle.gateway.control.outputs import Outputs
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.plain_turns import PlainTurns
 from passerelle.gateway.control.planning import Planning
+from passerelle.gateway.control.policy_control import PolicyControl
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
 from passerelle.gateway.control.receivers import Receivers
@@ -45,6 +47,7 @@ from passerelle.gateway.control.task_changes import TaskChanges
 from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.control.writes import Writes
+from passerelle.gateway.delegation.consulting import Consulting
 from passerelle.gateway.delegation.dispatch import Dispatch
 from passerelle.gateway.delegation.habits import Habits
 from passerelle.gateway.delegation.inputs import Inputs
@@ -175,6 +178,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             Recoveries(writes, store.log, store.projections),
             around.clock,
         ),
+        policy_control=PolicyControl(dispatch.consulting.granting),
         message_bounds=around.message_bounds,
     )
 
@@ -201,6 +205,7 @@ def _make_dispatch(
         habits=Habits(store.habits),
         references=references,
         replicas=store.replicas,
+        consulting=Consulting(Granting(writes, around.find_rules), around.find_rules, around.clock),
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
         correlates=around.correlates,
         adapt=around.adapt,

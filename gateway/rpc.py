@@ -44,6 +44,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import ChannelReconnected, EventsAcked
+from passerelle.core.policy_requests import BypassSet, GrantRevoked
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
 from passerelle.core.status import Status
@@ -63,6 +64,7 @@ from passerelle.gateway.rpc_forms import (
     TurnAnswer,
 )
 from passerelle.gateway.rpc_models import MODEL_ROWS
+from passerelle.gateway.rpc_policy import POLICY_ROWS
 from passerelle.gateway.rpc_sessions import SESSION_ROWS
 from passerelle.gateway.rpc_tasks import TASK_ROWS
 from passerelle.gateway.rpc_turns import read_turn
@@ -127,7 +129,8 @@ _ROWS: Final = (
     ),
 )
 CALLS: Final[Mapping[str, Call]] = {
-    row.name: row for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS)
+    row.name: row
+    for row in (*_ROWS, *TASK_ROWS, *SESSION_ROWS, *MODEL_ROWS, *DEVICE_ROWS, *POLICY_ROWS)
 }
 
 
@@ -233,6 +236,8 @@ def render_result(result: Result) -> JsonObject:
             | ChannelReconnected()
             | DevicePaired()
             | DeviceChanged()
+            | GrantRevoked()
+            | BypassSet()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, field_validator
 
 from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.approval import GrantScope
+from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.settings_section import Name, Section
+from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
-from passerelle.permission_bridge.rules import Effect, Mode, Policy, Rule, make_policy
+from passerelle.permission_bridge.rules import (
+    Effect,
+    GrantTerms,
+    MatchBy,
+    Mode,
+    Policy,
+    Rule,
+    make_policy,
+)
+
+_LONGEST_GRANT_S: Final = 30 * 24 * 3_600
 
 
 def _check_condition(text: str) -> str:
@@ -26,21 +39,62 @@ When: TypeAlias = Annotated[
 
 
 class RuleSettings(Section):
-    """One rule. It speaks about what agents ask for: all that it states has to hold."""
+    """One rule: all that it states has to hold."""
 
     name: Name
     effect: Effect
+    about: tuple[About, ...] = Field(
+        default=("asks",),
+        min_length=1,
+        description="`asks`: what agents and workers ask for; `calls`: callers that want an agent; `delegations`: what "
+        "is sent to an agent; `commands`: what callers want of the gateway.",
+    )
     when: When | None = Field(
         default=None,
-        description="A condition in CEL over action.*, peer.*, caller.name, mode and now.",
+        description="A condition in CEL over action.*, peer.*, caller.name, direction, mode and now.",
     )
     argv: tuple[str, ...] = Field(
         default=(),
         description="The first words of a command. A rule that allows wants this one command and nothing else.",
     )
+    grantable: bool = Field(
+        default=False, description="Whether a grant may answer where this rule asks."
+    )
     reason: str | None = Field(
         default=None, max_length=200, description="What is recorded with the decision."
     )
+
+
+class OwnerSettings(Section):
+    """Rules about the work of one caller. They are weighed with those of everybody: deny beats ask beats allow."""
+
+    rules: tuple[RuleSettings, ...] = ()
+
+
+class GrantSettings(Section):
+    """What an "always" option of a question would write."""
+
+    scope: GrantScope | None = Field(
+        default=None,
+        description="Where it holds. None: nobody is offered more than a yes for once.",
+    )
+    match: MatchBy = Field(
+        default="exact",
+        description="`exact`: the very same subject; `tool`: the same tool, whatever its arguments.",
+    )
+    ttl: Duration = Field(
+        default=parse_duration("8h"),
+        json_schema_extra={"default": "8h"},
+        description="How long it holds, 30 days at most.",
+    )
+    max_uses: int | None = Field(default=None, ge=1, le=1_000_000)
+
+    @field_validator("ttl")
+    @classmethod
+    def _judge_ttl(cls, ttl: Duration) -> Duration:
+        if not 0 < ttl.seconds <= _LONGEST_GRANT_S:
+            raise ValueError("is more than nothing and at most 30 days")
+        return ttl
 
 
 class PolicySettings(Section):
@@ -52,18 +106,30 @@ class PolicySettings(Section):
         "`auto` allows up to medium risk.",
     )
     rules: tuple[RuleSettings, ...] = ()
+    owners: dict[str, OwnerSettings] = Field(
+        default={}, description="Rules about the work of one caller, by its name."
+    )
+    grants: GrantSettings = Field(default=GrantSettings())
 
 
 def read_policy(settings: PolicySettings) -> Policy:
     """The policy that a section states."""
-    rules = tuple(
-        Rule(
-            name=rule.name,
-            effect=rule.effect,
-            condition=read_condition(rule.when) if rule.when else None,
-            argv=rule.argv,
-            reason=rule.reason,
-        )
-        for rule in settings.rules
+    rules = [_read_rule(rule, None) for rule in settings.rules]
+    for owner, section in settings.owners.items():
+        rules += [_read_rule(rule, owner) for rule in section.rules]
+    grants = settings.grants
+    terms = GrantTerms(grants.scope, grants.match, grants.ttl.ms, grants.max_uses)
+    return make_policy(tuple(rules), settings.mode, terms)
+
+
+def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
+    return Rule(
+        name=rule.name,
+        effect=rule.effect,
+        condition=read_condition(rule.when) if rule.when else None,
+        argv=rule.argv,
+        reason=rule.reason,
+        about=frozenset(rule.about),
+        grantable=rule.grantable,
+        owner=owner,
     )
-    return make_policy(rules, settings.mode)

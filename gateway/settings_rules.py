@@ -119,8 +119,10 @@ def _find_grant_faults(
         if grant.agent in seen:
             yield (*place, "may_call", position), f"{grant.agent!r} is there twice"
         seen.add(grant.agent)
-    if caller.kind == "agent" and Scope.DECIDE in caller.scopes:
-        yield (*place, "scopes"), f"an agent never holds {Scope.DECIDE}"
+    if caller.kind == "agent":
+        for scope in (Scope.DECIDE, Scope.GRANT, Scope.HOST):
+            if scope in caller.scopes:
+                yield (*place, "scopes"), f"an agent never holds {scope}"
 
 
 def _find_repeats(section: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:

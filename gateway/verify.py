@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
+from passerelle.core.grant import Grants
 from passerelle.core.ids import read_shard
 from passerelle.core.machine import read_snapshot
 from passerelle.core.ports import StreamKind, StreamRef
@@ -161,4 +162,6 @@ def _read_session(loaded: Loaded) -> str:
         return ""
     if record is None:
         return ""
+    if isinstance(record, Grants):
+        return loaded.ref.id
     return record.scope.session_id if isinstance(record, ActionRecord) else record.session_id

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
+from passerelle.core.canonical import digest
+from passerelle.core.errors import InvalidInput
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, ActionType, Risk
 from passerelle.permission_bridge.command_line import CommandLine, read_command
@@ -18,8 +20,18 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.conditions import Values
 
 Weighed: TypeAlias = tuple[Risk, tuple[str, ...]]
+About: TypeAlias = Literal["asks", "calls", "delegations", "commands"]
+"""What a rule may speak about."""
 
 _NO_COMMAND = CommandLine(())
+_NO_ARGS: Final[JsonObject] = {}
+_DIRECTIONS: Final = {
+    "calls": "inbound",
+    "delegations": "outbound",
+    "commands": "control",
+    "peer": "outbound",
+    "worker": "local",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +40,39 @@ class InboundCall:
 
     caller: str
     agent: str
+    tags: frozenset[str] = frozenset()
+    """The agent's, in our configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboundDelegation:
-    """We are about to send work to a peer."""
+    """We are about to send work to a peer. ``args`` is what is sent: ``text`` and ``message``."""
 
     peer: str
+    caller: str = ""
+    tags: frozenset[str] = frozenset()
+    card_hash: str | None = None
+    args: JsonObject = field(default_factory=dict["str", "Json"])
+
+
+@dataclass(frozen=True, slots=True)
+class ControlCommand:
+    """A caller wants something of the gateway itself; ``tool`` is the name of the command."""
+
+    caller: str
+    tool: str
+    action_type: ActionType
+    args: JsonObject = field(default_factory=dict["str", "Json"])
+    peer: str = ""
+    tags: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAsks:
-    """A peer waits for a decision in the work of ``caller``.
+    """A peer, or a worker of this machine, waits for a decision in the work of ``caller``.
 
     ``tags`` are the peer's in our configuration, ``declared`` is its own word for the risk. What the peer wants to do
-    is what it says it wants to do; an answer binds it to that (P6).
+    is what it says it wants to do; an answer binds it to that.
     """
 
     peer: str
@@ -60,9 +90,10 @@ class PeerAsks:
     command: CommandLine = _NO_COMMAND
     path: str = ""
     host: str = ""
+    asker: Literal["peer", "worker"] = "peer"
 
 
-Case: TypeAlias = InboundCall | OutboundDelegation | PeerAsks
+Case: TypeAlias = InboundCall | OutboundDelegation | ControlCommand | PeerAsks
 
 
 def read_prompt(
@@ -98,10 +129,58 @@ def name_case(case: Case) -> str:
             return f"inbound_call {caller} -> {agent}"
         case OutboundDelegation(peer=peer):
             return f"delegation -> {peer}"
+        case ControlCommand(caller=caller, tool=tool):
+            return f"{tool} <- {caller}"
         case PeerAsks(peer=peer, action_type=action_type):
             return f"{action_type} <- {peer}"
         case _:
             assert_never(case)
+
+
+def name_about(case: Case) -> About:
+    """What a rule has to be about to speak about ``case``."""
+    match case:
+        case InboundCall():
+            return "calls"
+        case OutboundDelegation():
+            return "delegations"
+        case ControlCommand():
+            return "commands"
+        case PeerAsks():
+            return "asks"
+        case _:
+            assert_never(case)
+
+
+def name_type(case: Case) -> ActionType:
+    """What would be done."""
+    match case:
+        case InboundCall():
+            return "inbound_call"
+        case OutboundDelegation():
+            return "delegation"
+        case ControlCommand() | PeerAsks():
+            return case.action_type
+        case _:
+            assert_never(case)
+
+
+def digest_subject(case: PeerAsks) -> str | None:
+    """What a grant of exactly this is bound to: what is done with what. None where it has no canonical form."""
+    command: list[Json] = [[*words] for words in case.command.commands]
+    bound: JsonObject = {
+        "type": case.action_type,
+        "tool": case.tool,
+        "args": case.args,
+        "command": command,
+        "opaque": case.command.opaque,
+        "path": case.path,
+        "host": case.host,
+    }
+    try:
+        return digest(bound)
+    except InvalidInput:
+        return None
 
 
 def weigh(case: Case) -> Weighed:
@@ -111,6 +190,8 @@ def weigh(case: Case) -> Weighed:
             return judge_risk("inbound_call", destructive=False)
         case OutboundDelegation():
             return judge_risk("delegation", destructive=False)
+        case ControlCommand():
+            return judge_risk(case.action_type, destructive=False)
         case PeerAsks():
             return judge_risk(
                 case.action_type,
@@ -122,23 +203,29 @@ def weigh(case: Case) -> Weighed:
             assert_never(case)
 
 
-def list_values(case: PeerAsks, risk: Risk, mode: str, now_ms: int) -> Values:
+def list_values(case: Case, risk: Risk, mode: str, now_ms: int) -> Values:
     """The fields of ``conditions.FIELDS``, each of them; what the case does not have is empty."""
+    asked = case if isinstance(case, PeerAsks) else None
+    peer = case.agent if isinstance(case, InboundCall) else case.peer
     return {
-        "action.type": case.action_type,
-        "action.kind": case.kind,
-        "action.tool": case.tool,
-        "action.args": case.args,
-        "action.argv": list(case.command.argv),
-        "action.path": case.path,
-        "action.host": case.host,
-        "action.destructive": case.destructive,
+        "action.type": name_type(case),
+        "action.kind": asked.kind if asked else "",
+        "action.tool": "" if isinstance(case, InboundCall | OutboundDelegation) else case.tool,
+        "action.args": _NO_ARGS if isinstance(case, InboundCall) else case.args,
+        "action.argv": list(asked.command.argv) if asked else [],
+        "action.path": asked.path if asked else "",
+        "action.host": asked.host if asked else "",
+        "action.destructive": asked is not None and asked.destructive,
         "action.risk": risk,
         "caller.name": case.caller,
+        "direction": _DIRECTIONS[asked.asker if asked else name_about(case)],
         "mode": mode,
         "now": datetime.fromtimestamp(now_ms / 1_000, UTC),
-        "peer.card_digest": case.card_hash or "",
-        "peer.name": case.peer,
+        "peer.card_digest": (
+            "" if isinstance(case, InboundCall | ControlCommand) else case.card_hash
+        )
+        or "",
+        "peer.name": peer,
         "peer.tags": [*sorted(case.tags)],
     }
 

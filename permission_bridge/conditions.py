@@ -35,6 +35,7 @@ FIELDS: Final[Mapping[str, cel.Type]] = {
     "action.destructive": cel.Type.BOOL,
     "action.risk": _TEXT,
     "caller.name": _TEXT,
+    "direction": _TEXT,
     "mode": _TEXT,
     "now": cel.Type.TIMESTAMP,
     "peer.card_digest": _TEXT,

@@ -7,7 +7,13 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.core.display import escape_line
-from passerelle.core.payloads.approval import ActionKind, Option, OptionKind
+from passerelle.core.payloads.approval import (
+    ActionKind,
+    GrantOffer,
+    GrantScope,
+    Option,
+    OptionKind,
+)
 from passerelle.core.prompt import PeerPrompt
 from passerelle.permission_bridge.subject import Shown
 
@@ -43,3 +49,22 @@ def choose_options(prompt: PeerPrompt, shown: Shown, *, answerable: bool) -> tup
     if not kinds & {"reject_once", "cancel"}:
         offered[CANCEL.option_id] = CANCEL
     return tuple(offered.values())
+
+
+ALWAYS: Final = "always"
+_PLACES: Final[dict[GrantScope, str]] = {
+    "task": "in this task",
+    "thread": "in this conversation",
+    "session": "in this session",
+    "peer": "for this agent",
+    "owner": "for every agent",
+}
+
+
+def add_always(options: tuple[Option, ...], offer: GrantOffer | None) -> tuple[Option, ...]:
+    """The same choices and the standing yes, where one is offered; the asking side is sent its own single yes."""
+    yes = next((option for option in options if option.kind == "allow_once"), None)
+    if offer is None or yes is None or any(option.option_id == ALWAYS for option in options):
+        return options
+    always = Option(ALWAYS, f"Always {_PLACES[offer.scope]}", "allow_always", offer, yes.option_id)
+    return (*options, always)

@@ -1,8 +1,8 @@
 """From what a peer asks to the question that people see: our title, its words made harmless, bound by a digest.
 
 The title is ours, so that no peer writes the line that people read first. What cannot be shown whole, or may have
-lost digits, cannot be allowed: the options that allow are left out, and the question says why. "Always" would write
-a grant, and is offered only where there are grants.
+lost digits, cannot be allowed: the options that allow are left out, and the question says why. "Always" writes
+a grant, and is offered only where the settings say so; a peer's own "always" is never passed on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import (
     ActionKind,
     ActionType,
+    GrantOffer,
     OnTimeout,
     Origin,
     RemotePause,
@@ -27,7 +28,7 @@ from passerelle.core.payloads.approval import (
 )
 from passerelle.core.prompt import PeerPrompt
 from passerelle.core.response_schema import TEXT_SCHEMA, check_schema
-from passerelle.permission_bridge.options import WORDS, choose_options
+from passerelle.permission_bridge.options import WORDS, add_always, choose_options
 from passerelle.permission_bridge.policy import Evaluation
 from passerelle.permission_bridge.subject import show_subject
 from passerelle.permission_bridge.views import compute_digest, render_request
@@ -80,6 +81,8 @@ class Asking:
     scope: Scope
     card_hash: str | None = None
     group_id: str | None = None
+    offer: GrantOffer | None = None
+    """The grant that people may give in place of a single yes."""
 
 
 def make_request(
@@ -98,7 +101,9 @@ def make_request(
         tenant=asking.tenant,
         principal=asking.principal,
         origin=Origin("outbound", "peer", asking.peer, asking.card_hash),
-        options=choose_options(prompt, shown, answerable=not schema_reason),
+        options=add_always(
+            choose_options(prompt, shown, answerable=not schema_reason), asking.offer
+        ),
         digest="",
         risk=evaluation.risk,
         on_timeout=_ON_TIMEOUT[prompt.kind],

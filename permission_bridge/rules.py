@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.canonical import digest
-from passerelle.core.payloads.approval import ActionType
+from passerelle.core.payloads.approval import ActionType, GrantScope
+from passerelle.permission_bridge.cases import About, PeerAsks, name_about
 from passerelle.permission_bridge.conditions import Condition
 
 if TYPE_CHECKING:
-    from passerelle.core.json import JsonObject
-    from passerelle.permission_bridge.cases import PeerAsks
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.conditions import Values
 
 Effect: TypeAlias = Literal["deny", "ask", "allow"]
 Mode: TypeAlias = Literal["normal", "no_ask", "plan", "auto"]
+MatchBy: TypeAlias = Literal["exact", "tool"]
 
 CHANGING: Final[frozenset[ActionType]] = frozenset(
     {
@@ -35,8 +37,14 @@ CHANGING: Final[frozenset[ActionType]] = frozenset(
 DEFAULTS: Final = {
     "inbound_call": "allow when the credential covers the agent, else deny",
     "delegation": "allow when the peer is configured, else deny",
+    "control": "allow",
     "peer_asks": "ask",
 }
+HOUR_MS: Final = 3_600_000
+GRANT_TTL_MS: Final = 8 * HOUR_MS
+
+
+ASKS: Final[frozenset[About]] = frozenset({"asks"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class Rule:
 
     ``argv`` are the first words of a command. What cannot be told, an error in the condition or a command that a
     shell would still change, counts as a match for a rule that denies or asks and as none for one that allows.
+    ``owner``: it speaks about the work of this caller alone; the rules of the host speak about everybody's.
     """
 
     name: str
@@ -52,52 +61,93 @@ class Rule:
     condition: Condition | None = None
     argv: tuple[str, ...] = ()
     reason: str | None = None
+    about: frozenset[About] = ASKS
+    grantable: bool = False
+    """Whether a grant may answer where this rule asks."""
+    owner: str | None = None
 
-    def matches(self, case: PeerAsks, values: Values) -> bool:
+    @property
+    def ref(self) -> str:
+        """How the record names it."""
+        return self.name if self.owner is None else f"{self.owner}/{self.name}"
+
+    def matches(self, case: Case, values: Values) -> bool:
         """Whether the rule speaks about ``case``, whose fields are ``values``."""
-        if not self._fits_command(case):
+        if name_about(case) not in self.about or self.owner not in {None, case.caller}:
+            return False
+        if self.argv and not self._fits_command(case):
             return False
         if self.condition is None:
             return True
         holds = self.condition.holds(values)
         return self.effect != "allow" if holds is None else holds
 
-    def _fits_command(self, case: PeerAsks) -> bool:
-        if not self.argv:
-            return True
+    def _fits_command(self, case: Case) -> bool:
+        if not isinstance(case, PeerAsks):
+            return False
         command = case.command
         return command.is_only(self.argv) if self.effect == "allow" else command.may_run(self.argv)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """Rules in the order of the file, and the mode.
+class GrantTerms:
+    """What an "always" option would write. ``scope`` None: people are offered a yes for once only."""
 
-    ``version`` changes with every rule; a decision names the version under which it was asked for.
+    scope: GrantScope | None = None
+    match: MatchBy = "exact"
+    ttl_ms: int = GRANT_TTL_MS
+    max_uses: int | None = None
+
+
+NO_GRANTS: Final = GrantTerms()
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Rules in the order of the file, those of the host first, and the mode.
+
+    ``version`` changes with every rule, hook and limit; a decision names the version under which it was asked for.
     """
 
     rules: tuple[Rule, ...]
     mode: Mode
     version: str
+    grants: GrantTerms = NO_GRANTS
+
+    def speaks_about(self, about: About) -> bool:
+        """Whether any rule may say something there: where none does, nothing has to be found out for it."""
+        return any(about in rule.about for rule in self.rules)
 
 
-def make_policy(rules: tuple[Rule, ...] = (), mode: Mode = "normal") -> Policy:
-    """The policy of these rules, with its version."""
+def make_policy(
+    rules: tuple[Rule, ...] = (),
+    mode: Mode = "normal",
+    grants: GrantTerms = NO_GRANTS,
+    hooks: tuple[JsonObject, ...] = (),
+) -> Policy:
+    """The policy of these rules, with its version. ``hooks`` are what is asked besides, by what they state."""
+    rules = tuple(sorted(rules, key=lambda rule: rule.owner is not None))
     stated: JsonObject = {
-        "v": 2,
+        "v": 3,
         "defaults": dict(DEFAULTS),
         "mode": mode,
         "rules": [_state(rule) for rule in rules],
+        "grants": [grants.scope, grants.match, grants.ttl_ms, grants.max_uses],
+        "hooks": [*hooks],
     }
-    return Policy(rules, mode, digest(stated))
+    return Policy(rules, mode, digest(stated), grants)
 
 
 def _state(rule: Rule) -> JsonObject:
+    about: list[Json] = [*sorted(rule.about)]
     return {
         "name": rule.name,
         "effect": rule.effect,
         "when": rule.condition.text if rule.condition else None,
         "argv": list(rule.argv),
+        "about": about,
+        "grantable": rule.grantable,
+        "owner": rule.owner,
     }
 
 

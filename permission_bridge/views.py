@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.canonical import digest
+from passerelle.core.codec import to_wire
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.payloads.approval import Decision, Quorum, Request, Vote
+    from passerelle.core.payloads.approval import Decision, Option, Quorum, Request, Vote
 
 BINDING_VERSION: Final = 1
 BOUND: Final = (
@@ -81,10 +82,7 @@ def render_request(request: Request, scope: Scope) -> JsonObject:
         "description": request.description,
         "peerMessage": request.peer_message,
         "subject": request.subject,
-        "options": [
-            {"optionId": option.option_id, "name": option.name, "kind": option.kind}
-            for option in request.options
-        ],
+        "options": [_render_option(option) for option in request.options],
         "responseSchema": request.response_schema,
         "destructive": request.destructive,
         "risk": request.risk,
@@ -112,6 +110,12 @@ def render_request(request: Request, scope: Scope) -> JsonObject:
     return {name: member for name, member in members.items() if member is not None}
 
 
+def _render_option(option: Option) -> JsonObject:
+    view: JsonObject = {"optionId": option.option_id, "name": option.name, "kind": option.kind}
+    # Shown word for word, and bound by the digest: who says "always" has read what it writes.
+    return view if option.grant is None else {**view, "grant": to_wire(option.grant)}
+
+
 def render_decision(decision: Decision) -> JsonObject:
     """Who closed it and how; the same for the one who won and for those who came late."""
     members: dict[str, Json] = {
@@ -127,6 +131,7 @@ def render_decision(decision: Decision) -> JsonObject:
         "comment": decision.comment,
         "content": decision.content,
         "assurance": list(decision.assurance) or None,
+        "grantId": decision.grant_id,
     }
     return {name: member for name, member in members.items() if member is not None}
 

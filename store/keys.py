@@ -25,6 +25,7 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.TASK: "t",
     EntityKind.ACTION: "a",
     EntityKind.DEVICES: "dv",
+    EntityKind.GRANTS: "g",
 }
 _TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
@@ -217,7 +218,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
-    r"(?:(?:s|e|th|t|a|dv|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
+    r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
 )

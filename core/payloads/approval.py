@@ -32,6 +32,7 @@ OptionKind: TypeAlias = Literal[
     "allow_once", "allow_always", "reject_once", "reject_always", "answer", "cancel"
 ]
 Risk: TypeAlias = Literal["low", "medium", "high", "critical"]
+GrantScope: TypeAlias = Literal["task", "thread", "session", "peer", "owner"]
 OnTimeout: TypeAlias = Literal["reject", "cancel_task", "keep_waiting"]
 ClosingState: TypeAlias = Literal[
     "allowed", "rejected", "answered", "expired", "cancelled", "superseded"
@@ -52,6 +53,7 @@ Cause: TypeAlias = Literal[
     "peer_moved_on",
     "superseded",
     "unavailable",
+    "integrity",
 ]
 AnswerSource: TypeAlias = Literal[
     "answer", "timeout", "policy_deny", "policy_allow", "auth_failure", "system"
@@ -59,12 +61,28 @@ AnswerSource: TypeAlias = Literal[
 
 
 @record
+class GrantOffer:
+    """The grant that an option writes: a yes that holds for more than this question.
+
+    Bound to the exact subject (``subject_digest``), or to a tool with whatever arguments.
+    """
+
+    scope: GrantScope
+    ttl_ms: int
+    subject_digest: str | None = None
+    tool: str | None = None
+    max_uses: int | None = None
+
+
+@record
 class Option:
-    """One way to answer."""
+    """One way to answer. ``sends`` is the option that the asking side is told, where that is another one."""
 
     option_id: str
     name: str
     kind: OptionKind
+    grant: GrantOffer | None = None
+    sends: str | None = None
 
 
 @record
@@ -192,6 +210,8 @@ class Decision:
     content: JsonObject | None = None
     assurance: tuple[Literal["bearer", "signature"], ...] = ("bearer",)
     signature: Signature | None = None
+    grant_id: str | None = None
+    """The grant that this answer writes, or that gave it."""
 
 
 @record
@@ -220,6 +240,8 @@ class TrailStep:
     source: str
     verdict: str
     ref: str | None = None
+    ms: int | None = None
+    """How long it took to hear it, where that took time."""
 
 
 @record
@@ -260,6 +282,7 @@ class PermissionResolved:
     decided_by: str
     decision_id: str
     option_id: str | None = None
+    grant_id: str | None = None
 
 
 @record

@@ -6,12 +6,16 @@ from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
+from passerelle.core.payloads.approval import ActionType, GrantScope
 from passerelle.core.payloads.device import Device, DeviceAct
 from passerelle.core.record import record
 
 HookPoint: TypeAlias = Literal[
     "before_delegate", "on_permission_request", "before_deliver", "on_stop"
 ]
+
+
+GrantState: TypeAlias = Literal["live", "expired", "used_up", "revoked"]
 
 
 @record
@@ -89,10 +93,51 @@ class HookFailed:
 
 
 @record
+class Grant:
+    """One standing yes.
+
+    ``place`` is the id of the task, thread or session that ``scope`` names, ``peer`` and ``card_hash`` whom it was
+    given to; an owner's grant names no peer. Either ``subject_digest`` binds it to one exact subject, or ``tool`` to
+    one tool with whatever arguments. Times are milliseconds of the server's clock.
+    """
+
+    grant_id: str
+    action_id: str
+    minted_by: str
+    scope: GrantScope
+    place: str
+    action_type: ActionType
+    created_ms: int
+    expires_ms: int
+    policy_version: str
+    title: str
+    peer: str | None = None
+    card_hash: str | None = None
+    subject_digest: str | None = None
+    tool: str | None = None
+    max_uses: int | None = None
+    uses: int = 0
+    last_used_at: str | None = None
+    revoked_at: str | None = None
+    revoked_by: str | None = None
+
+    def judge(self, now_ms: int) -> GrantState:
+        """Whether it holds, and if not, why."""
+        if self.revoked_at is not None:
+            return "revoked"
+        if now_ms >= self.expires_ms:
+            return "expired"
+        if self.max_uses is not None and self.uses >= self.max_uses:
+            return "used_up"
+        return "live"
+
+
+@record
 class PolicyChanged:
     """Rules, modes, hooks, grants or devices changed; versions are hashes of all of them (EXT-3).
 
-    Of a device ``device`` is what it is from now on, ``act`` what was done, and the version counts its list.
+    Of a device ``device`` is what it is from now on, ``act`` what was done, and the version counts its list. Of a
+    grant, ``step`` says what became of it, and ``grant`` what it is where it was ``created``.
     """
 
     type: ClassVar = EventType.POLICY_CHANGED
@@ -106,6 +151,10 @@ class PolicyChanged:
     ref: str | None = None
     device: Device | None = None
     act: DeviceAct | None = None
+    step: Literal["created", "used", "revoked"] | None = None
+    grant: Grant | None = None
+    evaluation_id: str | None = None
+    """What relies on the use."""
 
 
 GovernancePayload: TypeAlias = (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange
+from passerelle.permission_bridge.granting import mint_grant
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 EXPIRE: Final = "expire"
 RETURN: Final = "return"
+MINT: Final = "mint"
 ESCALATE: Final = "escalate"
 
 
@@ -31,9 +33,12 @@ def open_rows(request: Request) -> tuple[DueChange, ...]:
 
 def close_rows(record: ActionRecord, now_ms: int) -> tuple[DueChange, ...]:
     """Nothing is owed to people any more; the asking side may be owed the answer."""
-    dropped = (DueChange(row.member, None) for row in open_rows(record.request))
+    rows = [DueChange(row.member, None) for row in open_rows(record.request)]
     owed_ms = now_ms if record.return_state == "owed" else None
-    return (*dropped, DueChange(f"{RETURN}:{record.request.action_id}", owed_ms))
+    rows.append(DueChange(f"{RETURN}:{record.request.action_id}", owed_ms))
+    if mint_grant(record) is not None:
+        rows.append(DueChange(f"{MINT}:{record.request.action_id}", now_ms))
+    return tuple(rows)
 
 
 def name_escalation(action_id: str, step: int) -> str:

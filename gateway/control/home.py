@@ -32,6 +32,16 @@ def name_home(principal: Principal) -> str:
     return derive_id("se", principal.home, "home", principal.tenant, principal.id)
 
 
+def open_home(decision: Decision, ref: EntityRef, principal: Principal) -> None:
+    """Opens the home session, unless it is there."""
+    if decision.state(ref) is not None:
+        return
+    created = SessionCreated(
+        owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
+    )
+    decision.add(sessions.decide(None, OpenSession(ref.id, created)))
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """Writes facts into home sessions."""
@@ -53,16 +63,12 @@ class Home:
         """
         session = name_home(principal)
         ref = EntityRef(EntityKind.SESSION, session)
-        created = SessionCreated(
-            owner=principal.key, tenant=principal.tenant, principal=principal.id, title=TITLE
-        )
         # The fact changes no record, so that only this row tells a second try from a second fact (I2).
         name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
         row = IdempotencyRow(name, name, b"", _KEY_TTL_MS)
 
         def body(decision: Decision) -> Terms:
-            if decision.state(ref) is None:
-                decision.add(sessions.decide(None, OpenSession(session, created)))
+            open_home(decision, ref, principal)
             decision.add([Fact(Scope(session, trace_id=trace_id), payload)])
             return Terms(idem=row)
 

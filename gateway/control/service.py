@@ -45,6 +45,7 @@ from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.policy_requests import ListGrants, PolicyRequest
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import read_trace
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.plain_turns import PlainTurns
     from passerelle.gateway.control.planning import Planning
+    from passerelle.gateway.control.policy_control import PolicyControl
     from passerelle.gateway.control.push_configs import PushConfigs
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References
@@ -125,6 +127,7 @@ class Service:
     device_streams: DeviceStreams
     devices: Devices
     channel_summaries: ChannelSummaries
+    policy_control: PolicyControl
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
     async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
@@ -156,9 +159,11 @@ class Service:
     async def _control(
         self,
         principal: Principal,
-        command: TaskRequest | SessionRequest | DeviceRequest,
+        command: TaskRequest | SessionRequest | DeviceRequest | PolicyRequest,
         idem: str | None,
     ) -> Result:
+        if isinstance(command, PolicyRequest):
+            return await self.policy_control.execute(principal, command)
         if isinstance(command, TaskRequest):
             return await self.task_control.execute(principal, command, idem)
         if isinstance(command, DeviceRequest):
@@ -194,7 +199,7 @@ class Service:
     async def _read_others(
         self,
         principal: Principal,
-        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices,
+        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices | ListGrants,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -207,6 +212,8 @@ class Service:
                 return await self.channel_summaries.read(principal, query)
             case ListDevices():
                 return await self.devices.list_all(principal)
+            case ListGrants():
+                return await self.policy_control.read(principal, query)
             case _:
                 assert_never(query)
 

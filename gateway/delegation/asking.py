@@ -22,8 +22,9 @@ from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import WaitFor
 from passerelle.gateway.control.action_rows import close_rows
+from passerelle.gateway.delegation.consulting import Unheard
 from passerelle.gateway.delegation.observe import relabel_for
-from passerelle.gateway.delegation.opening import judge, open_question
+from passerelle.gateway.delegation.opening import judge, open_question, read_case
 from passerelle.gateway.delegation.step import Asked, Step, find_action
 
 if TYPE_CHECKING:
@@ -53,9 +54,13 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     if not fresh:
         return Asked([] if _answer_is_under_way(step, prompts) else facts)
     ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
+    fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
+    consulted = step.sight.consulted
+    if consulted is not None and any(prompt.occurrence not in consulted for prompt in fresh):
+        raise Unheard([(prompt, read_case(step, prompt)) for prompt in fresh])
     # Questions of one pause are answered by one message, so they know each other.
     group = step.sight.mint("grp") if len(fresh) > 1 else None
-    judged = [judge(step, relabel_prompt(prompt, ids), group) for prompt in fresh]
+    judged = [judge(step, prompt, group) for prompt in fresh]
     opened = [one.request for one in judged]
     is_waiting = any(one.asks for one in judged)
     if is_waiting:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
@@ -46,6 +47,7 @@ class Deadlines:
     dispatch: Dispatch
     inputs: Inputs
     retries: Retries
+    granting: Granting
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
     async def on_timeout(self, shard: Shard, row: DueRow, now_ms: int) -> None:
@@ -122,6 +124,13 @@ class Deadlines:
         written = await self.actions.expire(row.entity, Claim(row.member, row.token))
         if written is not None:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
+
+    async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``mint:<action>``: a grant that an "always" answer writes."""
+        action = await self._find_action(row.entity)
+        if action is not None:
+            await self.granting.mint(action)
+        await self.drop(shard, row)
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.turns import Opened
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.open_text import OpenTexts
     from passerelle.gateway.delegation.runs import Runs
@@ -81,6 +82,8 @@ class Dispatch:
     replicas: Replicas
     open_text: OpenTexts
     """Text on its way, of the runs that are driven here."""
+    consulting: Consulting
+    """Who has a say in what peers ask."""
     patience: Patience = field(default_factory=Patience)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
@@ -138,6 +141,7 @@ class Dispatch:
             mint=lambda prefix: self.writes.ids.mint(prefix, shard),
             peer_tags=self.find_tags(peer),
             find_rules=self.find_rules,
+            consulted={},
             always_task=self.always_task(peer),
             fetches=self.outputs.fetcher is not None,
             redaction=self.outputs.redaction,
@@ -161,6 +165,7 @@ class Dispatch:
             replicas=self.replicas,
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
+            consulting=self.consulting,
             calling_back=CallingBack(self.callbacks, peer),
             patience=self.adapt(peer.name, self.patience),
         )

@@ -27,9 +27,11 @@ from passerelle.core.events import Fact
 from passerelle.core.payloads.run import ModelFailed, RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
+from passerelle.core.principal import Principal
 from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
+from passerelle.gateway.delegation.consulting import Unheard
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.first_message import find_first
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.writes import Terms
     from passerelle.gateway.delegation.calling_back import CallingBack
+    from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
 
 _TASK_NOT_FOUND: Final = -32001
@@ -90,6 +93,8 @@ class Driver:
     """What is known of peers."""
     refer: Callable[[JsonObject], Awaitable[Referred]]
     """What a stored message refers to, told to this peer."""
+    consulting: Consulting
+    """Who has a say in what the peer asks."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     key: str | None = None
     """A key that the first message carries, by which the peer's task is found again."""
@@ -276,7 +281,7 @@ class Driver:
 
             await self._await_release(results)
             try:
-                await self.patiently(take)
+                await self._store(take)
             except UnsupportedOperation:
                 await self.run.refresh()
                 if not self.run.is_held():
@@ -287,6 +292,37 @@ class Driver:
                 at_once //= 2
             else:
                 results = results[taken:]
+
+    async def _store(self, take: Callable[[Step], None]) -> None:
+        """Stores what was observed; where the peer asks something new, once everybody has been heard about it."""
+        while True:
+            try:
+                await self.patiently(take)
+            except Unheard as unheard:
+                await self._consult(unheard)
+            else:
+                # What was heard counts once: about the same, asked again, everybody is heard again.
+                if self.run.sight.consulted:
+                    self.run.sight.consulted.clear()
+                return
+
+    async def _consult(self, unheard: Unheard) -> None:
+        """Hears everybody about what the peer asks, before it is decided."""
+        record, consulted = self.run.record, self.run.sight.consulted
+        owner, scope = (
+            Principal(record.scope.principal, record.scope.tenant),
+            tasks.scope_of(record),
+        )
+        while consulted is not None:
+            try:
+                for prompt, case in unheard.prompts:
+                    if prompt.occurrence not in consulted:
+                        heard = await self.consulting.hear(case, owner, scope, self.run.sight.mint)
+                        consulted[prompt.occurrence] = heard
+            except StoreUnavailable as error:
+                await self.hold(error)
+            else:
+                return
 
     async def _await_release(self, results: list[JsonObject]) -> None:
         """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""

@@ -10,10 +10,11 @@ from passerelle.core import task as tasks
 from passerelle.core.approval_commands import OpenAction, SettleAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
-from passerelle.core.events import Fact
+from passerelle.core.events import AnyPayload, Fact
 from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.delegation.step import Step, find_action
-from passerelle.permission_bridge.cases import read_prompt
+from passerelle.permission_bridge.cases import PeerAsks, read_prompt
+from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking, make_request
 
@@ -28,6 +29,8 @@ class Judged:
 
     request: Request
     evaluation: Evaluation
+    payloads: tuple[AnyPayload, ...] = ()
+    """The facts of those who were heard."""
 
     @property
     def asks(self) -> bool:
@@ -35,28 +38,33 @@ class Judged:
         return self.evaluation.decision == "ask"
 
 
+def read_case(step: Step, prompt: PeerPrompt) -> PeerAsks:
+    """What the rules are asked about a prompt."""
+    record, sight = step.record, step.sight
+    card_hash = record.run.worker.card_hash if record.run else None
+    return read_prompt(prompt, record.scope.principal, sight.peer, sight.peer_tags, card_hash)
+
+
 def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
     """Makes the question of a prompt, by the rules as they stand now; nothing is added to the step."""
     record, sight, now_ms = step.record, step.sight, step.decision.now_ms
-    principal, run = record.scope.principal, record.run
-    card_hash = run.worker.card_hash if run else None
-    evaluation = evaluate(
-        read_prompt(prompt, principal, sight.peer, sight.peer_tags, card_hash),
-        PolicyFacts(sight.mint("eval")),
-        now_ms,
-        sight.find_rules(),
-    )
+    case, rules = read_case(step, prompt), sight.find_rules()
+    heard = sight.consulted.get(prompt.occurrence) if sight.consulted else None
+    facts = heard.facts if heard else PolicyFacts(sight.mint("eval"))
+    evaluation = evaluate(case, facts, now_ms, rules)
     asking = Asking(
         action_id=sight.mint("act"),
         owner=record.owner,
         tenant=record.scope.tenant,
-        principal=principal,
+        principal=record.scope.principal,
         peer=sight.peer,
         scope=tasks.scope_of(record, step.step_id),
-        card_hash=card_hash,
+        card_hash=case.card_hash,
         group_id=group,
+        offer=make_offer(case, evaluation, rules.grants),
     )
-    return Judged(make_request(prompt, asking, evaluation, now_ms), evaluation)
+    request = make_request(prompt, asking, evaluation, now_ms)
+    return Judged(request, evaluation, heard.payloads if heard else ())
 
 
 def open_question(step: Step, judged: Judged) -> None:
@@ -64,14 +72,15 @@ def open_question(step: Step, judged: Judged) -> None:
     request, now_ms = judged.request, step.decision.now_ms
     scope, ref = tasks.scope_of(step.record, step.step_id), find_action(request.action_id)
     step.decision.introduce(ref)
+    step.add([Fact(scope, payload) for payload in judged.payloads])
     step.add([Fact(scope, judged.evaluation.to_payload())])
     step.add(approval.decide(None, OpenAction(request, scope), now_ms))
     if judged.asks:
         step.due.extend(open_rows(request))
         return
     opened = step.decision.state(ref)
-    allows, source = judged.evaluation.decision == "allow", judged.evaluation.source
-    settling = SettleAction(allows, source)
+    evaluation = judged.evaluation
+    settling = SettleAction(evaluation.decision == "allow", evaluation.cause, evaluation.grant_id)
     step.add(
         approval.decide(opened if isinstance(opened, ActionRecord) else None, settling, now_ms)
     )

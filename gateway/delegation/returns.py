@@ -312,7 +312,8 @@ def _make_reply(action: ActionRecord) -> Reply | None:
         message_id=pause.message_id,
         subject=action.request.subject,
     )
-    return Reply(prompt, read_answer(decision), decision.decision_id)
+    chosen = action.find_option(decision.option_id or "")
+    return Reply(prompt, read_answer(decision, chosen), decision.decision_id)
 
 
 def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import Attempt
     from passerelle.core.thread import ThreadCommand
     from passerelle.gateway.delegation.artifacts import Catalogued, Place
+    from passerelle.gateway.delegation.consulting import Consulted
     from passerelle.gateway.limits.prices import Price
     from passerelle.permission_bridge.rules import Policy
 
@@ -74,6 +75,8 @@ class Sight:
     """What the configuration says of the peer: it may raise the risk of what it asks."""
     find_rules: Callable[[], Policy] = lambda: DEFAULT_POLICY
     """The rules as they stand when the peer asks."""
+    consulted: dict[str, Consulted] | None = None
+    """By occurrence, what was heard about a prompt beside the rules; None: there is nobody to be heard."""
     always_task: bool = False
     """Whether a bare Message of the peer becomes a task of ours (LT-8)."""
     content: JsonObject | None = None

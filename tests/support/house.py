@@ -299,6 +299,7 @@ class House:
             self.service.dispatch,
             self.service.inputs,
             self.service.retries,
+            self.service.policy_control.granting,
             self._keep,
         )
         handlers = {
@@ -306,6 +307,7 @@ class House:
             "idle": deadlines.on_idle,
             "expire": deadlines.on_expire,
             "return": deadlines.on_return,
+            "mint": deadlines.on_mint,
             "cancel": deadlines.on_cancel,
             "input": deadlines.on_input,
             "send": deadlines.on_send,
