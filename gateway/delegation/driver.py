@@ -443,8 +443,11 @@ class Driver:
     async def rest(self, pause_s: float) -> None:
         """Until the time is over, or somebody wakes us; the peer's own wish to be left alone is kept."""
         wished_s = (self._not_before_ms - self.clock.now_ms()) / 1000
-        with suppress(TimeoutError):  # others may have written, on an instance that cannot wake us
-            await asyncio.wait_for(self._wake.wait(), max(pause_s, wished_s))
+        # Others may have written, on an instance that cannot wake us. Not wait_for: up to Python 3.11 it loses a
+        # cancellation that comes together with what is waited for, and the driver would outlive its instance.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(pause_s, wished_s)):
+                await self._wake.wait()
         self._wake.clear()
         await self.run.refresh()
 

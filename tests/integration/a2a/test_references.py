@@ -25,7 +25,7 @@ async def ask_scribe(rig: Rig, *references: str) -> Answer:
     return task
 
 
-@pytest.mark.requirement("LT-10", "LT-13")
+@pytest.mark.requirement("LT-10", "LT-13", "GR-3")
 async def test_reference_reaches_the_same_agent_under_its_own_id(rig: Rig) -> None:
     first = await rig.send("hello")
     context = first["contextId"]

@@ -64,7 +64,7 @@ def test_no_status_and_no_task_event_is_without_a_story_or_the_row_that_it_waits
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("TEV-18", "TEV-21", "EXT-6")
+@pytest.mark.requirement("TEV-18", "TEV-21", "EXT-6", "EVC-4")
 @pytest.mark.parametrize(("status", "story"), CASES)
 async def test_status_is_reached_and_its_events_name_their_task_and_run(
     desk: Desk, status: Status, story: Story

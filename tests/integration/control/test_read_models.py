@@ -181,7 +181,7 @@ async def test_each_member_of_a_line_is_there_or_says_why_not(desk: Desk) -> Non
         assert len(str(line)) < 8_000
 
 
-@pytest.mark.requirement("SNAP-16", "CMD-13", "GR-10")
+@pytest.mark.requirement("SNAP-16", "CMD-13", "GR-10", "TR-17", "GR-4", "GR-5", "GR-6")
 async def test_trees_can_be_made_again_from_the_graph_alone(desk: Desk) -> None:
     session_id = await open_session(desk)
     root = await desk.create("root", sessionId=session_id)

@@ -169,13 +169,16 @@ async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
     await desk.do("append_task_progress", taskId=task_id, percent=10, counters={"rows": 1})
     await desk.do("append_task_progress", taskId=task_id, step="2 of 4", counters={"files": 2})
     await desk.do("append_task_progress", taskId=task_id, percent=50, outputs=["s3://b/part-1"])
+    await desk.do("append_task_progress", taskId=task_id, phase="verifying", summary="half of it")
+    await desk.do("append_task_progress", taskId=task_id, counters={"rows": 7})
     await desk.do("append_task_progress", taskId=task_id, consumer="ui", delivery="queued")
     progress = (await desk.record(task_id)).progress
     assert (progress.percent, progress.step) == (50, "2 of 4")
-    assert progress.counters == {"rows": 1, "files": 2}
+    assert (progress.phase, progress.summary) == ("verifying", "half of it")
+    assert progress.counters == {"rows": 7, "files": 2}
     assert progress.outputs == ("s3://b/part-1",)
     assert (await desk.record(task_id)).delivery == {"ui": "queued"}
-    assert (await desk.types(task_id)).count("task.progress") == 4
+    assert (await desk.types(task_id)).count("task.progress") == 6
     with pytest.raises(InvalidInput):
         await desk.do("append_task_progress", taskId=task_id)
     with pytest.raises(InvalidInput):

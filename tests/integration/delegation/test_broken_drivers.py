@@ -157,3 +157,18 @@ async def test_due_row_that_somebody_else_has_claimed_takes_no_run_from_its_driv
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)
+
+
+async def test_driver_that_is_woken_while_it_is_stopped_stops(house: House) -> None:
+    accepted = await house.send("ask which")
+    await house.until(accepted, Status.WAITING_INPUT)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    await wait_until(lambda: driver.proof_ms > 0, 5, "the driver has looked, and rests")
+    driver.wake()
+    # The wish to stop meets the waiting driver in the tick in which it wakes.
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await house.service.dispatch.drain()
+    assert house.service.dispatch.find(accepted.task_id) is None
+    await house.start()

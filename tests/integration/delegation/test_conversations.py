@@ -28,7 +28,7 @@ async def read_thread(house: House, thread_id: str) -> ThreadRecord:
     return record
 
 
-@pytest.mark.requirement("LT-2", "LT-3", "LT-4", "A2A-4", "ID-3", "ID-4")
+@pytest.mark.requirement("LT-2", "LT-3", "LT-4", "A2A-4", "ID-3", "ID-4", "TR-3")
 async def test_returned_context_is_the_same_conversation_here_and_at_the_peer(
     house: House,
 ) -> None:

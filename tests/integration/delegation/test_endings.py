@@ -161,6 +161,7 @@ async def test_cancel_is_recorded_before_the_peer_is_told(house: House) -> None:
     assert f"cancel:{accepted.task_id}" not in await house.due(accepted.task_id)
 
 
+@pytest.mark.requirement("MK-11")
 async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts(
     house: House,
 ) -> None:

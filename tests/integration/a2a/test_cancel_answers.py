@@ -1,0 +1,26 @@
+"""What a caller is told that wants to stop what is not there, or has ended (MK-12)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.a2a.rig import Rig
+
+pytestmark = pytest.mark.anyio
+
+NOT_FOUND, NOT_CANCELABLE, INVALID = -32001, -32002, -32602
+
+
+@pytest.mark.requirement("MK-12")
+async def test_cancel_of_what_cannot_be_cancelled_is_answered_by_its_reason(rig: Rig) -> None:
+    finished = await rig.send("hello")
+    stopped = await rig.send("ask which")
+    await rig.call("CancelTask", {"id": stopped["id"]})
+    refused = [
+        await rig.refuse("CancelTask", {"id": name})
+        for name in ("task_of_nobody", finished["id"], stopped["id"], "")
+    ]
+    assert [error["code"] for error in refused] == [
+        *(NOT_FOUND, NOT_CANCELABLE, NOT_CANCELABLE, INVALID)
+    ]
+    assert (await rig.call("GetTask", {"id": finished["id"]}))["status"] == finished["status"]

@@ -1,0 +1,150 @@
+"""One task through everything that can happen to it: its id stays, nothing of it is overwritten, its story is whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core import machine
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.events import decode_event
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.status import ENDED, Status
+from tests.support.desk import Desk
+from tests.support.house import House, task_of
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+_PAUSE_MS = 60_000
+
+
+async def fail(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.status("FAILED", f"no luck with {turn.message['messageId']}")
+
+
+async def ask(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.status("INPUT_REQUIRED", "Which one?")
+
+
+async def replay(house: House, accepted: TurnAccepted) -> dict[EntityRef, machine.Record]:
+    entries = await house.entries(accepted.session_id)
+    return machine.replay([decode_event(one.data, one.frame, one.facade) for one in entries])
+
+
+@pytest.mark.requirement("OBJ-1", "TR-1", "OBJ-2")
+async def test_task_keeps_its_id_through_turns_attempts_pauses_and_restarts(desk: Desk) -> None:
+    house = desk.house
+    house.policy = RetryPolicy(attempts=2, backoff_ms=1_000, backoff_max_ms=1_000)
+    house.peer.next(fail, ask)
+    accepted = await house.send("go", wait="stream")
+    seen = [accepted.task_id]
+    await house.until(accepted, Status.RETRYING)
+    await house.restart()
+    await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
+    await house.until(accepted, Status.WAITING_INPUT)
+    await house.restart()
+    await house.adopt(accepted)
+    await desk.do("pause_task", taskId=accepted.task_id)
+    await desk.do("resume_task", taskId=accepted.task_id)
+    await house.until(accepted, Status.WAITING_INPUT)
+    further = await house.send("this one", task=accepted.facade)
+    seen.append(further.task_id)
+    record = await house.until(accepted, Status.COMPLETED)
+    seen += [record.task_id, record.root_task_id]
+    assert set(seen) == {accepted.task_id}
+    assert further.turn_id != accepted.turn_id
+    assert len({one.run_id for one in record.attempts}) == 2
+    scopes = [event.fact.scope for event in await house.events(accepted)]
+    assert {one.task_id for one in scopes if one.task_id} == {accepted.task_id}
+
+
+@pytest.mark.requirement("AP-2", "ATT-1")
+async def test_ten_failures_of_a_task_can_all_be_read_afterwards(desk: Desk) -> None:
+    house = desk.house
+    house.policy = RetryPolicy(attempts=10, backoff_ms=1_000, backoff_max_ms=1_000)
+    house.peer.next(*[fail] * 10)
+    task_id = await desk.start()
+    for _ in range(9):
+        await desk.until(task_id, Status.RETRYING)
+        await house.come_due("retry", task_id, after_ms=_PAUSE_MS)
+    record = await desk.until(task_id, Status.FAILED)
+    errors = [one.last_error.message for one in record.attempts if one.last_error is not None]
+    assert len(set(errors)) == len(record.attempts) == 10
+    model = await desk.do("get_attempts", taskId=task_id)
+    assert all(error in str(model) for error in errors)
+
+
+@pytest.mark.requirement("OBJ-2")
+async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_own(
+    desk: Desk,
+) -> None:
+    """Whoever takes up a run of a dead instance goes on with it; one that was forgotten is followed by another."""
+    house = desk.house
+    house.policy = RetryPolicy(
+        attempts=2, backoff_ms=1_000, backoff_max_ms=1_000, idempotent=True, fallback=("other",)
+    )
+    house.peer.next(fail)
+    task_id = await desk.start("silent")
+    await desk.until(task_id, Status.RETRYING)
+    await house.come_due("retry", task_id, after_ms=_PAUSE_MS)
+    await desk.until(task_id, Status.QUEUED)
+    await house.restart()
+    house.peer.tasks.clear()
+    await house.service.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+    await desk.until(task_id, Status.LOST)
+    await house.come_due("timeout", task_id, after_ms=3_600_000)
+
+    async def went_on() -> bool:
+        record = await desk.record(task_id)
+        return record.status is Status.RETRYING or len(record.attempts) > 2
+
+    await wait_until(went_on, 5, "another run is owed")
+    await house.come_due("retry", task_id, after_ms=_PAUSE_MS)
+
+    async def has_three() -> bool:
+        return len((await desk.record(task_id)).attempts) == 3
+
+    await wait_until(has_three, 5, "the third run")
+    record = await desk.record(task_id)
+    assert len({one.run_id for one in record.attempts}) == 3
+    assert [one.worker.peer for one in record.attempts] == ["echo", "echo", "other"]
+    assert [one.status for one in record.attempts[:2]] == [Status.FAILED, Status.TIMED_OUT]
+
+
+@pytest.mark.requirement("TR-21")
+async def test_story_of_a_task_over_three_turns_is_told_by_the_log_alone(desk: Desk) -> None:
+    house = desk.house
+
+    async def begin(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.artifact("half of it", artifact_id="report", last=False)
+        await turn.status("INPUT_REQUIRED", "Which half?")
+
+    house.peer.next(begin, ask)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.WAITING_INPUT)
+    child = await desk.create("look it up", parentTaskId=accepted.task_id)
+    house.peer.cut()
+    second = await house.send("the first", task=accepted.facade)
+    await house.until(accepted, Status.WAITING_INPUT)
+    await house.restart()
+    await house.adopt(accepted)
+    third = await house.send("really", task=accepted.facade)
+    record = await house.until(accepted, Status.COMPLETED)
+
+    told = (await replay(house, accepted))[task_of(accepted)]
+    assert told == record
+    assert record.status in ENDED
+    kinds = await desk.types(accepted.task_id)
+    turns = {accepted.turn_id, second.turn_id, third.turn_id}
+    scopes = [event.fact.scope for event in await house.events(accepted)]
+    assert {one.turn_id for one in scopes if one.turn_id} == turns
+    assert kinds.count("task.waiting") == 2
+    assert {"task.created", "task.delegated", "artifact.changed", "task.completed"} <= set(kinds)
+    assert {edge.target for edge in record.relationships if edge.kind == "child"} == {child}
+    assert "report" in {one.name_at_peer for one in record.artifacts}
+    assert len(record.inputs) == len(turns)

@@ -1,0 +1,199 @@
+"""Tasks that belong together: who is whose child, what waits for what, and that a wish to stop reaches all of them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+
+from passerelle.core import machine
+from passerelle.core.batch import Batch
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.events import decode_event
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.ports import DueRow
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.verify import verify_store
+from tests.support.desk import Desk
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def unblock(desk: Desk, ended: str) -> None:
+    """What the end of a task owes to those that wait for it."""
+    member = f"unblock:{ended}"
+    row = DueRow(member, (await desk.house.due(ended))[member])
+
+    async def keep(_shard: object, _row: object) -> bool:
+        return False
+
+    await desk.house.service.task_control.linking.unblock(row, keep)
+
+
+async def chain_of_three(desk: Desk) -> list[str]:
+    top = await desk.create("sail")
+    middle = await desk.create("find a boat", parentTaskId=top)
+    return [top, middle, await desk.create("ask for prices", parentTaskId=middle)]
+
+
+@pytest.mark.requirement("TR-2", "GR-1")
+async def test_root_of_every_task_of_a_chain_is_the_first_one(desk: Desk) -> None:
+    top, middle, last = await chain_of_three(desk)
+    records = [await desk.record(one) for one in (top, middle, last)]
+    assert [one.root_task_id for one in records] == [top] * 3
+    assert [one.parent_task_id for one in records] == [None, top, middle]
+    edges = [{(edge.kind, edge.target) for edge in one.relationships} for one in records]
+    assert edges == [{("child", middle)}, {("parent", top), ("child", last)}, {("parent", middle)}]
+
+
+@pytest.mark.requirement("AP-5")
+async def test_child_whose_edge_cannot_be_written_does_not_exist(desk: Desk) -> None:
+    top = await desk.create("sail")
+    before = await desk.record(top)
+    desk.house.log.refuses_writes = True
+    with pytest.raises(StoreUnavailable):
+        await desk.create("find a boat", parentTaskId=top)
+    desk.house.log.refuses_writes = False
+    listed = (await desk.do("list_tasks"))["tasks"]
+    assert isinstance(listed, list)
+    assert len(listed) == 1
+    assert await desk.record(top) == before
+
+
+@pytest.mark.requirement("AP-5")
+async def test_child_and_both_ends_of_its_edge_are_one_append(desk: Desk) -> None:
+    top = await desk.create("sail")
+    appends: list[list[str]] = []
+
+    async def note(batch: Batch) -> None:
+        appends.append([event.type for event in batch.events])
+
+    desk.house.log.after_append = note
+    await desk.create("find a boat", parentTaskId=top)
+    desk.house.log.after_append = None
+    (types,) = [one for one in appends if "task.created" in one]
+    assert {"task.created", "task.delegated", "task.dependency.updated"} <= set(types)
+
+
+@pytest.mark.requirement("GR-11", "CMD-9")
+async def test_no_grandchild_begins_below_a_task_that_is_to_stop(desk: Desk) -> None:
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    child = await desk.create("silent", parentTaskId=top)
+    await desk.do("start_task", "c", taskId=child)
+    grandchild = await desk.create("silent", parentTaskId=child)
+
+    async def are_known() -> bool:
+        runs = [(await desk.record(one)).run for one in (top, child)]
+        return all(run is not None and run.remote_task_id for run in runs)
+
+    await wait_until(are_known, 5, "the agent works on both")
+    await desk.do("cancel_task", taskId=top, propagation="subtree")
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("start_task", "g", taskId=grandchild)
+    assert (await desk.record(grandchild)).attempts == ()
+    desk.house.peer.on_cancel = "canceled"
+    for one in (top, child):
+        await desk.house.come_due("cancel", one, after_ms=60_000)
+        await desk.until(one, Status.CANCELLED)
+    assert (await desk.record(grandchild)).status is Status.CANCELLED
+
+
+@pytest.mark.requirement("GR-2", "OBJ-12", "TEV-19")
+async def test_chain_of_tasks_runs_in_its_order_by_links_alone(desk: Desk) -> None:
+    names = ["first", "second", "third"]
+    chain = [await desk.create(name) for name in names]
+    for earlier, later in itertools.pairwise(chain):
+        await desk.do("link_tasks", taskId=later, kind="blocked_by", target=earlier)
+    for place, task_id in enumerate(chain):
+        for later in chain[place + 1 :]:
+            assert (await desk.record(later)).status is Status.BLOCKED
+            with pytest.raises(UnsupportedOperation):
+                await desk.do("start_task", f"early {place} {later}", taskId=later)
+        await desk.do("start_task", f"s {place}", taskId=task_id)
+        await desk.until(task_id, Status.COMPLETED)
+        if place + 1 < len(chain):
+            await unblock(desk, task_id)
+    told = [str(message["parts"]) for message in desk.house.peer.messages]
+    assert [name in text for name, text in zip(names, told, strict=True)] == [True] * 3
+
+
+@pytest.mark.requirement("GR-2", "ST-9")
+async def test_task_whose_blocker_fails_stays_blocked_and_names_it(desk: Desk) -> None:
+    blocker, blocked = await desk.create("fail at it"), await desk.create("second")
+    await desk.do("link_tasks", taskId=blocked, kind="blocked_by", target=blocker)
+    await desk.do("start_task", "s", taskId=blocker)
+    await desk.until(blocker, Status.FAILED)
+    member = f"unblock:{blocker}"
+    row = DueRow(member, (await desk.house.due(blocker))[member])
+
+    async def keep(_shard: object, _row: object) -> bool:
+        return False
+
+    await desk.house.service.task_control.linking.unblock(row, keep)
+    record = await desk.record(blocked)
+    assert record.status is Status.BLOCKED
+    assert blocker in str(record.status_reason)
+
+
+@pytest.mark.requirement("GR-12", "OBJ-10", "I4")
+async def test_edges_are_those_of_the_log_after_a_restart(desk: Desk) -> None:
+    top, middle, last = await chain_of_three(desk)
+    session_id = (await desk.record(top)).session_id
+    beside = await desk.create("beside it", sessionId=session_id)
+    await desk.do("link_tasks", taskId=last, kind="blocked_by", target=beside)
+    await desk.do("start_task", "s", taskId=middle)
+    await desk.until(middle, Status.COMPLETED)
+    await desk.house.restart()
+    entries = await desk.house.entries(session_id)
+    told = machine.replay([decode_event(one.data, one.frame, one.facade) for one in entries])
+    rebuilt = {
+        one.task_id: one.relationships for one in told.values() if isinstance(one, TaskRecord)
+    }
+    assert rebuilt.keys() == {top, middle, last, beside}
+    for task_id, edges in rebuilt.items():
+        assert (await desk.record(task_id)).relationships == edges
+    report = await verify_store(desk.house.store, session_id, rebuild=True)
+    assert (report.lines, report.rebuilt) == ([], 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What can be asked of a tree of tasks, read from ids and classes of events alone."""
+
+    root: set[str]
+    runs: list[str]
+    children: set[str]
+    retries: int
+    wishes: int
+
+
+@pytest.mark.requirement("OBJ-11")
+async def test_what_became_of_a_tree_is_read_from_ids_and_classes_alone(desk: Desk) -> None:
+    desk.house.policy = RetryPolicy(attempts=2, backoff_ms=1_000, backoff_max_ms=1_000)
+    top = await desk.create("fail at it")
+    child = await desk.create("silent", parentTaskId=top)
+    await desk.do("start_task", "c", taskId=child)
+    await desk.do("start_task", "t", taskId=top)
+    await desk.until(top, Status.RETRYING)
+    await desk.do("cancel_task", taskId=top, propagation="subtree")
+    for one in (top, child):
+        await desk.until(one, Status.CANCELLED)
+    entries = await desk.house.entries((await desk.record(top)).session_id)
+    events = [decode_event(one.data, one.frame, one.facade) for one in entries]
+    kinds = [(event.type, event.fact.scope) for event in events]
+    found = Answers(
+        root={one.root_task_id for one in [await desk.record(top), await desk.record(child)]},
+        runs=[str(scope.run_id) for kind, scope in kinds if kind == "task.attempt.started"],
+        children={str(scope.task_id) for kind, scope in kinds if kind == "task.created"} - {top},
+        retries=sum(kind == "task.retrying" for kind, _ in kinds),
+        wishes=sum(kind == "task.cancel_requested" for kind, _ in kinds),
+    )
+    assert found.root == {top}
+    assert len(found.runs) == len(set(found.runs)) == 2
+    assert (found.children, found.retries, found.wishes) == ({child}, 1, 2)
+    ends = [(kind, scope.task_id) for kind, scope in kinds if kind == "task.cancelled"]
+    assert sorted(str(task) for _, task in ends) == sorted([top, child])
