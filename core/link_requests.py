@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.channel import Recovery
+from passerelle.core.payloads.channel import NoticeKind, Recovery
 from passerelle.core.record import record
 
 EVENTS_LIMIT = 256
@@ -73,5 +73,23 @@ class GetChannels:
     session_id: Annotated[str, Field(min_length=1, max_length=128)]
 
 
-LinkRequest: TypeAlias = AckEvents | ReconnectChannel
-LinkAnswer: TypeAlias = EventsAcked | ChannelReconnected
+@record
+class SendNotice:
+    """A device says something that is no turn: a notice, a state of its own, or a word about the protocol (CHN-15)."""
+
+    device: DeviceName
+    kind: NoticeKind
+    code: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-z0-9_.-]+$")]
+    text: Annotated[str, Field(max_length=2_000)] | None = None
+    tab: DeviceName | None = None
+
+
+@record
+class NoticeSent:
+    """It stands in the home session of the caller, and goes to the inbox."""
+
+    channel_id: str
+
+
+LinkRequest: TypeAlias = AckEvents | ReconnectChannel | SendNotice
+LinkAnswer: TypeAlias = EventsAcked | ChannelReconnected | NoticeSent

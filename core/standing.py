@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import OpenChange
+from passerelle.core.event_type import EventType
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
 from passerelle.core.session import SessionRecord
@@ -18,7 +19,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.machine import Record
@@ -29,6 +30,20 @@ _ENDS: Final[Mapping[Status, Part]] = {
     Status.COMPLETED: "completed",
     Status.CANCELLED: "canceled",
 }
+LINK_EVENTS: Final = frozenset(
+    {
+        EventType.CHANNEL_CONNECTED,
+        EventType.CHANNEL_DISCONNECTED,
+        EventType.CHANNEL_RESUMED,
+        EventType.CHANNEL_MESSAGE,
+    }
+)
+"""Facts of a principal's links, which its inbox has too."""
+_LOOKED_AT: Final = LINK_EVENTS | {
+    EventType.CHANNEL_PERMISSION_FORWARDED,
+    EventType.CHANNEL_PERMISSION_RETURNED,
+}
+"""What a projection wants though it changes no record."""
 _LISTED: Final = frozenset(Status) - {Status.ARCHIVED}
 
 UNSEEN: Final = ""
@@ -49,13 +64,15 @@ class Standing:
 
 
 def derive_standing(
-    before: Mapping[EntityRef, Record | None], after: Mapping[EntityRef, Record | None]
+    before: Mapping[EntityRef, Record | None],
+    after: Mapping[EntityRef, Record | None],
+    types: Iterable[str] = (),
 ) -> Standing:
-    """Compares the records of a decision before and after it."""
+    """Compares the records of a decision before and after it; ``types`` are those of its events."""
     opened: list[OpenChange] = []
     index: list[IndexRow] = []
     named: list[IndexRow] = []
-    feed = False
+    feed = not _LOOKED_AT.isdisjoint(types)
     for ref, record in after.items():
         earlier = before.get(ref)
         if record is earlier:

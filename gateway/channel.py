@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
+import orjson
+
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden, NotFound
+from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Scope
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.gate import Gate
 
 _LISTED_TASKS: Final = 100
+_LOOKED_BACK: Final = 256
+"""Events of an inbox that are searched for notices."""
+_NOTICES: Final = 32
 _FOLLOW: Final = (Scope.CALL, Scope.READ_TASKS)
 _DECIDE: Final = (Scope.READ_APPROVALS, Scope.DECIDE)
 
@@ -115,7 +121,7 @@ class ServiceSnapshots:
             case "inbox":
                 pending = await self.service.list_pending(principal, _LISTED_TASKS)
                 views: list[Json] = list(pending)
-                return {"pending": views, "notices": []}
+                return {"pending": views, "notices": await self._read_notices(grant.stream)}
             case "task":
                 assert isinstance(grant.view, TaskView)  # noqa: S101  the access above made it one
                 return {"task": await self._read_task(grant.view.task)}
@@ -123,6 +129,16 @@ class ServiceSnapshots:
                 return await self._read_session(grant.stream.id)
             case _:
                 assert_never(name.word)
+
+    async def _read_notices(self, inbox: StreamRef) -> list[Json]:
+        """The last things that were said and are no turn, as their events."""
+        log = self.service.writes.log
+        head = await log.read_head(inbox)
+        if head is None:
+            return []
+        page = await log.read_page(inbox, max(0, head.sequence - _LOOKED_BACK), _LOOKED_BACK)
+        said = [entry for entry in page if entry.type == EventType.CHANNEL_MESSAGE]
+        return [orjson.loads(entry.data) for entry in said[-_NOTICES:]]
 
     async def _read_task(self, task_id: str) -> JsonObject:
         ref = EntityRef(EntityKind.TASK, task_id)

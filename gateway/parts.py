@@ -14,6 +14,7 @@ from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
 from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.control.channel_notices import ChannelNotices
 from passerelle.gateway.control.channel_summaries import ChannelSummaries
 from passerelle.gateway.control.conditions import Conditions
 from passerelle.gateway.control.contents import Contents
@@ -24,6 +25,7 @@ from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
 from passerelle.gateway.control.granting import Granting
+from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.interrupting import Interrupting
 from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
@@ -176,6 +178,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             store.channels,
             store.log,
             Recoveries(writes, store.log, store.projections),
+            ChannelNotices(Home(writes), store.channels),
             around.clock,
         ),
         policy_control=PolicyControl(dispatch.consulting.granting),

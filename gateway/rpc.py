@@ -43,7 +43,7 @@ from passerelle.core.errors import (
     UnknownMethod,
 )
 from passerelle.core.json import JsonObject
-from passerelle.core.link_requests import ChannelReconnected, EventsAcked
+from passerelle.core.link_requests import ChannelReconnected, EventsAcked, NoticeSent
 from passerelle.core.policy_requests import BypassSet, GrantRevoked
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
@@ -234,6 +234,7 @@ def render_result(result: Result) -> JsonObject:
             | ThreadResumed()
             | EventsAcked()
             | ChannelReconnected()
+            | NoticeSent()
             | DevicePaired()
             | DeviceChanged()
             | GrantRevoked()

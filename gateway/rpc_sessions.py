@@ -9,7 +9,9 @@ from passerelle.core.link_requests import (
     AckEvents,
     ChannelReconnected,
     EventsAcked,
+    NoticeSent,
     ReconnectChannel,
+    SendNotice,
 )
 from passerelle.core.principal import Scope
 from passerelle.core.session_requests import (
@@ -55,6 +57,14 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         ReconnectChannel,
         lambda given, _: given,
         ChannelReconnected,
+    ),
+    Call(
+        "send_notice",
+        "Say something of a device that is no turn: a notice or a state",
+        (Scope.CONNECT,),
+        SendNotice,
+        lambda given, _: given,
+        NoticeSent,
     ),
     _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
 )

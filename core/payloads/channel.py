@@ -18,6 +18,8 @@ Recovery: TypeAlias = Literal[
 ]
 """The six states that a reconnect can find (CHN-12); none of them is a failure."""
 
+NoticeKind: TypeAlias = Literal["notice", "status", "protocol"]
+
 
 @record
 class NativeIds:
@@ -102,7 +104,7 @@ class ChannelMessage:
 
     type: ClassVar = EventType.CHANNEL_MESSAGE
     channel_id: str
-    kind: Literal["notice", "status", "protocol"]
+    kind: NoticeKind
     direction: Literal["in", "out"]
     code: str
     text: str | None = None

@@ -19,6 +19,7 @@ from passerelle.core.link_requests import (
     ChannelReconnected,
     EventsAcked,
     ReconnectChannel,
+    SendNotice,
 )
 from passerelle.core.payloads.channel import Resumption
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.link_requests import LinkAnswer, LinkRequest
     from passerelle.core.ports import Acks, Channels, Clock, EventLog
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.channel_notices import ChannelNotices
     from passerelle.gateway.control.recoveries import Recoveries
 
 _Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
@@ -53,6 +55,7 @@ class DeviceStreams:
     channels: Channels
     log: EventLog
     recoveries: Recoveries
+    notices: ChannelNotices
     clock: Clock
 
     async def execute(
@@ -61,6 +64,7 @@ class DeviceStreams:
         snapshots: Snapshots,
         principal: Principal,
         command: LinkRequest,
+        idem: str | None,
     ) -> LinkAnswer:
         """Carries out one command.
 
@@ -69,6 +73,8 @@ class DeviceStreams:
             BadCursor: a cursor that does not parse.
             StreamGap, Conflict: an ack of what was lost, or of a connection that a newer one has replaced.
         """
+        if isinstance(command, SendNotice):
+            return await self.notices.send(principal, command, idem)
         name = parse_stream_name(command.stream)
         grant = await access.grant(principal, name, full=False)
         match command:
@@ -154,5 +160,5 @@ class DeviceStreams:
                 assert_never(verdict)
 
 
-def _name_device(command: LinkRequest) -> str:
+def _name_device(command: AckEvents | ReconnectChannel) -> str:
     return command.device if command.tab is None else f"{command.device}#{command.tab}"

@@ -55,8 +55,11 @@ class Home:
         trace_id: str | None = None,
         *,
         key: str | None = None,
+        row: IdempotencyRow | None = None,
     ) -> None:
         """Stores one fact; the first one opens the session. With a ``key`` once, whichever instances say it.
+
+        ``row`` is that of a command, in place of a key of ours.
 
         Raises:
             StoreUnavailable: nothing is known to be written.
@@ -65,7 +68,7 @@ class Home:
         ref = EntityRef(EntityKind.SESSION, session)
         # The fact changes no record, so that only this row tells a second try from a second fact (I2).
         name = hash_key(principal, key or self.writes.ids.mint("home", principal.home))
-        row = IdempotencyRow(name, name, b"", _KEY_TTL_MS)
+        row = row or IdempotencyRow(name, name, b"", _KEY_TTL_MS)
 
         def body(decision: Decision) -> Terms:
             open_home(decision, ref, principal)

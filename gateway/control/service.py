@@ -43,7 +43,7 @@ from passerelle.core.commands import (
 from passerelle.core.device_requests import DeviceRequest, ListDevices
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel
+from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.policy_requests import ListGrants, PolicyRequest
 from passerelle.core.session_requests import ListSessions
@@ -149,9 +149,9 @@ class Service:
                 return PushConfigDeleted()
             case RetryDelivery():
                 return await self.dead_letters.retry(principal, command)
-            case AckEvents() | ReconnectChannel():
+            case AckEvents() | ReconnectChannel() | SendNotice():
                 return await self.device_streams.execute(
-                    ServiceAccess(self), ServiceSnapshots(self), principal, command
+                    ServiceAccess(self), ServiceSnapshots(self), principal, command, idem
                 )
             case _:
                 return await self._control(principal, command, idem)

@@ -296,7 +296,8 @@ def compose(
 ) -> tuple[Batch, Standing]:
     """The batch of what was decided over ``held``, and what follows from its change of records."""
     before: dict[EntityRef, Record | None] = {ref: one.record for ref, one in held.items()}
-    standing = derive_standing(before, decision.states)
+    types = (event.type for event in decision.events)
+    standing = derive_standing(before, decision.states, types)
     batch = decision.compose(
         op,
         shard_epoch,

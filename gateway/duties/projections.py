@@ -21,6 +21,8 @@ from passerelle.core.event_type import EventType
 from passerelle.core.events import EncodedEvent
 from passerelle.core.machine import Record
 from passerelle.core.ports import Entry, InboxRow, ProjectionRow
+from passerelle.core.session import SessionRecord
+from passerelle.core.standing import LINK_EVENTS
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
@@ -44,16 +46,24 @@ def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
 
     What widens its audience is copied too: it is how those who come later learn of it.
 
-    What policy answered itself was never asked of anybody.
+    How it came to people and back to who asked is copied and changes nothing. What policy answered itself was never
+    asked of anybody.
     """
     if not isinstance(record, ActionRecord) or record.was_settled:
         return []
-    if entry.type in _WIDENING and not _widens(entry):
-        return []
-    opens = entry.type in _OPENING | _WIDENING and record.is_open
+    says_no_more = entry.type in _TELLING and not _widens(entry)
+    opens = not says_no_more and entry.type not in _CLOSING and record.is_open
+    action = None if says_no_more else record.request.action_id
     view = orjson.dumps(render_view(record)) if opens else None
-    event, action = copy_event(entry), record.request.action_id
+    event = copy_event(entry)
     return [InboxRow(reader, event, action, view) for reader in list_readers(record)]
+
+
+def tell_links(entry: Entry, record: Record) -> list[ProjectionRow]:
+    """What becomes of a principal's links, and what is said over them, in one order with its questions."""
+    if not isinstance(record, SessionRecord):
+        return []
+    return [InboxRow(record.owner, copy_event(entry), None, None)]
 
 
 def _widens(entry: Entry) -> bool:
@@ -76,12 +86,19 @@ def read_entity(entry: Entry, kind: EntityKind) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_SCOPE: Final = {EntityKind.TASK: "taskId", EntityKind.ACTION: "actionId"}
+_SCOPE: Final = {
+    EntityKind.SESSION: "sessionId",
+    EntityKind.TASK: "taskId",
+    EntityKind.ACTION: "actionId",
+}
 _OPENING: Final = frozenset({EventType.ACTION_REQUIRED, EventType.PERMISSION_REQUESTED})
 _CLOSING: Final = frozenset({EventType.ACTION_RESOLVED, EventType.PERMISSION_RESOLVED})
-_WIDENING: Final = frozenset({EventType.CHANNEL_PERMISSION_FORWARDED})
-_FOR_INBOX: Final = _OPENING | _CLOSING | _WIDENING
+_TELLING: Final = frozenset(
+    {EventType.CHANNEL_PERMISSION_FORWARDED, EventType.CHANNEL_PERMISSION_RETURNED}
+)
+_FOR_INBOX: Final = _OPENING | _CLOSING | _TELLING
 
 REGISTRY: Final = (
     Projection("inbox", EntityKind.ACTION, lambda kind: kind in _FOR_INBOX, fill_inbox),
+    Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, tell_links),
 )

@@ -127,6 +127,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
     Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
     Operation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
+    Operation("POST", "/v1/notices", CALLS["send_notice"], 202),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),

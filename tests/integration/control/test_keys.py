@@ -18,6 +18,8 @@ UNREPEATED: Final = frozenset(
         # What they wish for is the case after the first time, whoever wishes for it again.
         *("cancel_task", "interrupt_turn", "resume_thread", "retry_delivery"),
         *("ack_events", "reconnect_channel"),
+        # What a device says over a link: test_notices.py.
+        "send_notice",
         # An answer has a name of its own: test_approval.py, test_questions.py.
         "respond_action",
         # A task that is ended well by its owner needs facts that no test supplies late yet.
