@@ -9,6 +9,7 @@ behind the last one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
@@ -95,7 +96,7 @@ class Registered(Frame):
     """The name is served from now on."""
 
     TAG: ClassVar = "reg"
-    FIXED: ClassVar[dict[str, Json]] = {"ok": True}
+    FIXED: ClassVar[Mapping[str, Json]] = {"ok": True}
     agent: _Agent
     url: Annotated[str, Wire("url", Text(NAME), "where callers find it")]
     generation: Annotated[int, Wire("gen", Integer(), "counts the registrations of the name")]

@@ -11,6 +11,7 @@ asks it over the next socket.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.channels.reverse_frames import AnswerFrame, HostFrame
-    from passerelle.core.json import JsonObject
+    from passerelle.core.json import Json, JsonObject
 
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """Of one answer or item, put together."""
@@ -154,10 +155,9 @@ class OpenCall:
             return data or {}
         text = "".join(self._pieces)
         self._pieces, self._piece_bytes = [], 0
-        try:
-            value: object = orjson.loads(text)
-        except orjson.JSONDecodeError:
-            value = None
+        value: Json = None
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(text)
         if not isinstance(value, dict):
             raise InvalidInput("x", "the pieces are no JSON object")
         return value
