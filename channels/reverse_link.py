@@ -84,8 +84,9 @@ Heard: TypeAlias = ItemCame | Ended | Refused | Broken | Cut
 class OpenCall:
     """One call, from its frame to whatever ends it. ``hear`` gives what the agent says, in order."""
 
-    def __init__(self, call_id: str, window: int, link: AgentLink) -> None:
+    def __init__(self, call_id: str, agent: str, window: int, link: AgentLink) -> None:
         self.id = call_id
+        self.agent = agent
         self._window = window
         self._link = link
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
@@ -208,7 +209,7 @@ class AgentLink:
         window: int,
     ) -> OpenCall:
         """Sends a call; the socket must not have ended."""
-        call = OpenCall(f"g{next(self._numbers)}", window, self)
+        call = OpenCall(f"g{next(self._numbers)}", agent, window, self)
         self._calls[call.id] = call
         inline: JsonObject | None = data
         packed = orjson.dumps(data)
@@ -237,11 +238,12 @@ class AgentLink:
         """A call is over."""
         self._calls.pop(call.id, None)
 
-    def cut(self) -> None:
-        """The socket has ended, and every call with it."""
-        self._is_cut = True
+    def cut(self, agent: str | None = None) -> None:
+        """Ends the calls of an agent that is not served over this socket any more; of all, with the socket."""
+        self._is_cut = self._is_cut or agent is None
         for call in tuple(self._calls.values()):
-            call.end(Cut())
+            if agent in {None, call.agent}:
+                call.end(Cut())
 
 
 def split_text(text: str, size: int) -> list[str]:

@@ -6,20 +6,24 @@ sent twice behind its back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from passerelle.core.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them."""
+    """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them.
+
+    ``on_stored`` is called once what it says is stored, where the peer waits for that before it says more.
+    """
 
     result: JsonObject
+    on_stored: Callable[[], None] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,13 @@ class Refused:
 class Unreached:
     """It is certain that the peer did not take the request: the connection was never made, or not tried.
 
-    ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known.
+    ``why`` says whether we held the call back ourselves; then ``retry_after_s`` is known. ``absent``: the agent dials
+    in, and is not linked to this instance.
     """
 
     reason: str
     retry_after_s: int | None = None
-    why: Literal["connection", "breaker", "limit"] = "connection"
+    why: Literal["connection", "breaker", "limit", "absent"] = "connection"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ class Principal:
     expires_ms: int | None = field(default=None, compare=False)
     paired: bool = False
     """Whether ``device`` is a paired device, which has proven to be it."""
+    serves: frozenset[str] | None = frozenset()
+    """Names of agents that it may serve when it dials in, or None for all of them."""
 
     @property
     def home(self) -> Shard:
@@ -82,6 +84,10 @@ class Principal:
     def may_call(self, agent: str) -> bool:
         """Whether this principal may send to ``agent``."""
         return Scope.CALL in self.scopes and self.sees(agent)
+
+    def may_serve(self, agent: str) -> bool:
+        """Whether this principal may be served as ``agent``."""
+        return Scope.SERVE in self.scopes and (self.serves is None or agent in self.serves)
 
 
 @lru_cache(1024)

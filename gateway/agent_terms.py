@@ -29,6 +29,7 @@ class AgentTerms:
         self._always: frozenset[str] = frozenset()
         self._correlated: frozenset[str] = frozenset()
         self._timeouts: dict[str, AgentTimeout] = {}
+        self._connect_ms: dict[str, int] = {}
         self._rules = DEFAULT_POLICY
         self.reload(settings)
 
@@ -43,6 +44,7 @@ class AgentTerms:
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
         self._timeouts = {name: agent.timeout for name, agent in served}
+        self._connect_ms = {name: round(agent.connect_s * 1000) for name, agent in served}
 
     def adapt(self, agent: str, patience: Patience) -> Patience:
         """The patience with an agent: how long its messages may be on their way, and itself out of reach."""
@@ -50,6 +52,10 @@ class AgentTerms:
         if timeout is None:
             return patience
         return _adapt(patience, timeout.arrival.seconds, timeout.liveness.seconds)
+
+    def find_connect_ms(self, agent: str) -> int:
+        """How long a message waits for an agent that dials in; none for one that is configured no more."""
+        return self._connect_ms.get(agent, 0)
 
     def correlates(self, agent: str) -> bool:
         """Whether messages to an agent carry a key by which its tasks are found again."""

@@ -38,6 +38,10 @@ from passerelle.gateway.outages import Outages
 from passerelle.gateway.outputs.policy import make_policy
 from passerelle.gateway.parts import Surroundings, make_service
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.reverse.dialling import Dialling
+from passerelle.gateway.reverse.local import LocalLinks
+from passerelle.gateway.reverse.opening import open_host
+from passerelle.gateway.reverse.routing import Routing
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.signing.signer import Signer, load_signer
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from passerelle.gateway.control.service import Service
+    from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.spans import Spans
     from passerelle.gateway.targets.webhooks import Webhooks
@@ -78,6 +83,7 @@ class Gateway:
     links: LinkFacts
     signer: Signer | None = None
     spans: Spans | None = None
+    host: Host | None = None
 
 
 @asynccontextmanager
@@ -95,7 +101,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         hub = await stack.enter_async_context(_make_hub(store, outages))
         limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
         await stack.enter_async_context(limiter)
-        peers = _make_peers(settings, limiter, metrics, spans)
+        dialling = Dialling(store.agents, LocalLinks())
+        peers = _make_peers(settings, limiter, metrics, spans, dialling)
         stack.push_async_callback(peers.close)
         notices = Notices(lambda: Home(service.writes), SystemClock(), metrics.count_refusal)
         spending = Spending(
@@ -114,7 +121,11 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             _make_delivery_means(store, outages, late), service.dead_letters.kinds
         )
         links = _make_links(store, service, late)
-        duties = _make_duties(store, service, deliveries, links, outages, late)
+        routing = Routing(
+            dialling, service, late.drives, peers.is_dialled, terms.find_connect_ms, late.drop
+        )
+        service.dispatch.elsewhere = routing
+        duties = _make_duties(store, service, deliveries, links, routing, outages, late)
         late.bind(duties)
         await duties.start()
         stack.push_async_callback(deliveries.stop)
@@ -122,6 +133,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(service.dispatch.outputs.close)
         stack.push_async_callback(service.dispatch.drain)
         stack.push_async_callback(notices.drain)
+        host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))
         gate = Gate(limiter, list_bounds(settings), notices.tell_refused)
         yield Gateway(
             service,
@@ -137,6 +149,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             links,
             signer,
             spans,
+            host,
         )
 
 
@@ -173,7 +186,11 @@ def _make_hub(store: Store, outages: Outages) -> Hub:
 
 
 def _make_peers(
-    settings: Settings, limiter: Limiter, metrics: Metrics, spans: Spans | None
+    settings: Settings,
+    limiter: Limiter,
+    metrics: Metrics,
+    spans: Spans | None,
+    dialling: Dialling,
 ) -> PeerRegistry:
     return PeerRegistry(
         make_peer_configs(settings.agents, os.environ),
@@ -181,6 +198,7 @@ def _make_peers(
         limiter,
         metrics.count_peer_call,
         spans,
+        dialling,
     )
 
 
@@ -264,6 +282,7 @@ def _make_duties(
     service: Service,
     deliveries: Deliveries,
     links: LinkFacts,
+    routing: Routing,
     outages: Outages,
     late: LateDuties,
 ) -> Duties:
@@ -286,7 +305,7 @@ def _make_duties(
             clock=time.monotonic,
             on_lost=service.dispatch.drop,
             adopt=service.dispatch.adopt,
-            handlers=list_handlers(service, deadlines, deliveries, links, late.drop),
+            handlers=list_handlers(service, deadlines, deliveries, links, routing, late.drop),
             lose_link=links.lose,
             count=outages.metrics.count_duty,
         ),

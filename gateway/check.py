@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from passerelle.core.errors import (
@@ -12,6 +13,7 @@ from passerelle.core.errors import (
     PeerUnavailable,
 )
 from passerelle.core.ports import Clock
+from passerelle.core.principal import EVERY_AGENT
 from passerelle.gateway.auth.jwks import read_keys
 from passerelle.gateway.auth.key_sources import HttpKeySource
 from passerelle.gateway.channel_port import require_extra
@@ -154,13 +156,31 @@ async def _reach_agents(
     settings: Settings, sources: Sources, clock: Clock
 ) -> list[tuple[str, bool]]:
     registry = PeerRegistry((), clock)
+    called = [agent for agent in settings.agents if not agent.dials_in]
     try:
-        registry.replace(make_peer_configs(settings.agents, sources.environ))
-        return await asyncio.gather(*(_reach(registry, agent) for agent in settings.agents))
+        registry.replace(make_peer_configs(called, sources.environ))
+        reached = await asyncio.gather(*(_reach(registry, agent) for agent in called))
+        return [*reached, *_judge_dialling(settings)]
     except ConfigInvalid as error:
         return [(error.message, False)]
     finally:
         await registry.close()
+
+
+def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
+    """An agent that dials in is there when it is; what can be wrong is that nobody may be it."""
+    for agent in settings.agents:
+        if not agent.dials_in:
+            continue
+        callers = (*settings.clients, *settings.issuers)
+        servers = [one.name for one in callers if {agent.name, EVERY_AGENT} & set(one.serves)]
+        if servers:
+            yield f"agents.{agent.name}: dials in, as {', '.join(servers)}", True
+        elif settings.auth == "open":
+            yield f"agents.{agent.name}: dials in, as anybody", True
+        else:
+            reason = "only the owner may be it: no client has it in `serves`"
+            yield f"notice: agents.{agent.name}: dials in; {reason}", True
 
 
 async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.gateway.control.action_rows import MINT
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
+from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
 from passerelle.gateway.links import ROW as LINK_ROW
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.deadlines import Deadlines
     from passerelle.gateway.duties.due import Handler
     from passerelle.gateway.links import LinkFacts
+    from passerelle.gateway.reverse.routing import Routing
     from passerelle.gateway.targets.deliveries import Deliveries
 
 
@@ -28,6 +30,7 @@ def list_handlers(
     deadlines: Deadlines,
     deliveries: Deliveries,
     links: LinkFacts,
+    routing: Routing,
     drop: Callable[[Shard, DueRow], Awaitable[bool]],
 ) -> dict[str, Handler]:
     """The handlers by kind; leases and adoptions are handled by the duties themselves."""
@@ -42,6 +45,7 @@ def list_handlers(
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,
+        SERVE_ROW: routing.on_due,
         EDGE: lambda _shard, row, _now_ms: linking.finish(row, drop),
         UNBLOCK: lambda _shard, row, _now_ms: linking.unblock(row, drop),
         OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),

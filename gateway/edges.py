@@ -173,6 +173,7 @@ def _make_endpoint(
         ids=SystemIds(),
         on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
         redeem=tickets.redeem,
+        agents=gateway.host,
     )
     return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
 

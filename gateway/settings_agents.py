@@ -28,6 +28,10 @@ from passerelle.gateway.settings_section import Name, Section, WebUrl
 Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0,62}$")]
 _TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
 """A tenant stands in a path where these stand."""
+_HTTP_ALONE: Final = frozenset(
+    {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins"}
+)
+_DIALS_IN_WITHIN_S: Final = 60.0
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Fault: TypeAlias = tuple[tuple[str, ...], str]
 
@@ -197,7 +201,8 @@ class AgentTimeout(Section):
     connect: Duration = Field(
         default=parse_duration("5s"),
         json_schema_extra={"default": "5s"},
-        description="Until a connection stands.",
+        description="Until a connection stands; of an agent that dials in, how long a message waits for it to be there "
+        "(1m where nothing is said).",
     )
     query: Duration = Field(
         default=parse_duration("30s"),
@@ -276,7 +281,19 @@ class AgentSettings(Section):
     """An agent that the gateway serves at ``/agents/<name>``."""
 
     name: Name = Field(description="Served at /agents/<name>.")
-    url: WebUrl = Field(description="Where its agent card is.")
+    url: WebUrl | None = Field(
+        default=None, description="Where its agent card is. Absent for one that dials in."
+    )
+    transport: Literal["http", "channel"] = Field(
+        default="http",
+        description="`http` is called at `url`; `channel` dials in over `/v1/channel` and brings its card, "
+        "by a caller whose `serves` has the name.",
+    )
+    pool: bool = Field(
+        default=False,
+        description="Whether several processes may dial in under this name at once. They have to share their tasks, "
+        "as replicas behind a load balancer do. If not, the newest one has the name.",
+    )
     tenants: tuple[Tenant, ...] = Field(
         default=(),
         description="Tenants of it, each served at /agents/<name>/<tenant> and by the `tenant` of requests. "
@@ -344,6 +361,31 @@ class AgentSettings(Section):
         if len(set(tenants)) < len(tenants):
             raise ValueError("names a tenant twice")
         return tenants
+
+    @model_validator(mode="after")
+    def _judge_transport(self) -> Self:
+        if not self.dials_in:
+            if self.url is None:
+                raise ValueError("names no url: give one, or transport: channel")
+            if self.pool:
+                raise ValueError("pool is for agents with transport: channel")
+            return self
+        said = sorted(self.model_fields_set & _HTTP_ALONE)
+        if said:
+            raise ValueError(f"{said[0]} means nothing for an agent that dials in")
+        return self
+
+    @property
+    def dials_in(self) -> bool:
+        """Whether the agent comes to us."""
+        return self.transport == "channel"
+
+    @property
+    def connect_s(self) -> float:
+        """How long to wait until it can be spoken to."""
+        if self.dials_in and "connect" not in self.timeout.model_fields_set:
+            return _DIALS_IN_WITHIN_S
+        return self.timeout.connect.seconds
 
     @property
     def served_names(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -18,6 +18,7 @@ from passerelle.gateway.settings_section import Name, Section, WebUrl
 DEFAULT_SCOPES: Final = (Scope.CALL, Scope.READ_TASKS)
 GRANT_PATTERN: Final = r"^(\*|[a-z0-9][a-z0-9_-]{0,62})$"
 
+ServedName: TypeAlias = Annotated[str, Field(pattern=GRANT_PATTERN)]
 Kind: TypeAlias = Literal["person", "service", "agent"]
 SignatureAlgorithm: TypeAlias = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -56,6 +57,11 @@ class CallerSettings(Section):
         description="Names of agents it may call, or `{agent: …, operations: […]}`; `*` for every one."
     )
     scopes: tuple[Scope, ...] = Field(default=DEFAULT_SCOPES, description="Its rights.")
+    serves: tuple[ServedName, ...] = Field(
+        default=(),
+        description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "
+        "`agents:serve`; `*` for every one.",
+    )
     kind: Kind = Field(default="service", description="Agents never decide approvals.")
     limits: LimitSettings = Field(default=LimitSettings())
     quotas: tuple[QuotaSettings, ...] = Field(

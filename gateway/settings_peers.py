@@ -39,7 +39,8 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         raise ConfigInvalid(f"agents.{agent.name}.auth", str(error)) from None
     return PeerConfig(
         name=agent.name,
-        url=agent.url,
+        url=agent.url or "",
+        pool=agent.pool,
         card_path=agent.card_path,
         auth=auth,
         forward_auth=agent.forward_auth,
@@ -50,7 +51,7 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         interfaces=agent.interfaces,
         bounds=agent.limits.bounds(),
         allowed_origins=frozenset(agent.allowed_origins),
-        connect_timeout_s=agent.timeout.connect.seconds,
+        connect_timeout_s=agent.connect_s,
         query_timeout_s=agent.timeout.query.seconds,
         idle_timeout_s=agent.timeout.idle.seconds,
         total_timeout_s=agent.timeout.total.seconds,

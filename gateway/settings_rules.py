@@ -119,10 +119,23 @@ def _find_grant_faults(
         if grant.agent in seen:
             yield (*place, "may_call", position), f"{grant.agent!r} is there twice"
         seen.add(grant.agent)
+    yield from _find_serving_faults(settings, place, caller)
     if caller.kind == "agent":
         for scope in (Scope.DECIDE, Scope.GRANT, Scope.HOST):
             if scope in caller.scopes:
                 yield (*place, "scopes"), f"an agent never holds {scope}"
+
+
+def _find_serving_faults(
+    settings: Settings, place: KeyPath, caller: CallerSettings
+) -> Iterator[tuple[KeyPath, str]]:
+    dialling = {agent.name for agent in settings.agents if agent.dials_in} | {EVERY_AGENT}
+    for position, name in enumerate(caller.serves):
+        if name not in dialling:
+            yield (*place, "serves", position), f"there is no agent {name!r} with transport channel"
+    lacking = [scope for scope in (Scope.CONNECT, Scope.SERVE) if scope not in caller.scopes]
+    if caller.serves and lacking:
+        yield (*place, "scopes"), f"who serves agents needs {' and '.join(lacking)} as well"
 
 
 def _find_repeats(section: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:

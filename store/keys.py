@@ -176,6 +176,21 @@ def ticket(shard: Shard, name: str) -> str:
     return _key(shard, "tk", name)
 
 
+def agent(shard: Shard, name: str) -> str:
+    """HASH gen, card, ``l:<link>`` -> ``<instance> <gen> <until ms>``; expires 30 days after the agent was seen."""
+    return _key(shard, "ag", name)
+
+
+def agent_waiting(shard: Shard, name: str) -> str:
+    """SET tasks that wait for an agent that dials in; expires a day behind the last of them."""
+    return _key(shard, "agw", name)
+
+
+def agent_hints(shard: Shard, name: str) -> str:
+    """Hint channel of an agent that dials in."""
+    return _key(shard, "h", "ag", name)
+
+
 def probe(shard: Shard) -> str:
     """STRING of the write probe; expires at once."""
     return _key(shard, "probe")

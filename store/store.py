@@ -14,6 +14,7 @@ from passerelle.core.errors import ConfigInvalid
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
+from passerelle.store.agents import RedisAgents
 from passerelle.store.blobs import COPIES, DirectoryBlobs
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
@@ -77,6 +78,7 @@ class Store:
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)
+        self.agents = RedisAgents(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.limits = RedisLimits(nodes)

@@ -24,6 +24,7 @@ def make_principal(caller: CallerSettings, identity: str, tenant: str = "default
         scopes=frozenset(caller.scopes),
         agents=_list_agents(caller.may_call),
         operations=_list_operations(caller.may_call),
+        serves=None if EVERY_AGENT in caller.serves else frozenset(caller.serves),
     )
 
 

@@ -18,7 +18,7 @@ from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
 
-OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope))
+OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope), serves=None)
 TOKEN_LIMIT: Final = 8_192
 _TOKEN_CHARACTERS: Final = 52
 _NOBODY: Final = (bytes(32), None)

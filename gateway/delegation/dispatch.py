@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
@@ -16,11 +16,12 @@ from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
-from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.driver import Driver, skip_offer
 from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, read_driver
+from passerelle.gateway.delegation.sending import is_kept_back
 from passerelle.gateway.delegation.step import Sight, find_action
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.peers.carried import TRACE
@@ -59,6 +60,22 @@ _COMMANDS_S: Final = 1.0
 """How long commands may take to their end at shutdown."""
 
 
+class Elsewhere(Protocol):
+    """The instances that agents which dial in are linked to."""
+
+    async def offer(self, agent: str, task_id: str) -> None:
+        """A run was let go, and is for whoever the agent is linked to."""
+        ...
+
+    async def send_elsewhere(self, agent: str, task_id: str, turn_id: str) -> bool:
+        """Hands a stored message on a run to whoever the agent is linked to; False where that is nobody else."""
+        ...
+
+    async def claim(self, task_id: str) -> bool:
+        """Makes a run that nobody drives ours."""
+        ...
+
+
 @dataclass(slots=True)
 class Dispatch:
     """Makes drivers and finds them."""
@@ -93,6 +110,8 @@ class Dispatch:
     adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
     """The patience with one agent."""
     callbacks: Callbacks | None = None
+    elsewhere: Elsewhere | None = None
+    """Who may drive what this instance cannot: set where agents dial in."""
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
 
@@ -166,6 +185,7 @@ class Dispatch:
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
             consulting=self.consulting,
+            offer=self.elsewhere.offer if self.elsewhere else skip_offer,
             calling_back=CallingBack(self.callbacks, peer),
             patience=self.adapt(peer.name, self.patience),
         )
@@ -322,9 +342,13 @@ class Dispatch:
             await driver.cancel()
             return True
         task = EntityRef(EntityKind.TASK, task_id)
-        record = (await self.writes.load([task]))[task].record
+        held = (await self.writes.load([task]))[task]
+        record = held.record
         if not isinstance(record, TaskRecord):
             return False
+        if self.elsewhere is not None and is_kept_back(record) and read_driver(held.fields) is None:
+            # Let go before it was sent: whoever takes it up sees that it is to stop.
+            return await self.elsewhere.claim(task_id)
         if record.run and record.run.remote_task_id:
             # Whoever drives it hears of the stop from the peer.
             await self.stop_peer(record.peer or "", record.run.remote_task_id)

@@ -73,6 +73,10 @@ _LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
 """Of what a peer may answer at once; its client holds to it."""
 
 
+async def skip_offer(_agent: str, _task: str) -> None:
+    """Where no agents dial in, nothing is let go."""
+
+
 @dataclass(slots=True)
 class Driver:
     """Drives one run to its end. ``failure`` says why a turn has no answer."""
@@ -95,6 +99,8 @@ class Driver:
     """What a stored message refers to, told to this peer."""
     consulting: Consulting
     """Who has a say in what the peer asks."""
+    offer: Callable[[str, str], Awaitable[None]] = skip_offer
+    """Tells whoever can drive a run that this driver has let go: agent and task."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     key: str | None = None
     """A key that the first message carries, by which the peer's task is found again."""

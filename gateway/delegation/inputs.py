@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 DOUBT_MS: Final = 35_000
 """A send may still be on its way for this long: the peer's request timeout plus 5 s."""
+ASK: Final = "?"
+"""Before the id of a turn: the message may have arrived, so the agent is asked first."""
 _SHOWN_HISTORY: Final = 100
 _KEPT_MS: Final = 60_000
 _LOOK_S: Final = 0.1
@@ -47,6 +49,11 @@ _LOOK_S: Final = 0.1
 def name_row(task_id: str, turn_id: str) -> str:
     """The due row of an input that is not known to have arrived."""
     return f"input:{task_id}:{turn_id}"
+
+
+def is_absent(outcome: PeerOutcome | None) -> bool:
+    """Whether the agent dials in, and not to this instance."""
+    return isinstance(outcome, Unreached) and outcome.why == "absent"
 
 
 def judge_input(outcome: PeerOutcome | None, tries: int) -> int | None:
@@ -94,6 +101,8 @@ class Inputs:
             wait_ms = judge_input(outcome, tries)
             if wait_ms is None:
                 return outcome
+            if await self._hand_on(task_id, turn_id, outcome):
+                return None
             tries += 1
             until_ms = self.dispatch.clock.now_ms() + wait_ms
             await self._settle(task_id, turn_id, until_ms + DOUBT_MS)
@@ -104,6 +113,27 @@ class Inputs:
                 await asyncio.sleep(_LOOK_S)
             if await self._waits(task_id):
                 return None  # its row comes due again until the task goes on
+
+    async def _hand_on(self, task_id: str, turn_id: str, outcome: PeerOutcome | None) -> bool:
+        """Whether whoever the agent is linked to was told to send it. Its row looks after it from then on."""
+        elsewhere = self.dispatch.elsewhere
+        if elsewhere is None or not is_absent(outcome):
+            return False
+        record = await self._read(task_id)
+        agent = record.peer if record is not None else None
+        if agent is None or not await elsewhere.send_elsewhere(agent, task_id, turn_id):
+            return False
+        await self._settle(task_id, turn_id, self.dispatch.clock.now_ms() + DOUBT_MS)
+        return True
+
+    async def send_stored(self, task_id: str, turn_id: str) -> None:
+        """Sends a message that another instance has stored and knows not to have arrived."""
+        record = await self._read(task_id)
+        if record is None or record.status in ENDED or turn_id in self._sending:
+            return
+        message = await self.dispatch.contents.read_turn(record, turn_id)
+        if message is not None:
+            self.send(task_id, turn_id, message, {})
 
     async def _waits(self, task_id: str) -> bool:
         record = await self._read(task_id)
@@ -132,30 +162,41 @@ class Inputs:
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]
     ) -> None:
         """A row that came due: whether the peer has the message, and if it certainly has not, sends it."""
-        turn_id = row.member.rpartition(":")[2]
-        if turn_id in self._sending:
-            return
-        record = await self._read(row.entity)
-        if record is None or record.status in ENDED:
+        if await self._find_out(row.entity, row.member.rpartition(":")[2]):
             await drop(shard, row)
-            return
+
+    async def look_here(self, task_id: str, turn_id: str) -> None:
+        """The same for an agent that dials in, where another instance has the row."""
+        if await self._find_out(task_id, turn_id):
+            await self._settle(task_id, turn_id)
+
+    async def _find_out(self, task_id: str, turn_id: str) -> bool:
+        """Whether nothing is owed any more."""
+        if turn_id in self._sending:
+            return False
+        record = await self._read(task_id)
+        if record is None or record.status in ENDED:
+            return True
         if record.status in HELD:
-            return
+            return False
         message = await self.dispatch.contents.read_turn(record, turn_id)
         run = record.run
         if message is None or run is None or run.remote_task_id is None:
-            return
+            return False
         peer = self.dispatch.find_peer(run.worker.peer)
         outcome = await peer.get(run.remote_task_id, history_length=_SHOWN_HISTORY)
         if not isinstance(outcome, Answered):
-            return
+            if is_absent(outcome) and self.dispatch.elsewhere is not None:
+                agent = run.worker.peer
+                await self.dispatch.elsewhere.send_elsewhere(agent, task_id, f"{ASK}{turn_id}")
+            return False
         history = objects_at(outcome.result, "history")
         if not history or len(history) >= _SHOWN_HISTORY:
             await self._doubt(record, turn_id)
         elif count_message(history, message) < await self._count_sent(record, turn_id, message):
-            self.send(row.entity, turn_id, message, {})
-            return
-        await drop(shard, row)
+            self.send(task_id, turn_id, message, {})
+            return False
+        return True
 
     async def _count_sent(self, record: TaskRecord, turn_id: str, message: JsonObject) -> int:
         """How often this message was sent on the task, up to its turn."""

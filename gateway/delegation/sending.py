@@ -31,6 +31,7 @@ from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.failing import list_tried
+from passerelle.gateway.delegation.letting_go import let_go_and_offer
 from passerelle.gateway.delegation.plain_answers import take
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
@@ -62,6 +63,8 @@ class Held:
     wait_ms: int
     is_ours: bool = False
     """A limit of ours is in the way: it may be gone in a moment."""
+    is_absent: bool = False
+    """The agent dials in, and not here: the run is for whoever it is linked to."""
 
 
 Standing: TypeAlias = "Literal['settled', 'unknown'] | Held"
@@ -81,7 +84,7 @@ def judge_refusal(outcome: Refused | Unreached | Malformed, tries: int) -> int |
             return max(wait_s * 1000, _FIRST_WAIT_MS)
         case Unreached(why="limit", retry_after_s=wait_s):
             return max((wait_s or 0) * 1000, min(back_off(tries), _LONGEST_CROWD_MS))
-        case Unreached(why="breaker", retry_after_s=wait_s):
+        case Unreached(why="breaker" | "absent", retry_after_s=wait_s):
             return max((wait_s or 0) * 1000, _FIRST_WAIT_MS)
         case _:
             return None
@@ -160,12 +163,13 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
             return "settled"
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
-        is_ours = isinstance(outcome, Unreached) and outcome.why == "limit"
+        why = outcome.why if isinstance(outcome, Unreached) else ""
+        is_ours, is_absent = why == "limit", why == "absent"
         # Another agent that may take over is for the retry policy to choose.
-        is_only = is_ours or list_tried(driver.run.record).next_peer is None
+        is_only = is_ours or is_absent or list_tried(driver.run.record).next_peer is None
         if wait_ms is not None and is_only and _fits(driver, wait_ms):
             refusal = explain(outcome, driver.run.sight, driver.run.record)
-            return Held(refusal, wait_ms, is_ours)
+            return Held(refusal, wait_ms, is_ours, is_absent)
     return "settled" if await driver.settle(outcome) else "unknown"
 
 
@@ -179,8 +183,12 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
 
 
 async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
-    """The task waits, and the send is owed at its time."""
-    at_ms = driver.clock.now_ms() + held.wait_ms
+    """The task waits, and the send is owed at its time.
+
+    Raises:
+        RunMovedError: it is owed by whoever the agent is linked to.
+    """
+    at_ms = driver.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
 
     def wait(step: Step) -> None:
@@ -199,6 +207,8 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
         )
         step.add(step.tell(WaitFor(waiting)))
 
+    if held.is_absent:
+        await let_go_and_offer(driver, wait)
     row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
     await driver.patiently(wait, lambda _step: Terms(due=(row,)))
     driver.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)

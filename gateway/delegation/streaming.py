@@ -41,6 +41,7 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
                 await driver.take(results)
+                _tell_stored(batch)
                 await driver.resurrect()
             if not isinstance(batch[-1], Answered):
                 return batch[-1]
@@ -116,6 +117,12 @@ async def _read(
     if isinstance(last, Answered):
         await frames.put(Closed())
         driver.stir.set()
+
+
+def _tell_stored(batch: list[StreamOutcome]) -> None:
+    for outcome in batch:
+        if isinstance(outcome, Answered) and outcome.on_stored is not None:
+            outcome.on_stored()
 
 
 def _collect(frames: asyncio.Queue[StreamOutcome]) -> list[StreamOutcome]:

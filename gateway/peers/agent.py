@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.call import Operation, Transport
     from passerelle.gateway.peers.card import KnownCard
-    from passerelle.gateway.peers.cards import CardCache
+    from passerelle.gateway.peers.cards import Cards
     from passerelle.gateway.peers.config import PeerConfig
-    from passerelle.gateway.peers.interface import Choice, Interface
+    from passerelle.gateway.peers.interface import Interface, Kind
     from passerelle.gateway.peers.send_limit import SendLimit
     from passerelle.gateway.spans import Spans
 
@@ -45,8 +45,8 @@ class AgentPeer:
     def __init__(
         self,
         config: PeerConfig,
-        cards: CardCache,
-        transports: Mapping[Choice, Transport],
+        cards: Cards,
+        transports: Mapping[Kind, Transport],
         limit: SendLimit,
         clock: Clock,
         count: Callable[[str, str], None],
@@ -76,6 +76,11 @@ class AgentPeer:
     def config(self) -> PeerConfig:
         """What it was made from; a reload keeps a peer whose configuration is equal."""
         return self._config
+
+    @property
+    def cards(self) -> Cards:
+        """Where its card comes from."""
+        return self._cards
 
     async def describe(self) -> PeerCard:
         """The card, cached, with the interface that the next call goes to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.peers.agent import AgentPeer
 from passerelle.gateway.peers.cards import CardCache
 from passerelle.gateway.peers.credential import ClientCredentials, Fixed, show_fixed
@@ -15,7 +16,10 @@ from passerelle.gateway.peers.jsonrpc import JsonRpc
 from passerelle.gateway.peers.legacy import LegacyHttpJson, LegacyJsonRpc
 from passerelle.gateway.peers.send_limit import SendLimit
 from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.peers.signatures import CardJudge
 from passerelle.gateway.peers.tokens import TokenSource
+from passerelle.gateway.reverse.cards import BroughtCards
+from passerelle.gateway.reverse.transport import ChannelTransport
 
 if TYPE_CHECKING:
     from passerelle.core.ports import Clock
@@ -24,8 +28,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.credential import Credential
     from passerelle.gateway.peers.grpc_channels import GrpcChannels
-    from passerelle.gateway.peers.interface import Choice
+    from passerelle.gateway.peers.interface import Choice, Kind
     from passerelle.gateway.peers.wire import Wire
+    from passerelle.gateway.reverse.dialling import Dialling
     from passerelle.gateway.spans import Spans
 
 _WIRES: Final[Mapping[Choice, Wire]] = {
@@ -57,17 +62,27 @@ def make_peer(
     limit: Limit | None = None,
     count: Callable[[str, str], None] = lambda _agent, _outcome: None,
     spans: Spans | None = None,
+    dialling: Dialling | None = None,
 ) -> AgentPeer:
     """A peer with everything that carries calls to it; ``limit`` bounds what is sent to it.
 
-    ``count`` hears of each call: the name of the agent, and how it ended.
+    ``count`` hears of each call: the name of the agent, and how it ended. ``dialling`` is for agents that dial in.
 
     Raises:
-        ConfigInvalid: a certificate cannot be read.
+        ConfigInvalid: a certificate cannot be read, or an agent dials in where nobody can.
     """
     credential = _make_credential(config, connections.sessions, clock)
     client = HttpClient(config, connections.sessions, credential)
-    transports: dict[Choice, Transport] = {
+    if config.dials_in:
+        if dialling is None:
+            raise ConfigInvalid(f"agents.{config.name}.transport", "nobody can dial in here")
+        judge = CardJudge(config.trust, client.read_public, clock)
+        brought = BroughtCards(config, dialling.agents, judge, clock)
+        carried: Mapping[Kind, Transport] = {
+            "CHANNEL/1.0": ChannelTransport(config, dialling.links, dialling.agents.cancel)
+        }
+        return AgentPeer(config, brought, carried, SendLimit(limit), clock, count, spans)
+    transports: dict[Kind, Transport] = {
         kind: HttpTransport(config, client, wire) for kind, wire in _WIRES.items()
     }
     if connections.channels is not None:

@@ -11,7 +11,13 @@ from passerelle.core.agent_name import find_tenant
 from passerelle.core.errors import InvalidAgentResponse
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
-from passerelle.gateway.peers.interface import Interface, choose_tenant, order, read_offer
+from passerelle.gateway.peers.interface import (
+    Interface,
+    choose_tenant,
+    order,
+    read_extensions,
+    read_offer,
+)
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -33,14 +39,7 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
     Raises:
         InvalidAgentResponse: names the peer, the field (``where``) and what is wrong with it.
     """
-    try:
-        card = parse_json(raw)
-    except NotJson as fault:
-        raise reject_card(config, "the body", str(fault)) from None
-    if not isinstance(card, dict):
-        raise reject_card(config, "the body", "not a JSON object")
-    if not isinstance(card.get("name"), str):
-        raise reject_card(config, "name", "missing, or not a text")
+    card = _parse(config, raw)
     interfaces = _choose_interfaces(config, kinds, card)
     first = interfaces[0]
     described = PeerCard(
@@ -53,6 +52,38 @@ def read_card(config: PeerConfig, kinds: tuple[Choice, ...], raw: bytes) -> Know
         push=_reads_push(card),
     )
     return KnownCard(described, interfaces)
+
+
+def read_brought_card(config: PeerConfig, raw: bytes) -> KnownCard:
+    """Reads the card that an agent brings when it dials in: its addresses do not count.
+
+    Raises:
+        InvalidAgentResponse: as of ``read_card``.
+    """
+    card = _parse(config, raw)
+    interface = Interface(
+        "CHANNEL", "1.0", config.card_url, config.card_url, None, read_extensions(card)
+    )
+    described = PeerCard(
+        card=card,
+        sha256=hashlib.sha256(raw).hexdigest(),
+        endpoint=interface.url,
+        streaming=_reads_streaming(config, card),
+        protocol=interface.protocol,
+    )
+    return KnownCard(described, (interface,))
+
+
+def _parse(config: PeerConfig, raw: bytes) -> JsonObject:
+    try:
+        card = parse_json(raw)
+    except NotJson as fault:
+        raise reject_card(config, "the body", str(fault)) from None
+    if not isinstance(card, dict):
+        raise reject_card(config, "the body", "not a JSON object")
+    if not isinstance(card.get("name"), str):
+        raise reject_card(config, "name", "missing, or not a text")
+    return card
 
 
 def _choose_interfaces(

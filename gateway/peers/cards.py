@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import aiohttp
 import structlog
@@ -33,6 +33,23 @@ _RETRY_AFTER_MS: Final = 10_000
 
 _MAX_AGE: Final = re.compile(r"(?:^|[,\s])max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NO_CACHE: Final = re.compile(r"(?:^|[,\s])no-(?:cache|store)\b", re.IGNORECASE)
+
+
+class Cards(Protocol):
+    """The card of one peer, however it is had."""
+
+    @property
+    def known(self) -> KnownCard | None:
+        """What was had last and could be used."""
+        ...
+
+    async def load(self) -> KnownCard:
+        """The card. Raises RemoteError where there has never been a good one."""
+        ...
+
+    def expire(self) -> None:
+        """The next ``load`` asks anew."""
+        ...
 
 
 class CardCache:
@@ -121,27 +138,13 @@ class CardCache:
             raw = await exchange.read_body(response, MAX_CARD_BYTES)
         except exchange.TooLong as fault:
             raise reject_card(self._config, "the body", str(fault)) from None
-        known = await self._verify(read_card(self._config, self._kinds, raw))
+        read = read_card(self._config, self._kinds, raw)
+        known = await verify_card(self._config, self._judge, read)
         pairs = (("If-None-Match", "ETag"), ("If-Modified-Since", "Last-Modified"))
         self._validators = {
             ask: response.headers[given] for ask, given in pairs if given in response.headers
         }
         return known
-
-    async def _verify(self, known: KnownCard) -> KnownCard:
-        """The card with its standing. One that has to be signed and is not is as good as none: the last one stays."""
-        verdict = await self._judge.judge(known.card.card)
-        if verdict.standing not in {"unchecked", "verified"}:
-            structlog.get_logger().warning(
-                "peer.card_signature",
-                peer=self._config.name,
-                standing=verdict.standing,
-                reason=verdict.reason,
-            )
-            if self._config.trust.policy == "require":
-                reason = f"{verdict.standing}: {verdict.reason}"
-                raise reject_card(self._config, "signatures", reason)
-        return replace(known, card=replace(known.card, signature=verdict.standing))
 
     def _report(self, reason: str) -> PeerUnavailable:
         config = self._config
@@ -151,6 +154,26 @@ class CardCache:
             url=config.card_url,
             reason=reason,
         )
+
+
+async def verify_card(config: PeerConfig, judge: CardJudge, known: KnownCard) -> KnownCard:
+    """The card with its standing.
+
+    Raises:
+        InvalidAgentResponse: it has to be signed and is not, which is as good as none.
+    """
+    verdict = await judge.judge(known.card.card)
+    if verdict.standing not in {"unchecked", "verified"}:
+        structlog.get_logger().warning(
+            "peer.card_signature",
+            peer=config.name,
+            standing=verdict.standing,
+            reason=verdict.reason,
+        )
+        if config.trust.policy == "require":
+            reason = f"{verdict.standing}: {verdict.reason}"
+            raise reject_card(config, "signatures", reason)
+    return replace(known, card=replace(known.card, signature=verdict.standing))
 
 
 def _read_age_s(response: aiohttp.ClientResponse) -> int:

@@ -45,7 +45,8 @@ class PeerConfig:
     """
 
     name: str
-    url: str
+    url: str = ""
+    """Empty for an agent that dials in."""
     card_path: str = WELL_KNOWN_CARD
     auth: Auth | None = None
     forward_auth: bool = False
@@ -58,16 +59,21 @@ class PeerConfig:
     query_timeout_s: float = 30.0
     idle_timeout_s: float = 120.0
     total_timeout_s: float = 1800.0
+    pool: bool = False
+    """Whether several may dial in under the name at once."""
 
     def __post_init__(self) -> None:
         for key, reason in self._find_faults():
             raise ConfigInvalid(f"agents.{self.name}.{key}", reason)
 
+    @property
+    def dials_in(self) -> bool:
+        """Whether the agent comes to us, over a channel."""
+        return not self.url
+
     def _find_faults(self) -> Iterator[tuple[str, str]]:
-        if origin_of(self.url) is None:
-            yield "url", "must be an absolute http or https URL without user and password"
-        elif URL(self.url).raw_query_string or URL(self.url).raw_fragment:
-            yield "url", "must not have a query or a fragment"
+        if not self.dials_in:
+            yield from self._find_url_faults()
         if not self.card_path.startswith("/"):
             yield "card_path", "must begin with a slash"
         if self.auth is not None and not is_writable(self.auth):
@@ -81,9 +87,17 @@ class PeerConfig:
             if not getattr(self, f"{key}_timeout_s") > 0:
                 yield f"{key}_timeout_s", "must be above zero"
 
+    def _find_url_faults(self) -> Iterator[tuple[str, str]]:
+        if origin_of(self.url) is None:
+            yield "url", "must be an absolute http or https URL without user and password"
+        elif URL(self.url).raw_query_string or URL(self.url).raw_fragment:
+            yield "url", "must not have a query or a fragment"
+
     @property
     def card_url(self) -> str:
-        """Where the card is read."""
+        """Where the card is read; of one that dials in, a name for what it brings."""
+        if self.dials_in:
+            return f"channel:{self.name}"
         return self.url.rstrip("/") + self.card_path
 
     @property

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
 
-Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC"]
+Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
 Version: TypeAlias = Literal["1.0", "0.3"]
 Choice: TypeAlias = Literal[
     "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"
 ]
+Kind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
+"""``CHANNEL`` is no interface of a card: the agent dials in."""
 PREFERENCE: Final[tuple[Choice, ...]] = get_args(Choice)
 """Cheapest first: of gRPC each frame is converted twice, and 0.3 has no list of tasks to find a lost send in."""
 
@@ -49,9 +51,9 @@ class Interface:
     extensions: frozenset[str] = frozenset()
 
     @property
-    def choice(self) -> Choice:
-        """The name of its kind in a preference."""
-        return cast("Choice", f"{self.binding}/{self.version}")
+    def choice(self) -> Kind:
+        """The name of its kind, in a preference too."""
+        return cast("Kind", f"{self.binding}/{self.version}")
 
     @property
     def lists(self) -> bool:
@@ -74,8 +76,7 @@ class Offer:
 
 def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
     """The interfaces of a card that are spoken here; calls may go to ``origins``."""
-    declared = objects_at(object_at(card, "capabilities"), "extensions")
-    extensions = frozenset(uri for one in declared if (uri := text_at(one, "uri")))
+    extensions = read_extensions(card)
     usable: list[Interface] = []
     foreign: list[str] = []
     for interface in _list_all(card, origins):
@@ -84,6 +85,12 @@ def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
         else:
             usable.append(replace(interface, extensions=extensions))
     return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
+
+
+def read_extensions(card: JsonObject) -> frozenset[str]:
+    """URIs of the extensions that a card declares."""
+    declared = objects_at(object_at(card, "capabilities"), "extensions")
+    return frozenset(uri for one in declared if (uri := text_at(one, "uri")))
 
 
 def choose_tenant(interfaces: tuple[Interface, ...], tenant: str | None) -> tuple[Interface, ...]:
@@ -101,7 +108,7 @@ def order(
     interfaces: tuple[Interface, ...], preference: tuple[Choice, ...]
 ) -> tuple[Interface, ...]:
     """Those that the preference names, in its order; of one kind, in the card's."""
-    ranks = {choice: rank for rank, choice in enumerate(preference)}
+    ranks: dict[Kind, int] = {choice: rank for rank, choice in enumerate(preference)}
     named = [one for one in interfaces if one.choice in ranks]
     return tuple(sorted(named, key=lambda one: ranks[one.choice]))
 

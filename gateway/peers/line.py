@@ -105,6 +105,8 @@ class Line:
 def _is_failure(outcome: StreamOutcome) -> bool:
     """Whether the way to the agent failed; an agent that answers with an error of A2A is there."""
     match outcome:
+        case Unreached(why="absent"):
+            return False
         case Unreached() | Unknown():
             return True
         case Refused(http_status=status):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.agent import AgentPeer
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.config import PeerConfig
+    from passerelle.gateway.reverse.dialling import Dialling
     from passerelle.gateway.spans import Spans
 
 
@@ -32,6 +33,7 @@ class PeerRegistry:
         limiter: Limiter | None = None,
         count: Callable[[str, str], None] = lambda _agent, _outcome: None,
         spans: Spans | None = None,
+        dialling: Dialling | None = None,
     ) -> None:
         """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
 
@@ -41,6 +43,7 @@ class PeerRegistry:
         self._limiter = limiter
         self._count = count
         self._spans = spans
+        self._dialling = dialling
         self._limits: dict[str, Limit] = {}
         self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
@@ -58,6 +61,26 @@ class PeerRegistry:
             NotFound: no such agent is configured.
         """
         return self._find(name)
+
+    @property
+    def dialling(self) -> tuple[str, ...]:
+        """The names of those that dial in."""
+        return tuple(name for name, peer in self._peers.items() if peer.config.dials_in)
+
+    def is_dialled(self, name: str) -> bool:
+        """Whether there is an agent of that name, and it dials in."""
+        return name in self._peers and self._peers[name].config.dials_in
+
+    def find_dialled(self, name: str) -> AgentPeer:
+        """The peer of that name, which dials in.
+
+        Raises:
+            NotFound: no such agent is configured.
+        """
+        peer = self._find(name)
+        if not peer.config.dials_in:
+            raise NotFound("agent", name)
+        return peer
 
     def card_url(self, name: str) -> str:
         """Where the card of that peer is read.
@@ -105,7 +128,15 @@ class PeerRegistry:
 
     def _make(self, config: PeerConfig) -> AgentPeer:
         limit = self._bind(config)
-        return make_peer(config, self._connections, self._clock, limit, self._count, self._spans)
+        return make_peer(
+            config,
+            self._connections,
+            self._clock,
+            limit,
+            self._count,
+            self._spans,
+            self._dialling,
+        )
 
     def _bind(self, config: PeerConfig) -> Limit | None:
         """The limit of an agent and its tenants. It outlives reloads, so that calls under way are still counted."""

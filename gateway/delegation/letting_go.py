@@ -1,0 +1,59 @@
+"""A run that its driver lets go: stored without an owner, owed, and nobody's until somebody takes it up.
+
+For agents that dial in: whoever drives a run of theirs has to hold their socket. What is owed is ``serve:<task>``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import DueChange, RunMove
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.run import OWNER, RunMovedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.step import Step
+
+ROW: Final = "serve"
+"""The kind of the due row of a run that waits for whoever can drive it."""
+FIRST_LOOK_MS: Final = 1_000
+"""A hint finds an instance that holds the socket long before."""
+
+
+async def let_go(driver: Driver, say: Callable[[Step], None] = lambda _step: None) -> None:
+    """Stores that nobody drives the run, with the facts that ``say`` adds; nothing is written from here afterwards.
+
+    Raises:
+        RunMovedError: it was somebody else's already.
+    """
+    run = driver.run
+    task = run.sight.task
+
+    def release(step: Step) -> None:
+        say(step)
+        step.decision.set_field(task, OWNER, None)
+
+    def terms(step: Step) -> Terms:
+        row = DueChange(f"{ROW}:{task.id}", step.decision.now_ms + FIRST_LOOK_MS)
+        if run.driver is None:
+            return Terms(due=(row,))
+        leaving = RunMove(run.record.attempts[-1].run_id, task.id, run.driver, enters=False)
+        return Terms(runs=(leaving,), due=(row,))
+
+    await driver.patiently(release, terms)
+    run.moved = True
+    driver.log.info("run.let_go", task=task.id, peer=driver.peer.name)
+
+
+async def let_go_and_offer(driver: Driver, say: Callable[[Step], None]) -> None:
+    """The same, and tells those who may take it up. Never returns: this driver is done.
+
+    Raises:
+        RunMovedError: always.
+    """
+    await let_go(driver, say)
+    await driver.offer(driver.peer.name, driver.run.sight.task.id)
+    raise RunMovedError

@@ -1,0 +1,238 @@
+"""How a run comes to the instance that its agent is linked to: without a hop, by who drives it.
+
+Whoever drives a run of an agent that dials in has to hold its socket. A driver that does not lets the run go, in one
+append: out of its set, without an owner, and owed as ``serve:<task>``. A hint tells the instances that hold a socket of
+the agent; one of them makes the run its own, in one append that compares the record, and drives it from what is stored:
+what was never sent is sent, and of what was sent the agent is asked (I6, I9).
+
+The row is the fallback for a hint that was lost. An agent that is not there within its time to connect fails the
+attempt; what follows is for the retry policy. A run that may have reached the agent is never failed for that: somebody
+drives it without a socket, and the limit of liveness judges.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import (
+    Claim,
+    Conflict,
+    DueChange,
+    EntityKind,
+    EntityRef,
+    IdempotencyRow,
+    RunMove,
+    StaleEpoch,
+)
+from passerelle.core.errors import PasserelleError, StoreUnavailable
+from passerelle.core.peer import Unreached
+from passerelle.core.status import UNDRIVEN, Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.times import parse_ms
+from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
+from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.inputs import ASK
+from passerelle.gateway.delegation.letting_go import FIRST_LOOK_MS, ROW, let_go
+from passerelle.gateway.delegation.refusal import explain
+from passerelle.gateway.delegation.run import OWNER, RunMovedError, read_driver
+from passerelle.gateway.delegation.sending import is_kept_back
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.service import Service
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.step import Step
+    from passerelle.gateway.reverse.dialling import Dialling
+
+VISIBILITY_MS: Final = 10_000
+"""A claimed row that is left comes due again after this time."""
+_KEPT_MS: Final = 60_000
+
+
+@dataclass(slots=True)
+class Routing:
+    """Lets runs go, takes them, and handles the rows ``serve:<task>``.
+
+    ``connect_ms(agent)`` is how long a message waits for its agent; ``drop`` takes a row out that nobody needs.
+    """
+
+    dialling: Dialling
+    service: Service
+    drives: Callable[[Shard], Incarnation]
+    dials_in: Callable[[str], bool]
+    connect_ms: Callable[[str], int]
+    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+
+    # ------------------------------------------------------------ taking
+
+    async def take_waiting(self, agent: str) -> None:
+        """An agent is linked here: what waits for it is driven here, and what is driven here goes on."""
+        dispatch = self.service.dispatch
+        for driver in self._list_drivers(agent):
+            driver.wake()
+        for task_id in await self.dialling.agents.list_waiting(agent):
+            if dispatch.runs.is_draining:
+                return
+            await self.take(agent, task_id)
+
+    async def take(self, agent: str, task_id: str, turn_id: str = "") -> None:
+        """Something waits for an agent that is linked here."""
+        inputs = self.service.inputs
+        if turn_id.startswith(ASK):
+            await inputs.look_here(task_id, turn_id.removeprefix(ASK))
+            return
+        if turn_id:
+            await inputs.send_stored(task_id, turn_id)
+            return
+        await self.claim(task_id)
+        await self.dialling.agents.forget(agent, task_id)
+
+    async def claim(self, task_id: str) -> bool:
+        """Makes a run that nobody drives ours, and drives it; False where somebody does, or nothing is to be driven."""
+        task = EntityRef(EntityKind.TASK, task_id)
+        writes, dispatch = self.service.writes, self.service.dispatch
+        if dispatch.runs.is_draining:
+            return False
+        for tries in range(MAX_TRIES):
+            held = await writes.load([task])
+            record = held[task].record
+            if not isinstance(record, TaskRecord) or not is_free(held[task]):
+                return False
+            outcome = await self._enter(task, record, held)
+            if isinstance(outcome, Written):
+                await self._adopt(task)
+                return True
+            if not isinstance(outcome, Conflict | StaleEpoch):
+                return False
+            await writes.step_back(tries)
+        return False
+
+    async def _enter(
+        self, task: EntityRef, record: TaskRecord, held: dict[EntityRef, Held]
+    ) -> object:
+        heir = self.drives(task.shard)
+        decision = self.service.writes.begin(record.session_id, held)
+        decision.set_field(task, OWNER, str(heir).encode())
+        entering = RunMove(record.attempts[-1].run_id, task.id, heir, enters=True)
+        due = (DueChange(f"{ROW}:{task.id}", None),)
+        return await self.service.writes.commit(decision, held, Terms(runs=(entering,), due=due))
+
+    async def _adopt(self, task: EntityRef) -> None:
+        try:
+            await self.service.dispatch.adopt(task)
+        except PasserelleError as error:
+            self.service.dispatch.log.warning("run.not_adopted", task=task.id, reason=str(error))
+            self.service.dispatch.mend(task)
+
+    async def stop(self, agent: str, remote: str) -> None:
+        """A task of an agent that is linked here is to stop; its driver sees what comes of it."""
+        await self.service.dispatch.stop_peer(agent, remote)
+
+    # ------------------------------------------------------------ letting go
+
+    async def offer(self, agent: str, task_id: str) -> None:
+        """Tells the instances that hold a socket of the agent; where that is lost, the row is not."""
+        try:
+            await self.dialling.agents.offer(agent, task_id)
+        except StoreUnavailable as error:
+            self.service.dispatch.log.info("agent.late", reason=error.reason)
+
+    async def send_elsewhere(self, agent: str, task_id: str, turn_id: str) -> bool:
+        """Hands a further message to the instance that the agent is linked to; False where it is linked to none."""
+        served = await self.dialling.agents.read(agent)
+        if self.dialling.links.holds(agent) or served is None or not served.links:
+            return False
+        await self.dialling.agents.offer(agent, task_id, turn_id)
+        return True
+
+    async def follow_agent(self, agent: str) -> None:
+        """Lets go of what is driven here of an agent that is linked elsewhere, and not here."""
+        drivers = self._list_drivers(agent)
+        if not drivers or self.dialling.links.holds(agent):
+            return
+        served = await self.dialling.agents.read(agent)
+        if served is None or not served.links:
+            return
+        for driver in drivers:
+            await self._hand_over(agent, driver)
+
+    async def _hand_over(self, agent: str, driver: Driver) -> None:
+        task_id = driver.run.sight.task.id
+        if driver.run.has_ended():
+            return
+        with suppress(RunMovedError):  # it is gone, which is what was wanted
+            await let_go(driver)
+        self.service.dispatch.runs.drop(task_id)
+        await self.offer(agent, task_id)
+
+    def _list_drivers(self, agent: str) -> list[Driver]:
+        runs = self.service.dispatch.runs
+        found = (runs.find(task_id) for task_id in runs.list_tasks())
+        return [driver for driver in found if driver is not None and driver.peer.name == agent]
+
+    # ------------------------------------------------------------ what is owed
+
+    async def on_due(self, shard: Shard, row: DueRow, now_ms: int) -> None:
+        """``serve:<task>``: a run that waits for its agent, or for the instance that the agent is linked to."""
+        task = EntityRef(EntityKind.TASK, row.entity)
+        held = (await self.service.writes.load([task]))[task]
+        record = held.record
+        if not isinstance(record, TaskRecord) or not is_free(held):
+            await self.drop(shard, row)
+            return
+        agent = record.peer or ""
+        is_unsent = is_kept_back(record) and record.status is not Status.CANCELLING
+        if self.dialling.links.holds(agent) or not is_unsent or not self.dials_in(agent):
+            await self.claim(row.entity)
+            return
+        left_ms = self._find_end_ms(record, agent) - now_ms
+        if left_ms <= 0:
+            await self._give_up(row, agent)
+            return
+        await self.offer(agent, row.entity)
+        if left_ms < VISIBILITY_MS:
+            await self._move(record, row, now_ms + min(left_ms, FIRST_LOOK_MS))
+
+    def _find_end_ms(self, record: TaskRecord, agent: str) -> int:
+        run = record.run
+        since_ms = 0 if run is None else parse_ms(run.started_at) + run.held_ms
+        return since_ms + self.connect_ms(agent)
+
+    async def _give_up(self, row: DueRow, agent: str) -> None:
+        run = await self.service.dispatch.hold(row.entity)
+        away = Unreached("it has not dialled in", None)
+
+        def end(step: Step) -> None:
+            held = run.held[run.sight.task]
+            if is_free(held):
+                end_run(step, Ended(explain(away, step.sight, step.record).failure))
+
+        terms = Terms(claim=Claim(row.member, row.token), due=(DueChange(row.member, None),))
+        await run.append(end, lambda _step: terms)
+        await self.dialling.agents.forget(agent, row.entity)
+
+    async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
+        def body(_decision: Decision) -> Terms:
+            key = f"{row.member}:{at_ms}"
+            return Terms(
+                claim=Claim(row.member, row.token),
+                due=(DueChange(row.member, at_ms),),
+                idem=IdempotencyRow(key=key, digest=key, result=b"", ttl_ms=_KEPT_MS),
+            )
+
+        await self.service.writes.decide(record.session_id, [], body)
+
+
+def is_free(held: Held) -> bool:
+    """Whether a task has a run that nobody drives."""
+    record = held.record
+    if not isinstance(record, TaskRecord) or record.status in UNDRIVEN or record.run is None:
+        return False
+    return read_driver(held.fields) is None

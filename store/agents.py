@@ -1,0 +1,172 @@
+"""Agents that dial in: who serves them at the moment, their card, and the runs that wait for them.
+
+All of it lives in the shard of the agent's name. A run that waits is noted beside the due row that its task has in its
+own shard: the note is for speed, the row is what is owed (I9).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.ids import derive_shard
+from passerelle.core.ports import AgentCancelled, AgentOffered, AgentRegistered, AgentServed
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports import AgentNews
+    from passerelle.store.hints import RedisHints
+    from passerelle.store.nodes import Nodes
+
+KEEP_MS: Final = 30 * 24 * 3600 * 1000
+_WAITING_MS: Final = 24 * 3600 * 1000
+_REGISTERED: Final = re.compile(r"r ([!-~]+) ([0-9]+) ([01])")
+_OFFERED: Final = re.compile(r"o ([!-~]+) ([!-~]+)")
+_CANCELLED: Final = re.compile(r"c ([!-~]+)")
+
+
+class RedisAgents:
+    """``core.ports.Agents`` over a server or cluster."""
+
+    def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
+        self._nodes = nodes
+        self._hints = hints
+
+    async def register(
+        self, agent: str, link: str, instance: str, card: bytes, *, hold_ms: int, pool: bool
+    ) -> int:
+        """Notes a link; without ``pool`` the older ones are forgotten.
+
+        Tried again after a lost reply: a generation that nobody used does no harm.
+
+        Raises:
+            StoreUnavailable: whether it is noted is not known.
+        """
+        shard = _place(agent)
+        packed = read_script("register_agent").pack_call(
+            [keys.agent(shard, agent), keys.agent_hints(shard, agent)],
+            {"link": link, "instance": instance, "hold": hold_ms, "keep": KEEP_MS, "pool": pool},
+            [card],
+        )
+        reply = await retry(lambda: self._nodes.write(shard, packed))
+        return int(cast("bytes", reply))
+
+    async def keep(
+        self, agent: str, link: str, instance: str, generation: int, *, hold_ms: int
+    ) -> bool:
+        """Says that a link still serves; False where it has lost the name.
+
+        Raises:
+            StoreUnavailable: nothing is known.
+        """
+        shard = _place(agent)
+        packed = read_script("keep_agent").pack_call(
+            [keys.agent(shard, agent)],
+            {
+                "link": link,
+                "instance": instance,
+                "gen": str(generation),
+                "hold": hold_ms,
+                "keep": KEEP_MS,
+            },
+        )
+        return await retry(lambda: self._nodes.write(shard, packed)) == 1
+
+    async def unregister(self, agent: str, link: str) -> None:
+        """Forgets a link; the card stays."""
+        shard = _place(agent)
+        command = pack("HDEL", keys.agent(shard, agent), f"l:{link}")
+        await retry(lambda: self._nodes.write(shard, command))
+
+    async def read(self, agent: str) -> AgentServed | None:
+        """The last card and the links that serve it; None for one that never dialled in."""
+        shard = _place(agent)
+        fields, time = await retry(
+            lambda: self._nodes.read(shard, pack("HGETALL", keys.agent(shard, agent)), pack("TIME"))
+        )
+        flat = cast("list[bytes]", fields)
+        found = dict(zip(flat[::2], flat[1::2], strict=True))
+        if b"card" not in found:
+            return None
+        seconds, micros = cast("list[bytes]", time)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        links = {
+            name[2:].decode(): value.split(b" ")
+            for name, value in found.items()
+            if name.startswith(b"l:")
+        }
+        live = {link: held[0].decode() for link, held in links.items() if int(held[2]) >= now_ms}
+        return AgentServed(found[b"card"], int(found[b"gen"]), live)
+
+    async def offer(self, agent: str, task: str, turn: str = "") -> None:
+        """Notes a task that waits for the agent, and tells whoever serves it; ``turn``: a message on it that waits."""
+        shard = _place(agent)
+        waiting = keys.agent_waiting(shard, agent)
+        hint = pack("SPUBLISH", keys.agent_hints(shard, agent), f"o {task} {turn or '-'}")
+        if not turn:
+            await retry(lambda: self._nodes.write(shard, pack("SADD", waiting, task)))
+            await retry(
+                lambda: self._nodes.write(shard, pack("PEXPIRE", waiting, str(_WAITING_MS)))
+            )
+        await self._nodes.write(shard, hint)
+
+    async def list_waiting(self, agent: str) -> list[str]:
+        """Tasks that were offered and not taken, as far as is noted."""
+        shard = _place(agent)
+        [found] = await retry(
+            lambda: self._nodes.read(shard, pack("SMEMBERS", keys.agent_waiting(shard, agent)))
+        )
+        return sorted(task.decode() for task in cast("list[bytes]", found))
+
+    async def forget(self, agent: str, task: str) -> None:
+        """A task waits no more."""
+        shard = _place(agent)
+        command = pack("SREM", keys.agent_waiting(shard, agent), task)
+        await retry(lambda: self._nodes.write(shard, command))
+
+    async def cancel(self, agent: str, remote: str) -> None:
+        """Tells whoever serves the agent that one of its tasks is to stop."""
+        shard = _place(agent)
+        await self._nodes.write(
+            shard, pack("SPUBLISH", keys.agent_hints(shard, agent), f"c {remote}")
+        )
+
+    async def listen(self, agent: str, on_news: Callable[[AgentNews], None]) -> None:
+        """Returns once news of the agent are told here.
+
+        Raises:
+            StoreUnavailable: not confirmed in time; nothing is told then.
+        """
+        shard = _place(agent)
+
+        def take(raw: bytes) -> None:
+            news = _parse(raw.decode("latin-1"))
+            if news is not None:
+                on_news(news)
+
+        await self._hints.listen(shard, keys.agent_hints(shard, agent), take)
+
+    async def ignore(self, agent: str) -> None:
+        """Ends what ``listen`` began."""
+        shard = _place(agent)
+        await self._hints.ignore(shard, keys.agent_hints(shard, agent))
+
+
+def _parse(text: str) -> AgentNews | None:
+    if said := _REGISTERED.fullmatch(text):
+        return AgentRegistered(said[1], int(said[2]), pool=said[3] == "1")
+    if said := _OFFERED.fullmatch(text):
+        return AgentOffered(said[1], "" if said[2] == "-" else said[2])
+    if said := _CANCELLED.fullmatch(text):
+        return AgentCancelled(said[1])
+    return None
+
+
+def _place(agent: str) -> Shard:
+    return derive_shard("agent", agent)
