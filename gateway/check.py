@@ -172,8 +172,11 @@ def _judge_dialling(settings: Settings) -> Iterator[tuple[str, bool]]:
     for agent in settings.agents:
         if not agent.dials_in:
             continue
-        callers = (*settings.clients, *settings.issuers)
-        servers = [one.name for one in callers if {agent.name, EVERY_AGENT} & set(one.serves)]
+        callers = {one.name: one.serves for one in settings.clients}
+        callers |= {one.name: one.serves for one in settings.issuers}
+        servers = [
+            name for name, serves in callers.items() if {agent.name, EVERY_AGENT} & {*serves}
+        ]
         if servers:
             yield f"agents.{agent.name}: dials in, as {', '.join(servers)}", True
         elif settings.auth == "open":

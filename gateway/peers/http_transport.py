@@ -24,11 +24,11 @@ from passerelle.core.peer import (
     Unknown,
     Unreached,
 )
+from passerelle.core.sse import SseParser
 from passerelle.gateway.peers import answers, exchange
 from passerelle.gateway.peers.call import STREAMS
 from passerelle.gateway.peers.http_client import write_version
 from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
-from passerelle.gateway.peers.sse import SseParser
 from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable
 from passerelle.gateway.peers.wire import Reply
 

@@ -117,6 +117,16 @@ def build_card(url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int
     )
 
 
+def make_app(handler: DefaultRequestHandler, card: AgentCard) -> Starlette:
+    """The application that a stock agent is served by."""
+    routes = [
+        *create_agent_card_routes(card),
+        *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
+        *create_rest_routes(handler, enable_v0_3_compat=True),
+    ]
+    return Starlette(routes=routes)
+
+
 @dataclass(frozen=True, slots=True)
 class SdkAgent:
     """Where its card is, and the origin of its gRPC, if it has one."""
@@ -135,13 +145,8 @@ async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
         grpc_port = dialled.add_insecure_port("127.0.0.1:0") if "GRPC/1.0" in kinds else 0
         card = build_card(url + "/", kinds or ("JSONRPC/1.0",), grpc_port)
         handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
-        routes = [
-            *create_agent_card_routes(card),
-            *create_jsonrpc_routes(handler, "/", enable_v0_3_compat=True),
-            *create_rest_routes(handler, enable_v0_3_compat=True),
-        ]
         config = uvicorn.Config(
-            Starlette(routes=routes), log_level="error", lifespan="off", timeout_graceful_shutdown=1
+            make_app(handler, card), log_level="error", lifespan="off", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from passerelle.gateway.peers.sse import SseParser
+from passerelle.core.sse import SseParser
 
 LIMIT = 1000
 

@@ -1,0 +1,295 @@
+"""An agent's own ASGI application, called in process: no socket, no port, and the way of each answer held open.
+
+The application gets the request that its JSON-RPC binding would get over HTTP (A2A 1.0 section 9). What it answers is
+handed on as it comes: its ``send`` returns once the item is on its way, so an agent that streams is slowed down with
+whoever reads it. A caller that is gone is a client that has disconnected; what the application makes of that is its
+own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import orjson
+
+from passerelle.core.sse import SseParser
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.json import Json, JsonObject
+
+Message: TypeAlias = "MutableMapping[str, Any]"
+App: TypeAlias = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]],
+    Awaitable[None],
+]
+"""Any ASGI 3 application."""
+
+MAX_ITEM_BYTES: Final = 16 * 1024 * 1024
+_OK: Final = 200
+_CARD_PATH: Final = "/.well-known/agent-card.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer, or the end of a stream (no ``data``)."""
+
+    data: JsonObject | None
+
+
+@dataclass(frozen=True, slots=True)
+class A2aError:
+    """The application refused with an error of A2A."""
+
+    code: int
+    message: str
+    details: Json
+
+
+@dataclass(frozen=True, slots=True)
+class HttpError:
+    """The application gave an HTTP status, and nothing that is A2A."""
+
+    status: int
+    retry_after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The application broke, or said what cannot be read."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Result | A2aError | HttpError | Fault
+
+
+class _Stop(Exception):
+    """Ends an exchange from inside ``send``."""
+
+
+class Exchange:
+    """One request to the application. ``leave`` tells it that nobody reads any more."""
+
+    def __init__(
+        self,
+        app: App,
+        scope: Message,
+        body: bytes,
+        on_item: Callable[[JsonObject], Awaitable[None]],
+    ) -> None:
+        self._app = app
+        self._scope = scope
+        self._body: bytes | None = body
+        self._on_item = on_item
+        self._left = asyncio.Event()
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._parser: SseParser | None = None
+        self._whole = bytearray()
+        self._error: Outcome | None = None
+
+    def leave(self) -> None:
+        """Nobody reads any more."""
+        self._left.set()
+
+    async def run(self) -> Outcome:
+        """Carries the request through; every item of a stream is handed on before the next one is taken."""
+        try:
+            await self._app(self._scope, self._receive, self._send)
+        except _Stop:
+            pass
+        except Exception as error:  # noqa: BLE001  whatever an application raises is its fault
+            return Fault(f"{type(error).__name__}: {error}")
+        if self._error is not None:
+            return self._error
+        if self._parser is not None:
+            return (
+                Fault("the stream ended inside an event") if self._parser.in_event else Result(None)
+            )
+        return self._read_whole()
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        match message:
+            case {"type": "http.response.start", "status": int() as status}:
+                self._status = status
+                self._headers = {
+                    bytes(name).lower(): bytes(value) for name, value in message.get("headers", ())
+                }
+                media_type = self._headers.get(b"content-type", b"")
+                if status == _OK and media_type.startswith(b"text/event-stream"):
+                    self._parser = SseParser(MAX_ITEM_BYTES)
+            case {"type": "http.response.body"}:
+                await self._take(bytes(message.get("body", b"")))
+            case _:
+                pass
+
+    async def _take(self, chunk: bytes) -> None:
+        if self._parser is None:
+            self._whole += chunk
+            if len(self._whole) > MAX_ITEM_BYTES:
+                self._fail(Fault(f"an answer over {MAX_ITEM_BYTES} bytes"))
+            return
+        for payload in self._parser.feed(chunk):
+            outcome = _read_envelope(payload)
+            if not isinstance(outcome, Result):
+                self._fail(outcome)
+            elif outcome.data is not None:
+                await self._on_item(outcome.data)
+        if self._parser.overflowed:
+            self._fail(Fault(f"an event over {MAX_ITEM_BYTES} bytes"))
+
+    def _fail(self, error: Outcome) -> None:
+        self._error = error
+        raise _Stop
+
+    def _read_whole(self) -> Outcome:
+        outcome = _read_envelope(bytes(self._whole))
+        if isinstance(outcome, Fault) and self._status != _OK:
+            retry = self._headers.get(b"retry-after")
+            return HttpError(self._status, None if retry is None else retry.decode("latin-1"))
+        return outcome
+
+
+class InProcess:
+    """The JSON-RPC endpoint of an application, at ``path``."""
+
+    def __init__(self, app: App, path: str) -> None:
+        self._app = app
+        self._path = path
+
+    def begin(
+        self,
+        method: str,
+        params: JsonObject,
+        headers: Mapping[str, str],
+        on_item: Callable[[JsonObject], Awaitable[None]],
+    ) -> Exchange:
+        """A call by its A2A 1.0 name."""
+        envelope = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        body = orjson.dumps(envelope)
+        sent = {
+            "Host": "agent",
+            "Accept": "application/json, text/event-stream",
+            **headers,
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+        }
+        return Exchange(self._app, make_scope("POST", self._path, sent), body, on_item)
+
+
+async def read_own_card(app: App) -> JsonObject:
+    """The card that an application serves at the well-known path.
+
+    Raises:
+        LookupError: it serves none.
+    """
+
+    async def skip(_item: JsonObject) -> None:
+        return
+
+    said = bytearray()
+    started: list[int] = []
+
+    async def take(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            started.append(message["status"])
+        elif message["type"] == "http.response.body":
+            said.extend(message.get("body", b""))
+
+    scope = make_scope("GET", _CARD_PATH, {"Host": "agent", "A2A-Version": "1.0"})
+    exchange = Exchange(app, scope, b"", skip)
+    await app(scope, exchange._receive, take)  # noqa: SLF001  the same body as any request
+    card: Json = None
+    with suppress(orjson.JSONDecodeError):
+        card = orjson.loads(bytes(said))
+    if started != [_OK] or not isinstance(card, dict):
+        raise LookupError(f"the application serves no agent card at {_CARD_PATH}: give one")
+    return card
+
+
+def make_scope(method: str, path: str, headers: Mapping[str, str]) -> Message:
+    """The scope of a request that came over no network."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            (name.lower().encode("latin-1"), value.encode("latin-1"))
+            for name, value in headers.items()
+        ],
+        "client": ("gateway", 0),
+        "server": ("agent", 80),
+        "state": {},
+        "extensions": {},
+    }
+
+
+@asynccontextmanager
+async def live(app: App) -> AsyncGenerator[None]:
+    """The lifespan of an application, around what is done with it; one that has none is none the worse.
+
+    Raises:
+        RuntimeError: it says that it cannot start.
+    """
+    received: asyncio.Queue[Message] = asyncio.Queue()
+    said: asyncio.Queue[Message] = asyncio.Queue()
+    received.put_nowait({"type": "lifespan.startup"})
+    scope: Message = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+    running = asyncio.ensure_future(app(scope, received.get, said.put))
+    try:
+        begun = await _hear(running, said)
+        if begun.get("type") == "lifespan.startup.failed":
+            raise RuntimeError(f"the application cannot start: {begun.get('message', '')}")
+        yield
+        if not running.done():
+            received.put_nowait({"type": "lifespan.shutdown"})
+            await _hear(running, said)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _hear(running: asyncio.Future[None], said: asyncio.Queue[Message]) -> Message:
+    """What the application says of its lifespan; nothing where it has ended without."""
+    hearing = asyncio.ensure_future(said.get())
+    waits: list[asyncio.Future[Any]] = [running, hearing]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    if hearing.done():
+        return hearing.result()
+    hearing.cancel()
+    return {}
+
+
+def _read_envelope(raw: bytes) -> Outcome:
+    try:
+        envelope: Json = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return Fault("not JSON")
+    match envelope:
+        case {"error": {"code": int() as code, "message": str() as message, "data": details}}:
+            return A2aError(code, message, details)
+        case {"error": {"code": int() as code, "message": str() as message}}:
+            return A2aError(code, message, None)
+        case {"result": dict() as result}:
+            return Result(result)
+        case _:
+            return Fault("no JSON-RPC response")

@@ -1,0 +1,20 @@
+"""Gateways over one real engine, and an agent of the SDK that dials in."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.reverse.rig import Rig, run_rig
+from tests.support.engine import Server, engine_server, started_legs
+
+__all__ = ["engine_server", "rig", "started_legs"]
+
+
+@pytest.fixture
+async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
+    """Nothing is started yet."""
+    async with run_rig(engine_server.url, tmp_path) as started:
+        yield started

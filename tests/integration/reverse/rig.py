@@ -1,0 +1,202 @@
+"""Whole gateways in process over one engine, and a stock a2a-sdk agent that dials into one of them.
+
+The agent has no port. ``Agent`` is its application and what it has executed; ``link`` is one link of it to a gateway,
+which a test cuts and opens again as it likes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import orjson
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.tasks import InMemoryTaskStore
+from starlette.applications import Starlette
+
+from passerelle.channels.reverse_client import ReverseAgent
+from passerelle.core.json import JsonObject
+from tests.integration.callers.rig import Instance
+from tests.integration.callers.rig import Rig as Callers
+from tests.integration.callers.rig import run_rig as run_callers
+from tests.support.sdk_agent import SdkExecutor, build_card, make_app
+from tests.support.waiting import wait_until
+
+Answer = dict[str, Any]
+NAME: Final = "builder"
+CLIENTS: Final = [
+    {
+        "name": NAME,
+        "serves": [NAME],
+        "may_call": [],
+        "scopes": ["channels:connect", "agents:serve"],
+    },
+    {
+        "name": "stranger",
+        "serves": [],
+        "may_call": ["*"],
+        "scopes": ["channels:connect", "agents:serve", "a2a:call"],
+    },
+    {"name": "ada", "scopes": ["a2a:call", "tasks:read", "tasks:write", "channels:connect"]},
+]
+KEY: Final = "ada-key"
+
+
+@dataclass
+class CountingExecutor(SdkExecutor):
+    """Counts what it was told to do, by message."""
+
+    executed: Counter[str] = field(default_factory=Counter[str])
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        if context.message is not None:
+            self.executed[context.message.message_id] += 1
+        await super().execute(context, event_queue)
+
+
+class Agent:
+    """The application of a stock agent; ``revive`` is a new process with the same store of tasks."""
+
+    def __init__(self) -> None:
+        self.executor = CountingExecutor()
+        self.tasks = InMemoryTaskStore()
+        self.app = self.make()
+
+    def make(self) -> Starlette:
+        card = build_card("http://10.0.0.7:9000/", ("JSONRPC/1.0",))
+        return make_app(DefaultRequestHandler(self.executor, self.tasks, card), card)
+
+    def forget(self) -> None:
+        """Loses every task, as a process with its tasks in memory does when it is killed."""
+        self.tasks = InMemoryTaskStore()
+        self.app = self.make()
+
+
+@dataclass
+class Rig:
+    """What a test has in its hands."""
+
+    callers: Callers
+    agent: Agent = field(default_factory=Agent)
+
+    async def start(self, **agent: object) -> Instance:
+        """A gateway; several are instances over one engine."""
+        agents = [{"name": NAME, "transport": "channel", **agent}]
+        return await self.callers.start(agents=agents, clients=[dict(one) for one in CLIENTS])
+
+    @asynccontextmanager
+    async def link(
+        self, instance: Instance, who: str = NAME, *, most: int = 8
+    ) -> AsyncGenerator[ReverseAgent]:
+        """One link of the agent, served."""
+        dialling = ReverseAgent(
+            find_url(instance),
+            token=f"{who}-key",
+            name=NAME,
+            handler=self.agent.app,
+            most=most,
+            jitter=lambda: 0.05,
+        )
+        async with dialling:
+            await dialling.wait_served()
+            yield dialling
+
+
+def find_url(instance: Instance) -> str:
+    """Where a gateway takes channels."""
+    return f"{instance.http.base_url}".replace("http", "ws", 1).rstrip("/") + "/v1/channel"
+
+
+class Caller:
+    """Somebody who calls the agent at one gateway, over A2A 1.0 JSON-RPC."""
+
+    def __init__(self, instance: Instance, prefix: str = "m") -> None:
+        self.instance = instance
+        self._prefix = prefix
+        self._sent = 0
+
+    def write(self, text: str, **members: object) -> JsonObject:
+        self._sent += 1
+        message: JsonObject = {
+            "messageId": f"{self._prefix}-{self._sent}",
+            "role": "ROLE_USER",
+            "parts": [{"text": text}],
+            **cast("JsonObject", members),
+        }
+        return {"message": message}
+
+    async def ask(self, method: str, params: JsonObject) -> Answer:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        answer = await self.instance.http.post(f"/agents/{NAME}", json=body, headers=_headers())
+        return cast("Answer", answer.json())
+
+    async def call(self, method: str, params: JsonObject) -> Answer:
+        answer = await self.ask(method, params)
+        assert "result" in answer, answer
+        return cast("Answer", answer["result"])
+
+    async def send(self, text: str, **members: object) -> Answer:
+        """The Task of a message, waited for."""
+        return cast("Answer", (await self.call("SendMessage", self.write(text, **members)))["task"])
+
+    async def begin(self, text: str) -> Answer:
+        """The Task of a message as soon as there is one."""
+        params = {**self.write(text), "configuration": {"returnImmediately": True}}
+        return cast("Answer", (await self.call("SendMessage", cast("JsonObject", params)))["task"])
+
+    async def read(self, task: Answer) -> Answer:
+        return await self.call("GetTask", {"id": task["id"]})
+
+    async def until(self, task: Answer, state: str) -> Answer:
+        """The Task once it has a state."""
+
+        async def look() -> Answer | None:
+            found = await self.read(task)
+            return found if found["status"]["state"] == f"TASK_STATE_{state}" else None
+
+        found = await wait_until(look, 10, f"the task is {state}")
+        assert found is not None
+        return found
+
+    async def follow(self, method: str, params: JsonObject) -> AsyncGenerator[Answer]:
+        """The frames of a stream as they come."""
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        async with self.instance.http.stream(
+            "POST", f"/agents/{NAME}", json=body, headers=_headers()
+        ) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data:"):
+                    yield orjson.loads(line.removeprefix("data:"))["result"]
+
+    async def collect(self, method: str, params: JsonObject) -> list[Answer]:
+        async with aclosing(self.follow(method, params)) as frames:
+            return [frame async for frame in frames]
+
+
+def _headers() -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEY}"}
+
+
+def read_texts(task: Answer) -> list[str]:
+    """What a task has brought."""
+    return [
+        part["text"]
+        for artifact in task.get("artifacts", [])
+        for part in artifact["parts"]
+        if "text" in part
+    ]
+
+
+@asynccontextmanager
+async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
+    """An empty engine, and an agent that is linked to nothing."""
+    async with run_callers(url, folder) as callers:
+        rig = Rig(callers)
+        yield rig
+        rig.agent.executor.silence.set()

@@ -1,0 +1,99 @@
+"""A stock a2a-sdk agent that dials in is an agent like any other: sent to, streamed from, subscribed to, cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.integration.reverse.rig import NAME, Caller, Rig, read_texts
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_message_reaches_an_agent_that_has_no_port(rig: Rig) -> None:
+    instance = await rig.start()
+    async with rig.link(instance):
+        task = await Caller(instance).send("book it")
+    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert read_texts(task) == ["book it"]
+    assert rig.agent.executor.executed == {"m-1": 1}
+
+
+async def test_a_bare_message_comes_back_as_one(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        answer = await caller.call("SendMessage", caller.write("message well"))
+    assert answer["message"]["parts"] == [{"text": "well"}]
+
+
+async def test_a_stream_brings_every_frame_in_order(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        frames = await caller.collect("SendStreamingMessage", caller.write("chunks 80"))
+    texts = [
+        part["text"]
+        for frame in frames
+        if "artifactUpdate" in frame
+        for part in frame["artifactUpdate"]["artifact"]["parts"]
+    ]
+    assert texts == [f"chunk-{number} " for number in range(1, 81)]
+    assert frames[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_subscriber_sees_the_task_and_its_end(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        task = await caller.begin("silent")
+        following = asyncio.create_task(caller.collect("SubscribeToTask", {"id": task["id"]}))
+        await caller.until(task, "WORKING")
+        rig.agent.executor.silence.set()
+        frames = await following
+    assert frames[0]["task"]["id"] == task["id"]
+    assert frames[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_question_of_the_agent_is_answered_by_a_further_message(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        asked = await caller.send("ask where to?")
+        assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        answered = await caller.send("Rome", taskId=asked["id"], contextId=asked["contextId"])
+    assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.agent.executor.executed == {"m-1": 1, "m-2": 1}
+
+
+async def test_a_cancel_reaches_the_agent(rig: Rig) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    async with rig.link(instance):
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+        cancelled = await caller.call("CancelTask", {"id": task["id"]})
+        assert cancelled["status"]["state"] in {"TASK_STATE_WORKING", "TASK_STATE_CANCELED"}
+        await caller.until(task, "CANCELED")
+
+
+async def test_long_content_goes_both_ways(rig: Rig) -> None:
+    instance = await rig.start()
+    text = 'é"\\' * 60_000
+    async with rig.link(instance):
+        task = await Caller(instance).send(text)
+    assert read_texts(task) == [text]
+
+
+async def test_what_is_served_is_on_the_card_and_the_agents_own_address_is_not(rig: Rig) -> None:
+    instance = await rig.start()
+    path = f"/agents/{NAME}/.well-known/agent-card.json"
+    async with rig.link(instance):
+        card = await instance.http.get(path)
+        listed = await instance.http.get("/v1/agents", headers={"Authorization": "Bearer ada-key"})
+    assert card.status_code == 200
+    assert card.json()["name"] == "sdk"
+    assert "10.0.0.7" not in card.text
+    (agent,) = listed.json()["agents"]
+    assert (agent["name"], agent["status"]) == (NAME, "ready")
