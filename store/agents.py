@@ -110,7 +110,7 @@ class RedisAgents:
         waiting = keys.agent_waiting(shard, agent)
         hint = pack("SPUBLISH", keys.agent_hints(shard, agent), f"o {task} {turn or '-'}")
         if not turn:
-            await retry(lambda: self._nodes.write(shard, pack("SADD", waiting, task)))
+            await retry(lambda: self._nodes.write(shard, pack("ZADD", waiting, "0", task)))
             await retry(
                 lambda: self._nodes.write(shard, pack("PEXPIRE", waiting, str(_WAITING_MS)))
             )
@@ -120,14 +120,16 @@ class RedisAgents:
         """Tasks that were offered and not taken, as far as is noted."""
         shard = _place(agent)
         [found] = await retry(
-            lambda: self._nodes.read(shard, pack("SMEMBERS", keys.agent_waiting(shard, agent)))
+            lambda: self._nodes.read(
+                shard, pack("ZRANGE", keys.agent_waiting(shard, agent), "0", "-1")
+            )
         )
-        return sorted(task.decode() for task in cast("list[bytes]", found))
+        return [task.decode() for task in cast("list[bytes]", found)]
 
     async def forget(self, agent: str, task: str) -> None:
         """A task waits no more."""
         shard = _place(agent)
-        command = pack("SREM", keys.agent_waiting(shard, agent), task)
+        command = pack("ZREM", keys.agent_waiting(shard, agent), task)
         await retry(lambda: self._nodes.write(shard, command))
 
     async def cancel(self, agent: str, remote: str) -> None:

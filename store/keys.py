@@ -182,7 +182,7 @@ def agent(shard: Shard, name: str) -> str:
 
 
 def agent_waiting(shard: Shard, name: str) -> str:
-    """SET tasks that wait for an agent that dials in; expires a day behind the last of them."""
+    """ZSET tasks that wait for an agent that dials in; expires a day behind the last of them."""
     return _key(shard, "agw", name)
 
 

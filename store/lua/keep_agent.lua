@@ -8,7 +8,7 @@
 
 local control = cjson.decode(ARGV[1])
 local field = 'l:' .. control.link
-if redis.call('HEXISTS', KEYS[1], field) == 0 then
+if not redis.call('HGET', KEYS[1], field) then
   return 0
 end
 local time = redis.call('TIME')
