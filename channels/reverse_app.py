@@ -101,7 +101,7 @@ class Exchange:
     async def run(self) -> Outcome:
         """Carries the request through; every item of a stream is handed on before the next one is taken."""
         try:
-            await self._app(self._scope, self._receive, self._send)
+            await self._app(self._scope, self.receive, self._send)
         except _Stop:
             pass
         except Exception as error:  # noqa: BLE001  whatever an application raises is its fault
@@ -114,7 +114,8 @@ class Exchange:
             )
         return self._read_whole()
 
-    async def _receive(self) -> Message:
+    async def receive(self) -> Message:
+        """What the application reads of the request."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -211,7 +212,7 @@ async def read_own_card(app: App) -> JsonObject:
 
     scope = make_scope("GET", _CARD_PATH, {"Host": "agent", "A2A-Version": "1.0"})
     exchange = Exchange(app, scope, b"", skip)
-    await app(scope, exchange._receive, take)  # noqa: SLF001  the same body as any request
+    await app(scope, exchange.receive, take)
     card: Json = None
     with suppress(orjson.JSONDecodeError):
         card = orjson.loads(bytes(said))
