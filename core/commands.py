@@ -7,7 +7,9 @@ never does.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
+
+from pydantic import Field
 
 from passerelle.core.device_requests import DeviceAnswer, DeviceRequest, ListDevices
 from passerelle.core.json import JsonObject
@@ -69,6 +71,15 @@ class CancelTask:
 
 
 @record
+class SignedBy:
+    """The signature of a device: ``value`` in base64url over ``core/signed_decision.py``, ``iat`` its clock in ms."""
+
+    device_id: Annotated[str, Field(min_length=1, max_length=64)]
+    value: Annotated[str, Field(min_length=1, max_length=128)]
+    iat: int
+
+
+@record
 class RespondAction:
     """Answer a question (CMD-14): the only way to resolve one. ``rev`` and ``digest`` say what was read."""
 
@@ -79,6 +90,7 @@ class RespondAction:
     option_id: str | None = None
     content: JsonObject | None = None
     comment: str | None = None
+    signature: SignedBy | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,6 +235,7 @@ def _list_surroundings(
         message_bounds=settings.requests.bounds(),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
+        signatures=settings.approvals.signatures,
         find_entrance=partial(find_entrance, settings),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.gateway.control.action_rows import MINT
+from passerelle.gateway.control.action_rows import ESCALATE, EXPIRE, MINT, RETURN
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
@@ -38,8 +38,9 @@ def list_handlers(
     return {
         "timeout": deadlines.on_timeout,
         "idle": deadlines.on_idle,
-        "expire": deadlines.on_expire,
-        "return": deadlines.on_return,
+        EXPIRE: deadlines.on_expire,
+        ESCALATE: deadlines.on_escalate,
+        RETURN: deadlines.on_return,
         MINT: deadlines.on_mint,
         "cancel": deadlines.on_cancel,
         "input": deadlines.on_input,

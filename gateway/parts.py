@@ -57,6 +57,7 @@ from passerelle.gateway.delegation.open_text import OpenTexts
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.devices.assurance import Assurance, Demand
 from passerelle.gateway.devices.device_lists import DeviceLists
 from passerelle.gateway.devices.devices import Devices
 from passerelle.gateway.devices.entrance import Entrance
@@ -111,6 +112,8 @@ class Surroundings:
     """The patience with one agent."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
+    signatures: Demand = "paired"
+    """Of whom signed decisions are wanted."""
     find_entrance: Callable[[], Entrance] = Entrance
     """Where devices come in."""
 
@@ -125,7 +128,8 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     runs, ownership = Runs(structlog.get_logger("passerelle")), Ownership(writes)
     references = References(ownership, contents)
     dispatch = _make_dispatch(around, writes, contents, runs, references)
-    actions, inputs = Actions(writes), Inputs(dispatch)
+    lists = DeviceLists(writes)
+    actions, inputs = Actions(writes, Assurance(lists, around.signatures)), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
     webhooks = webhooks or Webhooks()
     push_configs = PushConfigs(
@@ -171,7 +175,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             around, turns, ownership, planning, references, dispatch, finishing, conditions
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
-        devices=_make_devices(around, webhooks, writes, actions),
+        devices=_make_devices(around, webhooks, lists, actions),
         channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
         device_streams=DeviceStreams(
             store.acks,
@@ -257,9 +261,9 @@ def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
 
 
 def _make_devices(
-    around: Surroundings, webhooks: Webhooks, writes: Writes, actions: Actions
+    around: Surroundings, webhooks: Webhooks, lists: DeviceLists, actions: Actions
 ) -> Devices:
-    store, lists = around.store, DeviceLists(writes)
+    store = around.store
     return Devices(
         lists=lists,
         pairing=Pairing(lists, around.ids, around.clock, around.find_entrance),

@@ -15,6 +15,7 @@ from passerelle.channels.limits import Limits
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
+from passerelle.gateway.settings_approvals import ApprovalSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
 from passerelle.gateway.settings_limits import RequestSettings
 from passerelle.gateway.settings_outputs import OutputSettings
@@ -170,6 +171,7 @@ class Settings(Section):
     spans: SpanSettings = Field(default=SpanSettings())
     signing: SigningSettings = Field(default=SigningSettings())
     policy: PolicySettings = Field(default=PolicySettings())
+    approvals: ApprovalSettings = Field(default=ApprovalSettings())
     webhooks: WebhookSettings = Field(default=WebhookSettings())
     outputs: OutputSettings = Field(default=OutputSettings())
 

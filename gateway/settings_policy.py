@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from dataclasses import replace
+from typing import Annotated, Final, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from passerelle.core.errors import InvalidInput
-from passerelle.core.payloads.approval import GrantScope
+from passerelle.core.payloads.approval import AudienceStep, GrantScope, Quorum, Risk
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.settings_section import Name, Section
+from passerelle.permission_bridge.approvers import Tier, name_version
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.rules import (
@@ -36,6 +38,9 @@ def _check_condition(text: str) -> str:
 When: TypeAlias = Annotated[
     str, Field(min_length=1, max_length=LENGTH_LIMIT), AfterValidator(_check_condition)
 ]
+
+
+Approver: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class RuleSettings(Section):
@@ -97,6 +102,33 @@ class GrantSettings(Section):
         return ttl
 
 
+class EscalationSettings(Section):
+    """Who may decide as well when nobody has for a while."""
+
+    after: Duration = Field(description="From the question on.")
+    to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+
+
+class ApproverSettings(Section):
+    """Who decides from a risk on. They are named as principals: clients, `owner`, `<issuer>:<subject>`, `@caller`."""
+
+    risk: Risk = Field(description="From this risk on, up to the next tier.")
+    who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
+    veto: bool = Field(default=True, description="Whether one no is enough.")
+    allow_self: bool = Field(
+        default=True, description="Whether whoever the work is done for may decide, if named."
+    )
+    escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
+
+    @model_validator(mode="after")
+    def _check_able(self) -> Self:
+        fault = read_tier(self).find_fault()
+        if fault is not None:
+            raise ValueError(fault)
+        return self
+
+
 class PolicySettings(Section):
     """Deny beats ask beats allow, whatever the order; where no rule speaks, a person is asked."""
 
@@ -110,6 +142,9 @@ class PolicySettings(Section):
         default={}, description="Rules about the work of one caller, by its name."
     )
     grants: GrantSettings = Field(default=GrantSettings())
+    approvers: tuple[ApproverSettings, ...] = Field(
+        default=(), max_length=4, description="Who decides, by risk; absent: whoever owns the task."
+    )
 
 
 def read_policy(settings: PolicySettings) -> Policy:
@@ -119,7 +154,9 @@ def read_policy(settings: PolicySettings) -> Policy:
         rules += [_read_rule(rule, owner) for rule in section.rules]
     grants = settings.grants
     terms = GrantTerms(grants.scope, grants.match, grants.ttl.ms, grants.max_uses)
-    return make_policy(tuple(rules), settings.mode, terms)
+    policy = make_policy(tuple(rules), settings.mode, terms)
+    tiers = tuple(read_tier(tier) for tier in settings.approvers)
+    return replace(policy, tiers=tiers, version=name_version(policy.version, tiers))
 
 
 def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
@@ -133,3 +170,14 @@ def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
         grantable=rule.grantable,
         owner=owner,
     )
+
+
+def read_tier(settings: ApproverSettings) -> Tier:
+    """The tier that a section states; who comes later comes in the order of the times."""
+    later = sorted(settings.escalate, key=lambda step: step.after.ms)
+    steps = (
+        AudienceStep(settings.who),
+        *(AudienceStep(step.to, step.after.ms) for step in later),
+    )
+    quorum = Quorum(settings.need, settings.veto, settings.allow_self)
+    return Tier(settings.risk, quorum, steps)

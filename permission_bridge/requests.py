@@ -28,6 +28,7 @@ from passerelle.core.payloads.approval import (
 )
 from passerelle.core.prompt import PeerPrompt
 from passerelle.core.response_schema import TEXT_SCHEMA, check_schema
+from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.options import WORDS, add_always, choose_options
 from passerelle.permission_bridge.policy import Evaluation
 from passerelle.permission_bridge.subject import show_subject
@@ -83,6 +84,8 @@ class Asking:
     group_id: str | None = None
     offer: GrantOffer | None = None
     """The grant that people may give in place of a single yes."""
+    tier: Tier | None = None
+    """Who decides; None: the owner."""
 
 
 def make_request(
@@ -125,6 +128,9 @@ def make_request(
         group_id=asking.group_id,
         risk_reasons=reasons,
     )
+    if asking.tier is not None and prompt.kind not in WORDS:
+        audience = asking.tier.list_audience(asking.principal)
+        request = replace(request, quorum=asking.tier.quorum, audience=audience)
     return replace(request, digest=compute_digest(render_request(request, asking.scope)))
 
 

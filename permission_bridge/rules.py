@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.canonical import digest
 from passerelle.core.payloads.approval import ActionType, GrantScope
+from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.cases import About, PeerAsks, name_about
 from passerelle.permission_bridge.conditions import Condition
 
@@ -113,6 +114,7 @@ class Policy:
     mode: Mode
     version: str
     grants: GrantTerms = NO_GRANTS
+    tiers: tuple[Tier, ...] = ()
 
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""

@@ -27,6 +27,7 @@ from passerelle.core.times import format_ms
 from passerelle.gateway.control.action_rows import close_rows
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, show
+from passerelle.gateway.devices.assurance import Assured
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.devices.assurance import Assurance
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Actions:
     """Reads and closes questions."""
 
     writes: Writes
+    assurance: Assurance
 
     async def respond(
         self, principal: Principal, command: RespondAction
@@ -80,8 +83,16 @@ class Actions:
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
-        answer = _make_answer(principal, command, turn_id)
-        outcome = await self.close(command.action_id, answer, beside=beside)
+        held = await self.load(command.action_id)
+        before = find_record(held, command.action_id)
+        if not may_read(before, principal):
+            raise NotFound("action", command.action_id)
+        assured = Assured(principal)
+        # Words are no decision: whoever owns the task may say them, from wherever.
+        if turn_id is None:
+            assured = await self.assurance.judge(principal, command, before)
+        answer = _make_answer(assured, command, turn_id)
+        outcome = await self.close(command.action_id, answer, beside=beside, held=held)
         if isinstance(outcome, Written):
             return outcome
         await self.expire(command.action_id)
@@ -102,9 +113,10 @@ class Actions:
         command: ActionCommand,
         claim: Claim | None = None,
         beside: Beside | None = None,
+        held: Mapping[EntityRef, Held] | None = None,
     ) -> Written | Late:
-        """One closing command, with all that follows from it, in one append."""
-        held = await self.load(action_id)
+        """One command, with all that follows from it, in one append. ``held`` says what it touches, if it is known."""
+        held = held or await self.load(action_id)
         record = find_record(held, action_id)
         refs = list(held)
 
@@ -177,9 +189,9 @@ def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> Action
     raise UnsupportedOperation("the answer was not recorded; try again")
 
 
-def _make_answer(principal: Principal, command: RespondAction, turn_id: str | None) -> Answer:
+def _make_answer(assured: Assured, command: RespondAction, turn_id: str | None) -> Answer:
     return Answer(
-        who=principal,
+        who=assured.who,
         rev=command.rev,
         digest=command.digest,
         decision_id=command.decision_id,
@@ -187,6 +199,10 @@ def _make_answer(principal: Principal, command: RespondAction, turn_id: str | No
         content=command.content,
         comment=command.comment,
         turn_id=turn_id,
+        rights=assured.rights,
+        signature=assured.signature,
+        must_sign=assured.must_sign,
+        void=assured.void,
     )
 
 

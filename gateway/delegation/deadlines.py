@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_commands import FailReturn
+from passerelle.core.approval_commands import Escalate, FailReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.ids import read_shard
@@ -131,6 +131,15 @@ class Deadlines:
         if action is not None:
             await self.granting.mint(action)
         await self.drop(shard, row)
+
+    async def on_escalate(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``escalate:<action>:<step>``: nobody has decided yet, so more people may."""
+        step = row.member.rpartition(":")[2]
+        action = await self._find_action(row.entity)
+        if action is None or not action.is_open or not step.isdecimal() or int(step) <= action.step:
+            await self.drop(shard, row)
+            return
+        await self.actions.close(row.entity, Escalate(int(step)), Claim(row.member, row.token))
 
     async def on_return(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``return:<action>``: an answer that a peer waits for, or waited for until its task ended."""

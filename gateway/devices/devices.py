@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.approval_commands import WithdrawVotes
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
 from passerelle.core.device import Confirm, Rename, Revoke, derive_digits
 from passerelle.core.device_requests import (
     ConfirmDevice,
@@ -19,6 +23,7 @@ from passerelle.core.device_requests import (
     SetDevicePush,
 )
 from passerelle.core.errors import CallerError, InvalidInput, NotFound
+from passerelle.core.event_type import EventType
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.devices.pairing import name_actor
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 
 RECENT_MS: Final = 60_000
 _RECENT_EVENTS: Final = 512
+_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,43 +109,66 @@ class Devices:
             fields=lambda _known: self.subscriptions.forget(device),
         )
         await self.channels.tell_devices(principal.key)
-        withdrawn = await self._withdraw(principal, device)
-        decisions = await self._list_decisions(principal, device)
+        held = await self._load_inbox(principal)
+        withdrawn = await self._withdraw(held, device)
+        decisions = await self._list_decisions(principal, held, device)
         return DeviceChanged(_describe(listed, device), tuple(decisions), withdrawn)
 
-    async def _withdraw(self, principal: Principal, device: str) -> int:
-        """Takes back the votes of a device. One that this misses does not count all the same: see ``Deciding``."""
+    async def _load_inbox(self, principal: Principal) -> list[ActionRecord]:
+        """The questions in the inbox as they stand: what was closed a moment ago is still among them."""
+        inbox = await self.projections.read_inbox(principal.key)
+        refs = [EntityRef(EntityKind.ACTION, action) for action, _ in inbox]
+        found: list[ActionRecord] = []
+        for first in range(0, len(refs), _AT_ONCE):
+            held = await self.actions.writes.load(refs[first : first + _AT_ONCE])
+            found += [one.record for one in held.values() if isinstance(one.record, ActionRecord)]
+        return found
+
+    async def _withdraw(self, held: list[ActionRecord], device: str) -> int:
+        """Takes back the votes of a device. One that this misses does not count all the same: see ``Assurance``."""
         withdrawn = 0
-        for action_id, view in await self.projections.read_inbox(principal.key):
-            if not _takes_votes(view):
+        for action in held:
+            if not any(vote.device == device for vote in action.votes):
                 continue
             try:
-                await self.actions.close(action_id, WithdrawVotes(frozenset({device})))
+                withdrawing = WithdrawVotes(frozenset({device}))
+                await self.actions.close(action.request.action_id, withdrawing)
             except CallerError:
-                continue  # closed by now, or without a vote of this device
+                continue  # closed by now
             withdrawn += 1
         return withdrawn
 
-    async def _list_decisions(self, principal: Principal, device: str) -> list[JsonObject]:
+    async def _list_decisions(
+        self, principal: Principal, held: list[ActionRecord], device: str
+    ) -> list[JsonObject]:
+        """By the stream of the inbox, and by what the relay has not copied there yet."""
+        since_ms = self.clock.now_ms() - RECENT_MS
+        found = {
+            one.request.action_id: {"actionId": one.request.action_id, **to_wire(one.decision)}
+            for one in held
+            if one.decision is not None
+        }
+        found |= await self._read_closings(principal)
+        return [
+            told
+            for told in found.values()
+            if told.get("device") == device and parse_ms(str(told["decidedAt"])) >= since_ms
+        ]
+
+    async def _read_closings(self, principal: Principal) -> dict[str, JsonObject]:
         inbox = StreamRef(StreamKind.INBOX, principal.key)
         head = await self.log.read_head(inbox)
         if head is None:
-            return []
+            return {}
         after = max(0, head.sequence - _RECENT_EVENTS)
-        since_ms = self.clock.now_ms() - RECENT_MS
         entries = await self.log.read_page(inbox, after, _RECENT_EVENTS)
-        closings = (entry for entry in entries if entry.type == "action.resolved")
-        found: list[JsonObject] = []
-        for entry in closings:
+        found: dict[str, JsonObject] = {}
+        for entry in entries:
             envelope: JsonObject = orjson.loads(entry.data)
-            decision = _read(_read(envelope, "payload"), "decision")
-            at = decision.get("decidedAt")
-            if (
-                decision.get("device") == device
-                and isinstance(at, str)
-                and parse_ms(at) >= since_ms
-            ):
-                found.append({"actionId": envelope.get("actionId"), **decision})
+            decision = object_at(object_at(envelope, "payload"), "decision")
+            if entry.type == EventType.ACTION_RESOLVED and decision:
+                action = text_at(envelope, "actionId")
+                found[action] = {"actionId": action, **decision}
         return found
 
 
@@ -168,18 +197,8 @@ def describe(device: Device) -> JsonObject:
     return {name: member for name, member in members.items() if member is not None}
 
 
-def _takes_votes(view: bytes) -> bool:
-    need = _read(orjson.loads(view), "quorum").get("need")
-    return isinstance(need, int) and need > 1
-
-
 def _describe(listed: DeviceList, device_id: str) -> JsonObject:
     device = listed.find(device_id)
     if device is None:
         raise NotFound("device", device_id)
     return describe(device)
-
-
-def _read(holder: JsonObject, name: str) -> JsonObject:
-    found = holder.get(name)
-    return found if isinstance(found, dict) else {}

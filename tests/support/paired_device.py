@@ -97,3 +97,26 @@ class PairedDevice:
     @property
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"}
+
+
+def sign_decision(device: PairedDevice, answer: JsonObject, **changed: object) -> JsonObject:
+    """The answer with the signature of a device; ``changed`` is signed in place of what is said."""
+    bound: JsonObject = {
+        "v": 1,
+        "actionId": answer["actionId"],
+        "rev": answer["rev"],
+        "digest": answer["digest"],
+        "optionId": answer["optionId"],
+        "contentDigest": None,
+        "decisionId": answer["decisionId"],
+        "deviceId": device.device_id,
+        "iat": 1_800_000_000_000,
+    }
+    bound |= cast("JsonObject", changed)
+    value = device.keys.sign(canonicalize(bound))
+    signature: JsonObject = {
+        "deviceId": device.device_id,
+        "value": value,
+        "iat": 1_800_000_000_000,
+    }
+    return {**answer, "signature": signature}

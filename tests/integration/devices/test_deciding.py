@@ -1,0 +1,215 @@
+"""Who may decide what, from which device, and with what proof, through a whole gateway (CHN-8)."""
+
+from typing import cast
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.verify import verify_store
+from tests.integration.callers.rig import Instance, Rig
+from tests.integration.devices.asking import (
+    ADA,
+    BOB,
+    CLEO,
+    ask,
+    bearer,
+    list_pending,
+    make_answer,
+    read,
+    say,
+)
+from tests.support.paired_device import Keys, PairedDevice, sign_decision
+from tests.support.waiting import wait_until
+
+TIERS: list[dict[str, object]] = [{"risk": "high", "who": ["ada", "bob", "cleo"], "need": 2}]
+FOUR_EYES = {"risk": "critical", "who": ["ada", "bob"], "allow_self": False}
+
+
+async def start(rig: Rig, **settings: object) -> Instance:
+    return await rig.start(clients=[ADA, BOB, CLEO], **settings)
+
+
+async def prove(at: Instance) -> None:
+    problems = (await verify_store(at.gateway.store)).problems
+    assert not problems
+
+
+@pytest.mark.requirement("CHN-8", "CHN-6")
+@pytest.mark.parametrize("algorithm", ["Ed25519", "ES256"])
+async def test_a_yes_at_high_risk_takes_the_signature_of_a_device_and_keeps_it(
+    rig: Rig, algorithm: str
+) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http, Keys("ES256" if algorithm == "ES256" else "Ed25519"))
+    await device.pair("ada-key")
+    view = await ask(at, "high")
+    for headers in (bearer("ada"), device.headers):
+        refused = await say(at, headers, make_answer(view))
+        assert (refused.status_code, refused.json()["code"]) == (403, "signature_required")
+    won = await say(at, device.headers, sign_decision(device, make_answer(view)))
+    assert won.status_code == 200, won.text
+    decision = won.json()["decision"]
+    assert decision["assurance"] == ["bearer", "signature"]
+    assert (decision["device"], decision["deviceName"]) == (device.device_id, "phone")
+    assert decision["signature"]["keyId"].startswith("key_")
+    await prove(at)
+
+
+@pytest.mark.requirement("CHN-8")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"optionId": "no"},
+        {"rev": 2},
+        {"digest": "sha256:00"},
+        {"decisionId": "dec_other"},
+        {"actionId": "act_other"},
+        {"deviceId": "dev_other"},
+        {"iat": 1},
+        {"contentDigest": "sha256:00"},
+        {"v": 2},
+    ],
+)
+async def test_one_changed_byte_makes_the_signature_worthless(
+    rig: Rig, changed: dict[str, object]
+) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    view = await ask(at, "high")
+    refused = await say(at, device.headers, sign_decision(device, make_answer(view), **changed))
+    assert (refused.status_code, refused.json()["code"]) == (403, "bad_signature")
+    assert (await read(at, "ada", view["actionId"]))["state"] == "pending"
+
+
+async def test_a_no_needs_no_signature_and_low_risk_none_either(rig: Rig) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    stopped = await say(at, bearer("ada"), make_answer(await ask(at, "critical"), "no"))
+    allowed = await say(at, bearer("ada"), make_answer(await ask(at, "medium")))
+    assert (stopped.status_code, allowed.status_code) == (200, 200)
+
+
+async def test_whoever_has_no_device_answers_at_high_risk_unless_all_must_sign(rig: Rig) -> None:
+    at = await start(rig)
+    assert (await say(at, bearer("ada"), make_answer(await ask(at, "high")))).status_code == 200
+    strict = await start(rig, approvals={"signatures": "always"})
+    refused = await say(strict, bearer("ada"), make_answer(await ask(strict, "high")))
+    assert refused.json()["code"] == "signature_required"
+
+
+async def test_a_bearer_with_the_key_of_a_device_of_its_own_may_sign_and_of_others_not(
+    rig: Rig,
+) -> None:
+    at = await start(rig)
+    mine, others = PairedDevice(at.http), PairedDevice(at.http)
+    await mine.pair("ada-key", "key")
+    await others.pair("bob-key", "phone")
+    view = await ask(at, "high")
+    refused = await say(at, bearer("ada"), sign_decision(others, make_answer(view)))
+    assert refused.json()["code"] == "device_revoked"
+    won = await say(at, bearer("ada"), sign_decision(mine, make_answer(view)))
+    assert won.json()["decision"]["deviceName"] == "key"
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_a_watch_may_say_yes_to_little_and_no_to_everything(rig: Rig) -> None:
+    at = await start(rig)
+    watch = PairedDevice(at.http)
+    await watch.pair("ada-key", "watch", options=["allow_once"], riskUpTo="medium")
+    high = await ask(at, "high")
+    refused = await say(at, watch.headers, sign_decision(watch, make_answer(high)))
+    assert (refused.status_code, refused.json()["code"]) == (403, "device_scope")
+    assert (await say(at, watch.headers, make_answer(high, "no"))).status_code == 200
+    assert (await say(at, watch.headers, make_answer(await ask(at)))).status_code == 200
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_two_people_decide_together_and_their_inboxes_agree(rig: Rig) -> None:
+    at = await start(rig, policy={"approvers": TIERS})
+    view = await ask(at, "high")
+    assert (view["quorum"], view["audience"]) == (
+        {"need": 2, "veto": True},
+        [["ada", "bob", "cleo"]],
+    )
+
+    async def all_see_it() -> bool:
+        seen = [await list_pending(at, name) for name in ("ada", "bob", "cleo")]
+        return all([one["actionId"] for one in views] == [view["actionId"]] for views in seen)
+
+    await wait_until(all_see_it, 10, "everybody is asked")
+    first = await say(at, bearer("ada"), make_answer(view))
+    assert (first.status_code, first.json()["outcome"], first.json()["votes"]) == (
+        202,
+        "vote_recorded",
+        1,
+    )
+    again = await say(at, bearer("ada"), make_answer(view))
+    assert again.status_code == 202
+    second = await say(at, bearer("bob"), make_answer(view))
+    assert (second.status_code, second.json()["outcome"]) == (200, "won")
+    late = await say(at, bearer("cleo"), make_answer(view, "no"))
+    assert (late.status_code, late.json()["winner"]["decidedBy"]) == (409, "bob")
+
+    async def nobody_sees_it() -> bool:
+        return not any([await list_pending(at, name) for name in ("ada", "bob", "cleo")])
+
+    await wait_until(nobody_sees_it, 10, "nobody is asked any more")
+    await prove(at)
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_four_eyes_are_not_those_of_one_person(rig: Rig) -> None:
+    at = await start(rig, policy={"approvers": [FOUR_EYES]})
+    view = await ask(at, "critical")
+    refused = await say(at, bearer("ada"), make_answer(view))
+    assert (refused.status_code, refused.json()["code"]) == (403, "self_approval")
+    stranger = await say(at, bearer("cleo"), make_answer(view))
+    assert stranger.status_code == 404
+    assert (await say(at, bearer("bob"), make_answer(view))).status_code == 200
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_a_vote_goes_with_its_device_and_never_counts_after_that(rig: Rig) -> None:
+    at = await start(rig, policy={"approvers": TIERS})
+    phone = PairedDevice(at.http)
+    await phone.pair("ada-key")
+    view = await ask(at, "high")
+    voted = await say(at, phone.headers, sign_decision(phone, make_answer(view)))
+    assert voted.status_code == 202, voted.text
+    gone = await at.http.delete(f"/v1/devices/{phone.device_id}", headers=bearer("ada"))
+    assert gone.json()["withdrawn"] == 1
+    assert "votes" not in await read(at, "ada", view["actionId"])
+    assert (await say(at, bearer("bob"), make_answer(view))).status_code == 202
+    assert (await say(at, bearer("cleo"), make_answer(view))).status_code == 200
+    await prove(at)
+
+
+async def test_revoking_names_what_the_device_has_just_decided(rig: Rig) -> None:
+    at = await start(rig)
+    phone = PairedDevice(at.http)
+    await phone.pair("ada-key")
+    view = await ask(at)
+    assert (await say(at, phone.headers, make_answer(view))).status_code == 200
+
+    gone = await at.http.delete(f"/v1/devices/{phone.device_id}", headers=bearer("ada"))
+    (decided,) = cast("list[JsonObject]", gone.json()["decisions"])
+    assert (decided["actionId"], decided["optionId"]) == (view["actionId"], "yes")
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_more_people_may_decide_when_nobody_has_for_a_while(rig: Rig) -> None:
+    tier = {"risk": "high", "who": ["bob"], "escalate": [{"after": "10ms", "to": ["cleo"]}]}
+    at = await start(rig, policy={"approvers": [tier]})
+    view = await ask(at, "high")
+
+    async def cleo_sees_it() -> bool:
+        return bool(await list_pending(at, "cleo"))
+
+    await wait_until(cleo_sees_it, 10, "the next ones are asked")
+    assert (await read(at, "cleo", view["actionId"]))["step"] == 1
+    owner = await say(at, bearer("ada"), make_answer(view))
+    assert (owner.status_code, owner.json()["code"]) == (403, "not_in_audience")
+    assert (await say(at, bearer("cleo"), make_answer(view))).status_code == 200
+    await prove(at)
