@@ -7,6 +7,7 @@ as further input on its live run.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.commands import RespondAction, TurnAccepted
-from passerelle.core.errors import IdempotencyConflict, InvalidInput, UnsupportedOperation
+from passerelle.core.errors import Conflict, IdempotencyConflict, InvalidInput, UnsupportedOperation
 from passerelle.core.facts import Scope
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
@@ -36,7 +37,7 @@ from passerelle.gateway.control.turns import (
     read_text,
     submit,
 )
-from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.inputs import DOUBT_MS, name_row
 from passerelle.gateway.delegation.spill import Spill
 
@@ -82,6 +83,10 @@ class FollowUp:
         return Scope(record.session_id, record.thread_id, self.turn_id, record.task_id)
 
 
+class _TaskMovedError(Exception):
+    """The task does not stand any more as it did when it was decided what becomes of the message."""
+
+
 @dataclass(frozen=True, slots=True)
 class FollowUps:
     """Takes messages that name a task."""
@@ -102,7 +107,16 @@ class FollowUps:
             NotFound: no such task of the caller (G3).
             InvalidInput: a context that is not the task's (G4).
             UnsupportedOperation: the task has ended (LT-12).
+            Conflict: the task was moved by others again and again.
         """
+        for _ in range(MAX_TRIES):
+            with suppress(_TaskMovedError):
+                return await self._take(principal, command, idem)
+        raise Conflict("the task was changed by others again and again; try once more")
+
+    async def _take(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
         owned = await self.ownership.find(principal, command.task or "", command.agent)
         record = owned.record
         if command.context_id not in {None, record.scope.context_id}:
@@ -206,6 +220,9 @@ def _decide(
     if isinstance(thread, ThreadRecord):
         decision.add(threads.decide(thread, submitting))
     task = decision.state(message.task)
+    # An answer that is stored with its message has moved the task in this very decision.
+    if not goes_on and isinstance(task, TaskRecord) and _stands_otherwise(task, message.record):
+        raise _TaskMovedError
     if message.works and not goes_on and isinstance(task, TaskRecord):
         message_id = str(message.command.message["messageId"])
         requested = ModelRequested(message.command.agent, "SendMessage", message_id)
@@ -216,6 +233,15 @@ def _decide(
         completed = TurnCompleted("task", message.record.status)
         ending = EndTurn(message.turn_id, message.record.task_id, completed)
         decision.add(threads.decide(started, ending))
+
+
+def _stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
+    """Whether a message could mean something else now: words that went to an agent at work would answer a question."""
+    return (task.status in WAITING, task.status in ENDED, task.open_actions) != (
+        known.status in WAITING,
+        known.status in ENDED,
+        known.open_actions,
+    )
 
 
 def _owe(decision: Decision, message: FollowUp, *, goes_on: bool) -> tuple[DueChange, ...]:

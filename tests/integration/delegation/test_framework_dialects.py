@@ -10,6 +10,7 @@ from typing import Final, cast
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.batch import Batch
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import ActionResolved
 from passerelle.core.status import Status
@@ -158,3 +159,32 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
     assert [closing.decision.cause for closing in closings] == ["superseded"]
     assert "let me think again" in str(await house.read(accepted))
     assert (await house.record(accepted)).status is Status.WAITING_INPUT
+
+
+@pytest.mark.requirement("VAL-4")
+async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(house: House) -> None:
+    """They were written to an agent at work, and it asks before they are stored: words are no answer to that."""
+
+    async def ask_later(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await ask_typed(turn, "first")
+
+    house.peer.next(ask_later)
+    house.peer.hold()
+    accepted = await house.send("go", wait="stream")
+    house.peer.release(2)
+    await house.until(accepted, Status.RUNNING)
+    met: list[str] = []
+
+    async def meet(batch: Batch) -> None:
+        if not met and any(b'"turn.submitted"' in event.body for event in batch.events):
+            met.append(batch.op)
+            house.peer.release_all()
+            await house.until(accepted, Status.WAITING_INPUT)
+
+    house.log.before_append = meet
+    second = await house.send("yes, do it", task=accepted.facade)
+    task = cast("JsonObject", (await house.hear(second))["task"])
+    assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert (len(met), house.peer.texts) == (1, ["go"])
+    assert (await house.question(accepted))["state"] == "pending"
