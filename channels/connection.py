@@ -287,6 +287,8 @@ class Connection:
         while taken < len(self._frames) and not self._must_wait and not self._is_over:
             line = self._frames[taken]
             taken += 1
+            for subscription, _ in self._subscriptions.values():
+                subscription.note_delivered()
             frame = decode_client(line) if isinstance(line, bytes) else line
             if isinstance(frame, Refusal | Failure):
                 self.feed(Undecodable(frame))

@@ -35,7 +35,7 @@ from passerelle.channels.ring import Ring, RingBounds
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.core.ports import Entry, Head, Hints, StreamRef
 
@@ -88,6 +88,8 @@ class Follower:
         """None while the stream has no head."""
         self.repairs = 0
         """Reads that were needed because hints did not do."""
+        self.on_change: Callable[[Sequence[Linked]], None] = lambda _fresh: None
+        """Told of what was added to the ring, or of nothing where the ring is another one."""
         self._around = around
         self._changed = asyncio.Event()
         self._caught_up = asyncio.Event()
@@ -172,15 +174,16 @@ class Follower:
             return
         for linked in entries:
             self.ring.add(linked)
-        self._notify()
+        self._notify(entries)
 
-    def _notify(self) -> None:
+    def _notify(self, fresh: Sequence[Linked]) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        self.on_change(fresh)
 
     def _start_at(self, head: Head | None) -> None:
         self.ring = Ring(end_of(head), self._around.bounds) if head else None
-        self._notify()
+        self._notify(())
 
     def _start_reading(self) -> None:
         self._behind = True

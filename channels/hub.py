@@ -23,6 +23,7 @@ from passerelle.channels.cursor import (
     Held,
     start_chain,
 )
+from passerelle.channels.fanout import Fanout
 from passerelle.channels.follower import Follower, Surroundings, read_verified
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
@@ -77,6 +78,8 @@ class _Followed:
         self.linger: asyncio.TimerHandle | None = None
         self._log = log
         self._reads: dict[Cursor, asyncio.Task[Held | Broken]] = {}
+        self.fanout = Fanout(lambda: follower.ring)
+        follower.on_change = self.fanout.take_change
 
     @property
     def ring(self) -> Ring | None:

@@ -8,17 +8,14 @@ per call. A socket that takes nothing for too long is given up.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from passerelle.channels.wire import join_frames
+from passerelle.channels.wire import pack_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.channels.transport import Socket
-
-_MESSAGE_BYTES: Final = 65_536
-"""Frames are put together into one message up to this size; one larger frame goes alone."""
 
 
 class Outbox:
@@ -65,11 +62,6 @@ class Outbox:
         """Whether somebody with much to send may go on."""
         return self._size < self._room_bytes and self._socket.is_writable
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing waits, here or at the socket: then a message may be written past it, in order."""
-        return not self._frames and not self._closed and self._socket.is_writable
-
     def put(self, frame: bytes) -> None:
         """Adds a frame; after ``finish`` it is dropped."""
         if self._closed:
@@ -80,11 +72,31 @@ class Outbox:
             self._pending = True
             self._loop.call_soon(self.flush)
 
+    def write(self, messages: list[bytes]) -> bool:
+        """Sends what was made for many, at once where nothing waits before it; False where there is no room for it."""
+        if not self.has_room:
+            return self._closed
+        if self._frames:
+            for message in messages:
+                self.put(message)
+        elif not self._closed:
+            for message in messages:
+                self._socket.write(message)
+            if not self._socket.is_writable:
+                self._watch()
+        return True
+
     def flush(self) -> None:
         """Writes what the socket takes."""
         self._pending = False
-        while self._frames and self._socket.is_writable:
-            self._socket.write(self._next_message())
+        if self._frames and self._socket.is_writable:
+            messages = pack_messages(self._frames)
+            written = 0
+            while written < len(messages) and self._socket.is_writable:
+                self._socket.write(messages[written])
+                written += 1
+            self._frames = messages[written:]
+            self._size = sum(map(len, self._frames))
         if self._socket.is_writable:
             self._forget_stall()
         else:
@@ -121,18 +133,6 @@ class Outbox:
         self._size = 0
         self._forget_stall()
         self._let_go_on()
-
-    def _next_message(self) -> bytes:
-        frames = self._frames
-        size = len(frames[0])
-        count = 1
-        while count < len(frames) and size + len(frames[count]) <= _MESSAGE_BYTES:
-            size += len(frames[count])
-            count += 1
-        message = frames[0] if count == 1 else join_frames(frames[:count])
-        del frames[:count]
-        self._size -= size
-        return message
 
     def _let_go_on(self) -> None:
         if self._drained is not None and not self._drained.done() and not self._frames:

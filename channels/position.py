@@ -24,6 +24,7 @@ from passerelle.channels.views import TaskView, View, shows
 if TYPE_CHECKING:
     import asyncio
 
+    from passerelle.channels.fanout import Fanout, Member, Seat
     from passerelle.channels.ring import Ring
 
 STEP_EVENTS: Final = 256
@@ -80,6 +81,11 @@ class Source(Protocol):
         ...
 
     @property
+    def fanout(self) -> Fanout:
+        """Those who are written to together."""
+        ...
+
+    @property
     def changed(self) -> asyncio.Event:
         """Set at the next change of the ring."""
         ...
@@ -119,6 +125,17 @@ class Position:
         if ring is None or self.cursor is None:
             return 0
         return max(0, ring.end.sequence - self.cursor.sequence)
+
+    def join(self, name: str, member: Member) -> Seat | None:
+        """A seat among those who are at the end, behind ``Live``; None where there is more to read first."""
+        if not self.is_live or self.cursor is None:
+            return None
+        return self._source.fanout.join(name, self.view, self.cursor, self._previous, member)
+
+    def go_on(self, seat: Seat) -> None:
+        """Leaves the seat: this position goes on by itself from there."""
+        seat.leave()
+        self.cursor, self._previous = seat.cursor, seat.previous
 
     def __aiter__(self) -> Position:
         return self

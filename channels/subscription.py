@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.channels.cursor import Cursor, GapReason, end_of, parse_cursor
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
+from passerelle.channels.fanout import build_frame
 from passerelle.channels.frames import (
     AskSnapshot,
     Mode,
@@ -32,10 +33,11 @@ from passerelle.channels.position import Gap, Item, Live, Page, Position, Replay
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
 from passerelle.channels.views import TaskView, is_dense
-from passerelle.channels.wire import build_event, encode_server
+from passerelle.channels.wire import encode_server
 from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
 
 if TYPE_CHECKING:
+    from passerelle.channels.fanout import Seat
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import Limits
     from passerelle.channels.outbox import Outbox
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
 
-_MEMOS: Final = 8
-"""Prebuilt frames kept per entry: one per name and view; a resumed reader's first one may differ."""
 _STORE_AWAY_S: Final = 60.0
 _RETRY_S: Final = 1.0
 
@@ -99,10 +99,14 @@ class Subscription:
         self._position: Position | None = None
         self._text: TextReader | None = None
         self._waits = False
+        self._seat: Seat | None = None
+        self._delivered: Cursor | None = None
 
     @property
     def reached(self) -> Cursor | None:
         """How far the view has come while it is caught up, hidden events included; else None."""
+        if self._seat is not None:
+            return self._seat.cursor
         position = self._position
         return position.cursor if position and position.is_live and self._waits else None
 
@@ -179,12 +183,39 @@ class Subscription:
                     self._announce(grant, mode, item, begun, missed)
                 while not isinstance(item, Gap):
                     await self._send(grant, item)
+                    await self._sit(position)
                     item = await self._next(position)
                 return item
             finally:
                 self._position = None
                 if self._text is not None:
                     services.texts.end(grant.stream, self._text)
+
+    async def _sit(self, position: Position) -> None:
+        """Is written to with everybody else who is at the end, until that is over; returns at once where it is not."""
+        seat = position.join(self.ask.stream, self)
+        if seat is None:
+            return
+        self._seat = seat
+        try:
+            await seat.left
+        finally:
+            self.note_delivered()
+            self._seat = None
+            position.go_on(seat)
+
+    def take_messages(self, messages: list[bytes]) -> bool:
+        """``channels.fanout.Member``."""
+        if self._text is not None:
+            self._text.flush()
+        return self._link.outbox.write(messages)
+
+    def note_delivered(self) -> None:
+        """Tells the machine what has been delivered since it was last told."""
+        told = self._seat.told if self._seat else None
+        if told is not None and told != self._delivered:
+            self._delivered = told
+            self._link.feed(Delivered(self.ask.stream, told))
 
     async def _next(self, position: Position) -> Item:
         """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
@@ -220,13 +251,7 @@ class Subscription:
                 if text is not None:
                     text.flush()
                 for linked in entries:
-                    key = f"{stream}\0{previous}"
-                    frame = linked.memo.get(key)
-                    if frame is None:
-                        frame = build_event(stream, linked, previous)
-                        if len(linked.memo) < _MEMOS:
-                            linked.memo[key] = frame
-                    link.outbox.put(frame)
+                    link.outbox.put(build_frame(stream, linked, previous))
                     previous = linked.entry.sequence
                 last = entries[-1]
                 cursor = Cursor(item.cursor.epoch, last.entry.sequence, last.chain)

@@ -27,11 +27,13 @@ from passerelle.channels.nesting import DEPTH_LIMIT, is_too_deep
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from passerelle.channels.cursor import Linked
     from passerelle.core.json import Json, JsonObject
 
+MESSAGE_BYTES: Final = 65_536
+"""Frames are put together into one message up to this size."""
 CLIENT_CODECS: Final[Mapping[str, FrameCodec[Any]]] = {
     kind.TAG: FrameCodec(kind) for kind in get_args(ClientFrame)
 }
@@ -46,9 +48,18 @@ def split_message(message: str | bytes) -> list[bytes]:
     return [line for line in content.split(b"\n") if line.strip()]
 
 
-def join_frames(frames: Iterable[bytes]) -> bytes:
-    """One message out of several frames."""
-    return b"\n".join(frames)
+def pack_messages(frames: Sequence[bytes]) -> list[bytes]:
+    """As few messages as their bound allows; one larger frame goes alone."""
+    messages: list[bytes] = []
+    first, size = 0, 0
+    for place, frame in enumerate(frames):
+        if place > first and size + len(frame) > MESSAGE_BYTES:
+            messages.append(b"\n".join(frames[first:place]))
+            first, size = place, 0
+        size += len(frame) + 1
+    if first < len(frames):
+        messages.append(b"\n".join(frames[first:]))
+    return messages
 
 
 def decode_client(frame: bytes) -> ClientFrame | Refusal | Failure:

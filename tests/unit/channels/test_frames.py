@@ -59,7 +59,7 @@ from passerelle.channels.wire import (
     decode_server,
     encode_client,
     encode_server,
-    join_frames,
+    pack_messages,
     split_message,
 )
 from passerelle.core.json import JsonObject
@@ -142,7 +142,7 @@ def test_every_frame_type_has_an_example_here() -> None:
 
 
 def test_frames_of_one_message_are_split_at_line_feeds() -> None:
-    message = join_frames(encode_client(frame) for frame in CLIENT_FRAMES)
+    (message,) = pack_messages([encode_client(frame) for frame in CLIENT_FRAMES])
     assert [decode_client(line) for line in split_message(message.decode())] == CLIENT_FRAMES
 
 

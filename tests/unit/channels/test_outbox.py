@@ -76,13 +76,25 @@ async def test_room_is_waited_for_until_the_socket_takes_more() -> None:
     waiting = asyncio.create_task(outbox.wait_for_room())
     await asyncio.sleep(0)
     assert not waiting.done()
-    assert not outbox.is_idle
+    assert not outbox.write([b"made for many"])
     wire.is_writable = True
     outbox.take_room()
     async with asyncio.timeout(1):
         await waiting
     assert outbox.size_bytes == 0
     assert wire.messages == [b"x" * 100]
+
+
+async def test_what_is_made_for_many_keeps_its_place_behind_what_waits() -> None:
+    wire = Wire()
+    outbox = make(wire)
+    assert outbox.write([b"at once"])
+    assert wire.messages == [b"at once"]
+    outbox.put(b"first")
+    assert outbox.write([b"second", b"third"])
+    assert wire.messages == [b"at once"]
+    await asyncio.sleep(0)
+    assert wire.messages == [b"at once", b"first\nsecond\nthird"]
 
 
 async def test_the_end_waits_for_what_was_put_before_it() -> None:

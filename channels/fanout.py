@@ -1,0 +1,219 @@
+"""Everybody who is at the end of one stream, written to together.
+
+Readers of one stream under one name and view are in one place while they are caught up: a *group*, which has the
+position for all of them. What is added to the ring is made into a message once and written to each member in one go,
+without a task or a queue for any. A member that cannot take it leaves, and goes on by itself from where the group was
+before; it comes back when it has caught up. So nothing is skipped (I8): a member has everything up to the group's
+cursor, or is no member.
+
+Events that people wait for go out in the turn of the loop in which they came. The others open a window: the first goes
+at once, what follows within the window goes together at its end. Order is kept, since a group has only one cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.views import shows
+from passerelle.channels.wire import build_event, pack_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from passerelle.channels.cursor import Linked
+    from passerelle.channels.ring import Ring
+    from passerelle.channels.views import View
+
+WINDOW_S: Final = 0.01
+_UNHURRIED: Final = (
+    "artifact.",
+    "context.",
+    "evidence.",
+    "job.item.",
+    "job.progress",
+    "model.",
+    "process.output",
+    "reasoning.",
+    "subagent.status",
+    "task.progress",
+    "tool.",
+)
+"""Types, or beginnings of types, of which several in one message are as good as one after another."""
+_MEMOS: Final = 8
+"""Prebuilt frames kept per entry: one per name and view; a resumed reader's first one may differ."""
+
+
+class Member(Protocol):
+    """A reader that is caught up."""
+
+    def take_messages(self, messages: list[bytes]) -> bool:
+        """Writes them; False where there is no room, and then none of them was taken."""
+        ...
+
+
+def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
+    """The ``ev`` frame of an entry, made once for all who read the stream under that name."""
+    key = f"{stream}\0{previous}"
+    frame = linked.memo.get(key)
+    if frame is None:
+        frame = build_event(stream, linked, previous)
+        if len(linked.memo) < _MEMOS:
+            linked.memo[key] = frame
+    return frame
+
+
+class Seat:
+    """One member's place in a group; it goes on by itself from ``cursor`` and ``previous`` when ``left`` is done."""
+
+    __slots__ = ("_cursor", "_group", "_previous", "_told", "left", "member")
+
+    def __init__(self, member: Member, group: Group, left: asyncio.Future[None]) -> None:
+        self.member = member
+        self.left = left
+        self._group: Group | None = group
+        self._cursor = group.cursor
+        self._previous = group.previous
+        self._told = group.told
+
+    @property
+    def cursor(self) -> Cursor:
+        """How far this member is, hidden events included."""
+        return self._group.cursor if self._group else self._cursor
+
+    @property
+    def previous(self) -> int:
+        """The last event of the view at or before ``cursor``."""
+        return self._group.previous if self._group else self._previous
+
+    @property
+    def told(self) -> Cursor | None:
+        """The last event that the group was given."""
+        return self._group.told if self._group else self._told
+
+    def leave(self) -> None:
+        """Takes the member out of its group."""
+        group = self._group
+        if group is None:
+            return
+        self._cursor, self._previous, self._told = group.cursor, group.previous, group.told
+        self._group = None
+        group.remove(self)
+        if not self.left.done():
+            self.left.set_result(None)
+
+
+class Group:
+    """The members of one name and view."""
+
+    __slots__ = ("_empty", "_name", "_seats", "_view", "cursor", "previous", "told")
+
+    def __init__(self, name: str, view: View, cursor: Cursor, previous: int) -> None:
+        self.cursor = cursor
+        self.previous = previous
+        self.told: Cursor | None = None
+        self._name = name
+        self._view = view
+        self._seats: dict[Seat, None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is left."""
+        return not self._seats
+
+    def add(self, member: Member) -> Seat:
+        """Takes in a member that is exactly where the group is."""
+        seat = Seat(member, self, asyncio.get_running_loop().create_future())
+        self._seats[seat] = None
+        return seat
+
+    def remove(self, seat: Seat) -> None:
+        """Lets a member go."""
+        self._seats.pop(seat, None)
+
+    def advance(self, ring: Ring | None) -> None:
+        """Gives the members what the ring has behind the cursor; where it has no such place, all of them leave."""
+        entries = ring.read_after(self.cursor, ring.events) if ring else None
+        if entries is None:
+            self._dissolve(tuple(self._seats))
+            return
+        if not entries:
+            return
+        visible = [linked for linked in entries if shows(self._view, linked.entry)]
+        if visible:
+            self._write(visible)
+        last = entries[-1]
+        self.cursor = Cursor(self.cursor.epoch, last.entry.sequence, last.chain)
+        if visible:
+            self.previous = visible[-1].entry.sequence
+            self.told = Cursor(self.cursor.epoch, self.previous, visible[-1].chain)
+
+    def _write(self, visible: list[Linked]) -> None:
+        frames: list[bytes] = []
+        previous = self.previous
+        for linked in visible:
+            frames.append(build_frame(self._name, linked, previous))
+            previous = linked.entry.sequence
+        messages = pack_messages(frames)
+        full = [seat for seat in tuple(self._seats) if not seat.member.take_messages(messages)]
+        self._dissolve(full)
+
+    def _dissolve(self, seats: Iterable[Seat]) -> None:
+        for seat in seats:
+            seat.leave()
+
+
+class Fanout:
+    """The groups of one stream. ``find_ring`` gives its ring as it is now."""
+
+    __slots__ = ("_find_ring", "_flushed_s", "_groups", "_handle")
+
+    def __init__(self, find_ring: Callable[[], Ring | None]) -> None:
+        self._find_ring = find_ring
+        self._groups: dict[tuple[str, View], Group] = {}
+        self._handle: asyncio.Handle | None = None
+        self._flushed_s = float("-inf")
+
+    def join(
+        self, name: str, view: View, cursor: Cursor, previous: int, member: Member
+    ) -> Seat | None:
+        """A seat for a reader that is at the ring's end; None where it is not."""
+        group = self._groups.get((name, view))
+        if group is not None and group.cursor != cursor:
+            group.advance(self._find_ring())
+        ring = self._find_ring()
+        if ring is None or ring.end != cursor:
+            return None
+        if group is None or group.is_empty or group.cursor != cursor:
+            group = self._groups[name, view] = Group(name, view, cursor, previous)
+        return group.add(member)
+
+    def take_change(self, fresh: Sequence[Linked]) -> None:
+        """The ring has changed, by ``fresh`` or altogether; what is new goes out in this turn, or with its window."""
+        if not self._groups:
+            return
+        loop = asyncio.get_running_loop()
+        due_s = self._flushed_s + WINDOW_S
+        waits = fresh and all(linked.entry.type.startswith(_UNHURRIED) for linked in fresh)
+        if waits and due_s > loop.time():
+            if self._handle is None:
+                self._handle = loop.call_at(due_s, self.flush)
+            return
+        if isinstance(self._handle, asyncio.TimerHandle):
+            self._handle.cancel()
+            self._handle = None
+        if self._handle is None:
+            self._handle = loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Writes to all groups."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._flushed_s = asyncio.get_running_loop().time()
+        ring = self._find_ring()
+        for key, group in tuple(self._groups.items()):
+            group.advance(ring)
+            if group.is_empty:
+                del self._groups[key]

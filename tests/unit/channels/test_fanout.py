@@ -1,0 +1,188 @@
+"""The fan-out: one message for everybody at the end, and nobody who falls off it misses anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import orjson
+import pytest
+
+from passerelle.channels.cursor import Linked, link_entries
+from passerelle.channels.fanout import WINDOW_S, Fanout, Seat
+from passerelle.channels.ring import Ring, RingBounds
+from passerelle.channels.views import FullView, PlainView, View
+from tests.unit.channels.history import History
+
+pytestmark = pytest.mark.anyio
+
+NAME = "session:se_one"
+
+
+@dataclass(eq=False)
+class Reader:
+    """A member that has room or not."""
+
+    has_room: bool = True
+    messages: list[bytes] = field(default_factory=list[bytes])
+
+    def take_messages(self, messages: list[bytes]) -> bool:
+        if self.has_room:
+            self.messages += messages
+        return self.has_room
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Previous and own sequence of each event."""
+        frames = [orjson.loads(line) for one in self.messages for line in one.split(b"\n")]
+        return [(frame["p"], frame["o"]) for frame in frames]
+
+
+@dataclass
+class Stream:
+    """A ring over a history, and the fan-out of both."""
+
+    history: History = field(default_factory=History)
+    bounds: RingBounds = field(default_factory=RingBounds)
+
+    def __post_init__(self) -> None:
+        self.ring: Ring | None = Ring(self.history.at(0), self.bounds)
+        self.fanout = Fanout(lambda: self.ring)
+
+    def append(self, count: int = 1, kind: str = "task.started") -> None:
+        assert self.ring is not None
+        before = self.ring.end
+        self.history.append(count, kind)
+        fresh: Sequence[Linked] = link_entries(self.history.page(before.sequence), before)
+        for linked in fresh:
+            self.ring.add(linked)
+        self.fanout.take_change(fresh)
+
+    def join(self, reader: Reader, view: View | None = None) -> Seat:
+        assert self.ring is not None
+        end = self.ring.end
+        seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader)
+        assert seat is not None
+        return seat
+
+
+async def test_everybody_at_the_end_is_given_the_very_same_message() -> None:
+    stream, readers = Stream(), [Reader(), Reader(), Reader()]
+    for reader in readers:
+        stream.join(reader)
+    stream.append(2)
+    stream.append(1)
+    await asyncio.sleep(0)
+    assert [reader.places for reader in readers] == [[(0, 1), (1, 2), (2, 3)]] * 3
+    assert len({id(message) for reader in readers for message in reader.messages}) == 1
+
+
+async def test_a_member_without_room_goes_on_from_where_it_was_and_the_others_are_not_held_up() -> (
+    None
+):
+    stream, slow, quick = Stream(), Reader(), Reader()
+    left, stays = stream.join(slow), stream.join(quick)
+    stream.append()
+    await asyncio.sleep(0)
+    slow.has_room = False
+    stream.append()
+    await asyncio.sleep(0)
+    assert left.left.done()
+    assert not stays.left.done()
+    assert (left.cursor, left.previous, left.told) == (stream.history.at(1), 1, left.cursor)
+    assert stays.cursor == stream.history.at(2)
+    stream.append()
+    await asyncio.sleep(0)
+    assert (slow.places, quick.places) == ([(0, 1)], [(0, 1), (1, 2), (2, 3)])
+
+
+async def test_nobody_takes_a_seat_who_is_not_at_the_end() -> None:
+    stream = Stream()
+    begin = stream.history.at(0)
+    stream.append()
+    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader()) is None
+    stream.ring = None
+    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader()) is None
+
+
+async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
+    stream, reader = Stream(), Reader()
+    seat = stream.join(reader, PlainView())
+    stream.append(2, "reasoning.summary")
+    await asyncio.sleep(0)
+    assert (reader.messages, seat.cursor, seat.told) == ([], stream.history.at(2), None)
+    stream.append()
+    await asyncio.sleep(0)
+    assert reader.places == [(0, 3)]
+    assert seat.told == stream.history.at(3)
+
+
+async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_takes_it_along() -> (
+    None
+):
+    stream, reader = Stream(), Reader()
+    stream.join(reader)
+    stream.append(1, "task.progress")
+    await asyncio.sleep(0)
+    assert reader.places == [(0, 1)]
+    stream.append(1, "task.progress")
+    stream.append(1, "task.progress")
+    await asyncio.sleep(0)
+    assert len(reader.messages) == 1
+    await asyncio.sleep(2 * WINDOW_S)
+    assert reader.places[1:] == [(1, 2), (2, 3)]
+    assert len(reader.messages) == 2
+    stream.append(1, "task.progress")
+    stream.append(1, "task.progress")
+    stream.append(1, "action.required")
+    await asyncio.sleep(0)
+    assert reader.places[-1] == (5, 6)
+    assert len(reader.messages) in {3, 4}
+
+
+async def test_who_comes_within_a_window_has_everything_once() -> None:
+    stream, first, second = Stream(), Reader(), Reader()
+    stream.join(first)
+    stream.append(1, "task.progress")
+    await asyncio.sleep(0)
+    stream.append(1, "task.progress")
+    stream.join(second)
+    stream.append(1, "task.progress")
+    await asyncio.sleep(2 * WINDOW_S)
+    assert first.places == [(0, 1), (1, 2), (2, 3)]
+    assert second.places == [(2, 3)]
+
+
+async def test_when_the_history_is_another_one_all_leave() -> None:
+    stream, reader = Stream(), Reader()
+    seat = stream.join(reader)
+    stream.append()
+    await asyncio.sleep(0)
+    stream.history = History("00000002")
+    stream.ring = Ring(stream.history.at(0), stream.bounds)
+    stream.fanout.take_change(())
+    await asyncio.sleep(0)
+    assert seat.left.done()
+    assert str(seat.cursor).startswith("00000001.1.")
+    assert reader.places == [(0, 1)]
+
+
+async def test_a_ring_that_ran_over_before_anybody_was_told_makes_all_read_on() -> None:
+    stream = Stream(bounds=RingBounds(events=4))
+    reader = Reader()
+    seat = stream.join(reader)
+    stream.append(6)
+    await asyncio.sleep(0)
+    assert seat.left.done()
+    assert (seat.cursor, reader.messages) == (stream.history.at(0), [])
+
+
+async def test_who_leaves_is_told_nothing_more() -> None:
+    stream, reader = Stream(), Reader()
+    seat = stream.join(reader)
+    seat.leave()
+    stream.append()
+    await asyncio.sleep(0)
+    assert reader.messages == []
+    assert seat.cursor == stream.history.at(0)
