@@ -298,11 +298,14 @@ class Connection:
         self._slow_down()
 
     def _slow_down(self) -> None:
-        waits = bool(self._frames) or self._must_wait
-        if waits and not self._is_paused:
+        """Reads no more while something waits. A socket that is not read says nothing of its end, so not before that.
+
+        The end of a socket that is still being admitted has to be seen: its device has come back, and counts anew.
+        """
+        if self._frames and not self._is_paused:
             self._is_paused = True
             self._socket.pause()
-        elif self._is_paused and not waits:
+        elif self._is_paused and not self._frames:
             self._is_paused = False
             self._socket.resume()
 

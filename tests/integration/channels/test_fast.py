@@ -15,8 +15,10 @@ from passerelle.channels.fast import FastListener
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.story import Over
+from passerelle.core.credentials import Credentials
+from passerelle.core.principal import Principal
 from passerelle.store.store import Store
-from tests.integration.channels.rig import OVER_BOTH, BackEnd, Rig, serve
+from tests.integration.channels.rig import OVER_BOTH, BackEnd, KnownTokens, Rig, serve
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -217,3 +219,34 @@ async def follow_without_reading(rig: Rig, bare: Bare) -> None:
     wish = {"s": f"session:{session}", "from": "start", "max": 10_000}
     bare.send(TEXT, orjson.dumps({**orjson.loads(HELLO), "subs": [wish]}))
     bare.writer.transport.pause_reading()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+class HeldTokens(KnownTokens):
+    """Looks at tokens when told to."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.answer = asyncio.Event()
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        self.asked.set()
+        await self.answer.wait()
+        return await super().authenticate(credentials)
+
+
+@OVER_BOTH
+@pytest.mark.requirement("CHN-9")
+async def test_a_socket_that_ends_before_it_is_admitted_takes_no_channel_from_its_successor(
+    store: Store, backend: BackEnd
+) -> None:
+    tokens = HeldTokens()
+    async with serve(store, authenticator=tokens, backend=backend) as rig:
+        async with connect(rig.port) as (bare, _):
+            bare.send(TEXT, HELLO)
+            async with asyncio.timeout(3):
+                await tokens.asked.wait()
+        await wait_until(lambda: rig.endpoint.connections == 0, 3, "its end is seen")
+        tokens.answer.set()
+        async with connect(rig.port) as (bare, _):
+            bare.send(TEXT, HELLO)
+            assert orjson.loads(await bare.expect(TEXT))["gen"] == 1
