@@ -1,0 +1,161 @@
+"""Several instances, one agent: whoever drives a run holds its socket, and the run goes where the socket is."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.channels.frames import Refusal
+from passerelle.channels.reverse_frames import AnswerFrame, Item
+from passerelle.channels.reverse_link import AgentLink
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.gateway.control.writes import Writes
+from passerelle.gateway.delegation.run import read_driver
+from passerelle.gateway.reverse.transport import WINDOW
+from tests.integration.callers.rig import Instance
+from tests.integration.reverse.rig import Answer, Caller, Rig, read_texts
+from tests.integration.reverse.test_drops import await_links
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def find_tasks(instance: Instance) -> list[str]:
+    """Tasks that an instance drives."""
+    return instance.gateway.service.dispatch.runs.list_tasks()
+
+
+async def read_owner(instance: Instance, task: Answer) -> str:
+    """The instance whose run it is, by what is stored."""
+    ref = EntityRef(EntityKind.TASK, task["id"])
+    held = (await instance.gateway.service.writes.load([ref]))[ref]
+    driver = read_driver(held.fields)
+    return driver.instance if driver else ""
+
+
+def name_of(instance: Instance) -> str:
+    return instance.gateway.duties.keeper.instance
+
+
+async def test_a_call_that_lands_elsewhere_is_driven_by_the_instance_that_holds_the_socket(
+    rig: Rig,
+) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(there)
+    async with rig.link(here):
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+        assert find_tasks(there) == []
+        assert find_tasks(here) == [task["id"]]
+        assert await read_owner(there, task) == name_of(here)
+        rig.agent.executor.silence.set()
+        await caller.until(task, "COMPLETED")
+        done = await caller.send("over there")
+    assert read_texts(done) == ["over there"]
+    assert rig.agent.executor.executed == {"m-1": 1, "m-2": 1}
+
+
+async def test_a_stream_is_read_at_one_instance_and_driven_at_the_other(rig: Rig) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(there)
+    async with rig.link(here):
+        frames = await caller.collect("SendStreamingMessage", caller.write("chunks 40"))
+    assert sum("artifactUpdate" in frame for frame in frames) == 40
+    assert rig.agent.executor.executed == {"m-1": 1}
+
+
+async def test_an_agent_that_comes_back_elsewhere_takes_its_runs_with_it(rig: Rig) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(here)
+    async with rig.link(here):
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+    await await_links(here, 0)
+    async with rig.link(there):
+        await wait_until(lambda: find_tasks(there) == [task["id"]], 5, "the run has moved")
+        assert await read_owner(here, task) == name_of(there)
+        rig.agent.executor.silence.set()
+        await caller.until(task, "COMPLETED")
+    assert rig.agent.executor.executed == {"m-1": 1}
+
+
+async def test_a_newer_link_elsewhere_takes_the_name_and_the_older_one_is_not_heard(
+    rig: Rig,
+) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(here)
+    async with rig.link(here):
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+        async with rig.link(there):
+            await await_links(here, 0)
+            await wait_until(lambda: find_tasks(there) == [task["id"]], 5, "the run has moved")
+            rig.agent.executor.silence.set()
+            await caller.until(task, "COMPLETED")
+    assert rig.agent.executor.executed == {"m-1": 1}
+
+
+async def test_cancel_and_answers_reach_the_agent_from_the_other_instance(rig: Rig) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(there)
+    async with rig.link(here):
+        asked = await caller.send("ask where to?")
+        answered = await caller.send("Rome", taskId=asked["id"], contextId=asked["contextId"])
+        assert answered["status"]["state"] == "TASK_STATE_COMPLETED"
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+        await caller.call("CancelTask", {"id": task["id"]})
+        await caller.until(task, "CANCELED")
+    assert rig.agent.executor.executed == {"m-1": 1, "m-2": 1, "m-3": 1}
+
+
+async def test_a_task_that_waits_for_its_agent_can_be_cancelled(rig: Rig) -> None:
+    instance = await rig.start(answers="always_task")
+    caller = Caller(instance)
+    async with rig.link(instance):
+        pass
+    task = await caller.begin("hello")
+    agents = instance.gateway.store.agents
+
+    async def waits() -> bool:
+        return bool(await agents.list_waiting("builder"))
+
+    await wait_until(waits, 5, "the task waits for its agent")
+    await caller.call("CancelTask", {"id": task["id"]})
+    await caller.until(task, "CANCELED")
+    async with rig.link(instance):
+        pass
+    assert rig.agent.executor.executed == {}
+
+
+async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are_stored(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await rig.start()
+    caller = Caller(instance)
+    items, refusals, is_open = [0], list[Refusal](), asyncio.Event()
+    take, insist = AgentLink.take, Writes.insist
+
+    def count(link: AgentLink, frame: AnswerFrame) -> Refusal | None:
+        items[0] += isinstance(frame, Item)
+        refused = take(link, frame)
+        refusals.extend([refused] if refused else [])
+        return refused
+
+    async def hold(*args: object, **kwargs: object) -> object:
+        await is_open.wait()
+        return await insist(*args, **kwargs)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr(AgentLink, "take", count)
+    async with rig.link(instance):
+        monkeypatch.setattr(Writes, "insist", hold)
+        params = caller.write("chunks 200")
+        streaming = asyncio.create_task(caller.collect("SendStreamingMessage", params))
+        await wait_until(lambda: items[0] == WINDOW, 5, "the window is full")
+        await asyncio.sleep(0.05)
+        assert items[0] == WINDOW
+        is_open.set()
+        frames = await streaming
+    assert refusals == []
+    assert sum("artifactUpdate" in frame for frame in frames) == 200
