@@ -92,16 +92,16 @@ class Granting:
         Raises:
             NotFound: the owner has no such grant.
         """
-        done = "gone"
+        is_ended = False
 
         def tell(known: Grants | None, scope: Scope, _now_ms: int) -> list[Fact]:
-            nonlocal done
+            nonlocal is_ended
             facts = tell_revoke(known, scope, command.grant_id, owner.id)
-            done = "revoked" if facts else "gone"
+            is_ended = bool(facts)
             return facts
 
         await self._change(owner, tell)
-        return GrantRevoked(command.grant_id, "revoked" if done == "revoked" else "gone")
+        return GrantRevoked(command.grant_id, "revoked" if is_ended else "gone")
 
     async def set_bypass(self, owner: Principal, command: SetBypass) -> BypassSet:
         """Has everything of an owner allowed for a while, but for the critical and the destructive; or no longer."""
