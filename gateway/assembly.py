@@ -171,7 +171,7 @@ async def _open_store(
     store = await Store.open(
         StoreSettings(
             engine.url if engine else url,
-            settings.blob_dir,
+            settings.blob_place,
             replicated_acts=settings.replicated_acts,
             on_batch=metrics.store_batches.observe,
         )

@@ -29,7 +29,7 @@ from passerelle.gateway.settings_callers import IssuerSettings
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer
-from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.blob_stores import open_blobs
 from passerelle.store.store import Store
 
 STORE_S = 10.0
@@ -119,11 +119,11 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
 
 
 async def _try_blobs(settings: Settings) -> list[tuple[str, bool]]:
-    """Only a folder that was named: that of the data directory is made by the first start."""
+    """Only a place that was named: the folder of the data directory is made by the first start."""
     if settings.blobs is None:
         return []
     try:
-        await DirectoryBlobs(settings.blobs).probe()
+        await open_blobs(settings.blobs).probe()
     except ConfigInvalid as error:
         return [(error.message, False)]
     return [(f"blobs: {settings.blobs} can be written and read", True)]

@@ -33,6 +33,7 @@ AuthMode: TypeAlias = Literal["keys", "open"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["auto", "json", "console"]
 
+BucketUrl: TypeAlias = Annotated[str, Field(pattern=r"^s3://[a-z0-9][a-z0-9.-]*[a-z0-9](/.*)?$")]
 Port: TypeAlias = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -127,10 +128,10 @@ class Settings(Section):
         description="Folder of the embedded engine and of the owner token, mode 0700; "
         "by default $XDG_STATE_HOME/passerelle.",
     )
-    blobs: Path | None = Field(
+    blobs: BucketUrl | Path | None = Field(
         default=None,
-        description="Folder of content over 16 KiB, which all instances over one server have to share; "
-        "by default `blobs` in data_dir.",
+        description="Where content over 16 KiB stands: a folder that all instances over one server share, or "
+        "`s3://bucket/prefix`, with the AWS_* variables of the environment; by default `blobs` in data_dir.",
     )
     secret_key: Secret | None = Field(
         default=None,
@@ -177,12 +178,12 @@ class Settings(Section):
 
     @field_validator("blobs")
     @classmethod
-    def _judge_blobs(cls, blobs: Path | None) -> Path | None:
-        if blobs is not None and blobs.parts[:1] == ("s3:",):
-            raise ValueError("is not built yet for buckets: give a folder that all instances share")
+    def _judge_blobs(cls, blobs: str | Path | None) -> str | Path | None:
+        if isinstance(blobs, Path) and blobs.parts[:1] == ("s3:",):
+            raise ValueError("should read s3://bucket or s3://bucket/prefix")
         return blobs
 
     @property
-    def blob_dir(self) -> Path:
-        """Where content over 16 KiB stands."""
+    def blob_place(self) -> str | Path:
+        """Where content over 16 KiB stands: a folder, or the address of a bucket."""
         return self.blobs or self.data_dir / "blobs"

@@ -110,7 +110,9 @@ def read_settings(sources: Sources) -> Reading:
     resolved = settings.model_copy(
         update={
             "data_dir": settings.data_dir.expanduser(),
-            "blobs": settings.blobs and settings.blobs.expanduser(),
+            "blobs": settings.blobs.expanduser()
+            if isinstance(settings.blobs, Path)
+            else settings.blobs,
             "engine_path": settings.engine_path and settings.engine_path.expanduser(),
             "secret_key_file": settings.secret_key_file and settings.secret_key_file.expanduser(),
         }

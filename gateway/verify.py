@@ -60,7 +60,7 @@ async def run_verify(
                 raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
             wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
             url = (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
-        opened = await Store.open(StoreSettings(url, settings.blob_dir))
+        opened = await Store.open(StoreSettings(url, settings.blob_place))
         return await verify_store(await stack.enter_async_context(opened), session, rebuild=rebuild)
 
 

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
+from passerelle.store.digests import is_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HEX: Final = frozenset("0123456789abcdef")
-_DIGEST_LENGTH: Final = 64
-COPIES: Final = "copies"
-"""The folder of files that agents named by address: they may expire, what facts are made of may not."""
 _PROBE: Final = b"passerelle blob probe"
 
 
@@ -50,7 +47,7 @@ class DirectoryBlobs:
         Raises:
             StoreUnavailable: the file is there and cannot be read, or is damaged.
         """
-        if len(sha256) != _DIGEST_LENGTH or not _HEX.issuperset(sha256):
+        if not is_digest(sha256):
             return None
         try:
             content = await asyncio.to_thread(self._path(shard, sha256).read_bytes)

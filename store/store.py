@@ -15,7 +15,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
-from passerelle.store.blobs import COPIES, DirectoryBlobs
+from passerelle.store.blob_stores import open_blobs, open_copies
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from passerelle.store.blob_stores import BlobStore
     from passerelle.store.nodes import Node
 
 _PROBE_MS = 5_000
@@ -49,13 +50,13 @@ _PROBE_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """``url`` is redis://, rediss:// or unix://. Blobs need a directory that all instances share.
+    """``url`` is redis://, rediss:// or unix://. Blobs need a folder that all instances share, or a bucket.
 
     ``on_batch`` is told of each exchange with the store: how many calls it carries.
     """
 
     url: str
-    blob_dir: Path
+    blobs: Path | str
     durable_otherwise: bool = False
     """The server keeps its data without an append-only file: whoever runs it says so."""
     replicated_acts: bool = True
@@ -66,7 +67,7 @@ class StoreSettings:
 class Store:
     """Every port of ``core.ports`` over one server or cluster."""
 
-    def __init__(self, nodes: Nodes, blobs: DirectoryBlobs) -> None:
+    def __init__(self, nodes: Nodes, blobs: BlobStore, copies: BlobStore) -> None:
         self.nodes = nodes
         self.runtime_id = ""
         self.log = RedisEventLog(nodes)
@@ -89,7 +90,7 @@ class Store:
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs
-        self.copies = DirectoryBlobs(blobs.root / COPIES)
+        self.copies = copies
 
     @classmethod
     async def open(cls, settings: StoreSettings) -> Self:
@@ -100,8 +101,8 @@ class Store:
             StoreUnavailable: it cannot be reached, or cannot write.
         """
         endpoint: Endpoint = read_url(settings.url)
-        nodes = await Nodes.open(endpoint, settings.on_batch)
-        store = cls(nodes, DirectoryBlobs(settings.blob_dir))
+        blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
+        store = cls(await Nodes.open(endpoint, settings.on_batch), blobs, copies)
         store.replicas.counts = settings.replicated_acts
         try:
             for node, facts in (await store.read_facts()).items():

@@ -57,7 +57,7 @@ async def test_of_fifty_writers_at_one_version_one_wins(store: Store) -> None:
 
 @pytest.mark.requirement("ENV-4", "I3")
 async def test_eight_workers_leave_one_gap_free_sequence_and_chain(
-    store: Store, server: Server
+    store: Store, server: Server, tmp_path: Path
 ) -> None:
     at = make_place()
 
@@ -73,7 +73,7 @@ async def test_eight_workers_leave_one_gap_free_sequence_and_chain(
             written.append((result.last, fact.event_id))
         return written
 
-    settings = StoreSettings(server.url, store.blobs.root)
+    settings = StoreSettings(server.url, tmp_path / "blobs")
     async with await Store.open(settings) as other:
         lists = await asyncio.gather(
             *(work(store if worker % 2 else other, worker) for worker in range(WORKERS))

@@ -84,10 +84,18 @@ async def test_server_that_is_away_and_key_that_cannot_be_used_are_faults(tmp_pa
     assert [fault.partition(":")[0] for fault in report.faults] == ["secret_key", "redis_url"]
 
 
-def test_bucket_is_refused_by_name_until_there_are_buckets(tmp_path: Path) -> None:
-    (tmp_path / "passerelle.yaml").write_text("blobs: s3://bucket/prefix\n", encoding="utf-8")
+@pytest.mark.parametrize("place", ["s3:bucket", "s3://", "s3://Bucket_Name/x"])
+def test_bucket_that_is_none_is_refused_by_name(tmp_path: Path, place: str) -> None:
+    (tmp_path / "passerelle.yaml").write_text(f"blobs: {place}\n", encoding="utf-8")
     (fault,) = read_settings(Sources({}, tmp_path)).faults
-    assert str(fault).startswith(f"{tmp_path / 'passerelle.yaml'}:1: blobs: is not built yet")
+    assert str(fault).startswith(f"{tmp_path / 'passerelle.yaml'}:1: blobs: should read s3://")
+
+
+def test_bucket_with_a_prefix_is_a_place_for_blobs(tmp_path: Path) -> None:
+    (tmp_path / "passerelle.yaml").write_text("blobs: s3://bucket/prefix\n", encoding="utf-8")
+    settings = read_settings(Sources({}, tmp_path)).settings
+    assert settings is not None
+    assert settings.blob_place == "s3://bucket/prefix"
 
 
 @pytest.mark.anyio

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from passerelle.core.json import JsonObject
 from passerelle.gateway.demo.processes import GatewayProcess
-from tests.interop.environments import require
+from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, require
 from tests.interop.puppets import Puppet, open_puppet, run_agent
 from tests.support.loops import SHARED, Backend
 from tests.support.processes import run_gateway
@@ -84,7 +84,7 @@ async def world(
     anyio_backend: Backend, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[World, None]:
     """Everything, started once."""
-    require()
+    require(JAVASCRIPT, PYTHON_0_3)
     webhook = Webhook()
     async with AsyncExitStack() as stack:
         app = web.Application()

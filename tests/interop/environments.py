@@ -15,6 +15,8 @@ from typing import Final
 HERE: Final = Path(__file__).resolve().parent
 JAVASCRIPT: Final = HERE / "javascript"
 PYTHON_0_3: Final = HERE / "python_0_3"
+S3: Final = HERE / "s3"
+"""A server for buckets."""
 _OLDEST_NODE: Final = 20
 _WITHIN_S: Final = 300
 
@@ -48,22 +50,24 @@ def prepare() -> None:
     if not _is_ready(JAVASCRIPT):
         _run(JAVASCRIPT, "npm", "ci", "--ignore-scripts")
         _mark(JAVASCRIPT)
-    if not _is_ready(PYTHON_0_3):
-        _run(PYTHON_0_3, sys.executable, "-m", "venv", "--clear", ".venv")
-        pip = str(PYTHON_0_3 / ".venv/bin/pip")
-        quiet = ("install", "-q", "--disable-pip-version-check", "--require-hashes")
-        _run(PYTHON_0_3, pip, *quiet, "-r", "requirements.lock")
-        _mark(PYTHON_0_3)
+    for home in (PYTHON_0_3, S3):
+        if not _is_ready(home):
+            _run(home, sys.executable, "-m", "venv", "--clear", ".venv")
+            pip = str(home / ".venv/bin/pip")
+            quiet = ("install", "-q", "--disable-pip-version-check", "--require-hashes")
+            _run(home, pip, *quiet, "-r", "requirements.lock")
+            _mark(home)
 
 
-def require() -> None:
-    """Says whether everything is there.
+def require(*homes: Path) -> None:
+    """Says whether the environments of ``homes`` are there.
 
     Raises:
-        NotPrepared: something is missing.
+        NotPrepared: one is missing.
     """
-    find_node()
-    for home in (JAVASCRIPT, PYTHON_0_3):
+    if JAVASCRIPT in homes:
+        find_node()
+    for home in homes:
         if not _is_ready(home):
             raise NotPrepared(f"the environment of {home.name} is missing: run make interop")
 

@@ -53,7 +53,7 @@ from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.store import keys
-from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.blob_stores import BlobStore
 from passerelle.store.connection import pack
 from passerelle.store.log import RedisEventLog
 from passerelle.store.store import Store, StoreSettings
@@ -346,33 +346,33 @@ def task_of(accepted: TurnAccepted) -> EntityRef:
 @asynccontextmanager
 async def open_house(
     url: str,
-    directory: Path,
+    blobs: Path | str,
     *names: str,
     adjust: Callable[[PeerConfig], PeerConfig] = lambda config: config,
 ) -> AsyncGenerator[House]:
     """A house with a scripted peer for each name; everything is closed and proved at the end."""
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(await Store.open(StoreSettings(url, directory)))
+        store = await stack.enter_async_context(await Store.open(StoreSettings(url, blobs)))
         opening = [
             store.leases.extend(shard, _DRIVER, opens=True, wants_duty=False, lease_ms=120_000)
             for shard in ALL_SHARDS
         ]
         await asyncio.gather(*opening)
-        log, blobs = FaultyLog(store.log), FaultyBlobs(store.blobs)
+        log, faulty = FaultyLog(store.log), FaultyBlobs(store.blobs)
         # The service takes its ports from the store: here they can be told to fail.
-        store.log, store.blobs = cast("RedisEventLog", log), cast("DirectoryBlobs", blobs)
+        store.log, store.blobs = cast("RedisEventLog", log), cast("BlobStore", faulty)
         peers = {
             name: await stack.enter_async_context(ScriptedPeer(name)) for name in names or ("echo",)
         }
         configs = [adjust(PeerConfig(name, peer.url)) for name, peer in peers.items()]
         registry = PeerRegistry(configs, SystemClock())
         stack.push_async_callback(registry.close)
-        house = House(store, log, blobs, MovableClock(), registry, peers, stack)
+        house = House(store, log, faulty, MovableClock(), registry, peers, stack)
         await house.start()
         stack.push_async_callback(_drain, house)
         yield house
         log.refuses_writes, log.before_append, log.after_append = False, None, None
-        blobs.away = False
+        faulty.away = False
         await house.prove()
 
 

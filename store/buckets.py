@@ -1,0 +1,131 @@
+"""Content too large for a fact, in a bucket that speaks S3: what instances on several machines share.
+
+Objects are named by shard and SHA-256, so the same content is the same object and a repeated put does no harm. The
+credentials, region and endpoint are those of the environment, by the names that every tool for buckets reads
+(``AWS_ACCESS_KEY_ID``, ``AWS_REGION``, ``AWS_ENDPOINT_URL`` …).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from datetime import timedelta
+from typing import Final
+
+from obstore import delete_async, get_async, head_async, put_async
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.store.digests import is_digest
+
+_PROBE: Final = b"passerelle blob probe"
+_CONNECT_S: Final = 3
+_ANSWER_S: Final = 20
+_RETRIES: Final = 2
+_RETRY_S: Final = 10
+
+
+class BucketBlobs:
+    """``core.ports.Copies`` below a prefix of a bucket; ``url`` reads ``s3://bucket/prefix``."""
+
+    def __init__(self, url: str, part: str = "") -> None:
+        self.url = url
+        self._part = f"{part}/" if part else ""
+        self._bucket = _open(url)
+
+    async def put(self, shard: Shard, content: bytes) -> str:
+        """Stores the content and returns its SHA-256 in hex.
+
+        Raises:
+            StoreUnavailable: the bucket cannot take it.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        try:
+            await put_async(self._bucket, self._name(shard, digest), content)
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+        return digest
+
+    async def get(self, shard: Shard, sha256: str) -> bytes | None:
+        """The content, or None when it is not here.
+
+        Raises:
+            StoreUnavailable: the bucket does not answer, or what it gives is damaged.
+        """
+        if not is_digest(sha256):
+            return None
+        try:
+            found = await get_async(self._bucket, self._name(shard, sha256))
+            content = bytes(await found.bytes_async())
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+        if hashlib.sha256(content).hexdigest() != sha256:
+            reason = f"blob {sha256} is damaged"
+            raise StoreUnavailable(reason, "no")
+        return content
+
+    async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
+        """Removes content that nobody has put since ``before_ms``, by the clock of the bucket.
+
+        Raises:
+            StoreUnavailable: the bucket does not answer.
+        """
+        name = self._name(shard, sha256)
+        try:
+            found = await head_async(self._bucket, name)
+            if found["last_modified"].timestamp() * 1000 >= before_ms:
+                return False
+            await delete_async(self._bucket, name)
+        except FileNotFoundError:
+            return True
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+        return True
+
+    async def probe(self) -> None:
+        """Writes, reads and deletes a blob.
+
+        Raises:
+            ConfigInvalid: the bucket cannot be used.
+        """
+        content = _PROBE + secrets.token_bytes(8)
+        try:
+            digest = await self.put(Shard(0), content)
+            found = await self.get(Shard(0), digest)
+            await delete_async(self._bucket, self._name(Shard(0), digest))
+        except (StoreUnavailable, BaseError, OSError, ValueError) as error:
+            raise ConfigInvalid("blobs", f"{self.url}: {error}") from error
+        if found != content:
+            raise ConfigInvalid("blobs", f"{self.url} does not give back what was written")
+
+    def _name(self, shard: Shard, digest: str) -> str:
+        return f"{self._part}{shard.tag}/{digest[:2]}/{digest}"
+
+
+def _open(url: str) -> S3Store:
+    try:
+        return S3Store.from_url(
+            url,
+            client_options={
+                # Only where AWS_ENDPOINT_URL says so: the default endpoints have certificates.
+                "allow_http": True,
+                "connect_timeout": timedelta(seconds=_CONNECT_S),
+                "timeout": timedelta(seconds=_ANSWER_S),
+            },
+            retry_config={
+                "max_retries": _RETRIES,
+                "retry_timeout": timedelta(seconds=_RETRY_S),
+            },
+        )
+    except (BaseError, ValueError) as error:
+        raise ConfigInvalid("blobs", f"{url}: {error}") from error
+
+
+def _away(error: Exception) -> StoreUnavailable:
+    """The first line alone: the others are the debug form of the library, with headers in it."""
+    first = str(error).strip().partition("\n")[0]
+    return StoreUnavailable(f"bucket: {first[:200]}", "no")

@@ -1,0 +1,164 @@
+"""Blobs in a folder and in a bucket: one suite over both, and a gateway whose content stands in a bucket.
+
+The bucket is one of a server that speaks S3 over HTTP and was written by others; it runs in an environment of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final, cast
+
+import httpx
+import obstore
+import pytest
+from obstore.store import MemoryStore, S3Store
+
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.core.ids import Shard, place
+from passerelle.core.status import Status
+from passerelle.store.blob_stores import BlobStore, open_blobs, open_copies
+from tests.interop.environments import S3, require
+from tests.support.engine import (
+    Server,
+    end_process,
+    engine_server,
+    free_port,
+    start_process,
+    started_legs,
+)
+from tests.support.house import open_house
+from tests.support.waiting import wait_until
+
+__all__ = ["engine_server", "started_legs"]
+pytestmark = pytest.mark.anyio
+
+HERE: Final = Shard(5)
+CONTENT: Final = bytes(range(256)) * 4096
+_LATER_MS: Final = 4_000_000_000_000
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[str]:
+    """The address of the server."""
+    require(S3)
+    # Its threads are started once for the process, and are no leak of the test that comes first.
+    obstore.put(MemoryStore(), "first", b"")
+    port = free_port()
+    python = str(S3 / ".venv/bin/python")
+    process = start_process([python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)])
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        end_process(process)
+
+
+@pytest.fixture
+async def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket, and the environment that leads to it."""
+
+    def make() -> bool:
+        try:
+            return httpx.put(f"{server}/blobs", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    await wait_until(make, 20, "the server has made the bucket")
+    for name, given in {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": server,
+    }.items():
+        monkeypatch.setenv(name, given)
+    return "s3://blobs/passerelle"
+
+
+@pytest.fixture(params=["folder", "bucket"])
+async def where(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Path | str:
+    """Where the content goes."""
+    return bucket if cast("str", request.param) == "bucket" else tmp_path / "blobs"
+
+
+@pytest.fixture
+def blobs(where: Path | str) -> BlobStore:
+    return open_blobs(where)
+
+
+async def test_place_is_tried_out_and_left_as_it_was(blobs: BlobStore) -> None:
+    await blobs.probe()
+    await blobs.probe()
+
+
+async def test_content_comes_back_by_its_hash_and_in_its_shard_alone(blobs: BlobStore) -> None:
+    name = await blobs.put(HERE, CONTENT)
+    assert name == hashlib.sha256(CONTENT).hexdigest()
+    assert await blobs.get(HERE, name) == CONTENT
+    assert await blobs.get(Shard(6), name) is None
+    assert await blobs.put(HERE, CONTENT) == name
+
+
+@pytest.mark.parametrize("name", ["", "00", "x" * 64, "../" * 20 + "etco"])
+async def test_name_that_is_no_hash_finds_nothing(blobs: BlobStore, name: str) -> None:
+    assert await blobs.get(HERE, name) is None
+
+
+async def test_content_that_is_not_here_is_not_an_error(blobs: BlobStore) -> None:
+    assert await blobs.get(HERE, "0" * 64) is None
+
+
+@pytest.mark.requirement("EXT-10")
+async def test_copy_goes_once_nobody_has_put_it_for_long(where: Path | str) -> None:
+    copies, blobs = open_copies(where), open_blobs(where)
+    name = await copies.put(HERE, b"a file")
+    assert await blobs.get(HERE, name) is None
+    assert not await copies.expire(HERE, name, before_ms=1)
+    assert await copies.get(HERE, name) == b"a file"
+    assert await copies.expire(HERE, name, before_ms=_LATER_MS)
+    assert await copies.get(HERE, name) is None
+    assert await copies.expire(HERE, name, before_ms=_LATER_MS)
+
+
+async def test_damaged_content_is_never_given(bucket: str) -> None:
+    blobs = open_blobs(bucket)
+    name = await blobs.put(HERE, b"whole")
+    path = f"{HERE.tag}/{name[:2]}/{name}"
+    await obstore.put_async(
+        S3Store.from_url(bucket, client_options={"allow_http": True}), path, b"?"
+    )
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        await blobs.get(HERE, name)
+
+
+async def test_bucket_that_does_not_exist_is_a_fault_of_the_configuration(bucket: str) -> None:
+    with pytest.raises(ConfigInvalid, match="blobs"):
+        await open_blobs(f"{bucket.replace('blobs', 'nobody')}").probe()
+
+
+async def test_server_that_is_away_is_said_without_secrets(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StoreUnavailable) as caught:
+        await open_blobs(bucket).put(HERE, b"x")
+    assert caught.value.wrote == "no"
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
+
+
+async def test_content_of_a_task_stands_in_the_bucket(engine_server: Server, bucket: str) -> None:
+    async with open_house(engine_server.url, bucket) as house:
+        accepted, _ = await house.talk("big")
+        record = await house.until(accepted, Status.COMPLETED)
+        (artifact,) = record.artifacts
+        assert artifact.blob is not None
+        content = await open_blobs(bucket).get(place(accepted.task_id), artifact.blob)
+        assert content is not None
+        assert hashlib.sha256(content).hexdigest() == artifact.blob
+        assert "x" * 1000 in str(await house.read(accepted))
