@@ -273,7 +273,8 @@ def _decide(
             return [tell_escalation(state, step)]
         case SettleAction():
             return tell_closing(state, settle(state, command, now_ms))
-        case Expire():
+        case Expire(at_ms=at_ms):
+            now_ms = now_ms if at_ms is None else at_ms
             if now_ms < state.request.expires_ms:
                 raise UnsupportedOperation("the question has not expired", state=state.state)
             return tell_closing(state, decide_alone(state, "expired", "timeout", "timeout", now_ms))

@@ -83,7 +83,9 @@ class SettleAction:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The time is over; the time of ``decide`` must be the store's, which claimed the due row."""
+    """The time is over by the store's clock, which reads ``at_ms``; without it the time of ``decide`` counts."""
+
+    at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,16 +95,18 @@ class Actions:
         outcome = await self.close(command.action_id, answer, beside=beside, held=held)
         if isinstance(outcome, Written):
             return outcome
-        await self.expire(command.action_id)
+        await self.expire(command.action_id, outcome.now_ms)
         record = find_record(await self.load(command.action_id), command.action_id)
         raise ActionClosed(record.closed_as or "expired", record.describe_winner())
 
-    async def expire(self, action_id: str, claim: Claim | None = None) -> Written | None:
-        """Closes a question whose time is over; one that was closed before stays as it is."""
+    async def expire(
+        self, action_id: str, now_ms: int, claim: Claim | None = None
+    ) -> Written | None:
+        """Closes a question whose time is over by the store's clock; one that was closed before stays as it is."""
         held = await self.load(action_id)
         if not find_record(held, action_id).is_open:
             return None
-        outcome = await self.close(action_id, Expire(), claim)
+        outcome = await self.close(action_id, Expire(now_ms), claim)
         return outcome if isinstance(outcome, Written) else None
 
     async def close(

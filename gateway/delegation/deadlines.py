@@ -115,13 +115,13 @@ class Deadlines:
         # The driver knows the time as well; where it lives elsewhere, it is that one who sends.
         self.dispatch.wake(row.entity)
 
-    async def on_expire(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+    async def on_expire(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``expire:<action>``: a question whose time is over; a timeout never allows."""
         action = await self._find_action(row.entity)
         if action is None or not action.is_open:
             await self.drop(shard, row)
             return
-        written = await self.actions.expire(row.entity, Claim(row.member, row.token))
+        written = await self.actions.expire(row.entity, now_ms, Claim(row.member, row.token))
         if written is not None:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
 
