@@ -20,6 +20,10 @@ little; those who could decide before still can.
 
 Policy may answer in the very append that opens a question (``SettleAction``); then nobody is ever asked.
 
+What nobody but the gateway or a worker of this machine waits for has no return. There an allowed question is *used*
+instead, once, right before what it allows is done (``ConsumeAction``): what was allowed is held against what is about
+to run, and policy is asked again, since a rule that denies by now outweighs an answer of before.
+
 Presence does not occur. There is no command for a lost connection, a closed app, a drain or a restart, so none of
 these can decide (I6). Nor does this file look at a clock: an answer that is too late is refused by the store, which
 compares ``not_after_ms`` with its own time, and so gateways with clocks apart agree.
@@ -39,6 +43,7 @@ from passerelle.core.approval_commands import (
     Answer,
     BeginReturn,
     CancelAction,
+    ConsumeAction,
     Escalate,
     Expire,
     FailReturn,
@@ -58,12 +63,14 @@ from passerelle.core.approval_facts import (
     tell_escalation,
     tell_opening,
     tell_return,
+    tell_use,
 )
 from passerelle.core.approval_guards import (
     check_audience,
     check_binding,
     check_device,
     check_opening,
+    check_use,
     check_words,
     choose_option,
 )
@@ -83,6 +90,7 @@ from passerelle.core.payloads.approval import (
     ActionResolved,
     ChannelPermissionForwarded,
     ChannelPermissionReturned,
+    PermissionEvaluated,
 )
 
 if TYPE_CHECKING:
@@ -108,6 +116,7 @@ TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = 
     WithdrawVotes: {"pending": frozenset({"pending"})},
     Escalate: {"pending": frozenset({"pending"})},
     SettleAction: {"pending": frozenset({"allowed", "rejected", "cancelled"})},
+    ConsumeAction: {"allowed": frozenset({"allowed"})},
     Expire: {"pending": frozenset({"expired"})},
     CancelAction: {"pending": frozenset({"cancelled"})},
     SupersedeAction: {"pending": frozenset({"superseded"})},
@@ -173,13 +182,21 @@ def find_not_after(state: ActionRecord | None, command: ActionCommand) -> int | 
 
 
 FOLDED: Final[frozenset[type]] = frozenset(
-    {ActionRequired, ActionResolved, ChannelPermissionForwarded, ChannelPermissionReturned}
+    {
+        ActionRequired,
+        ActionResolved,
+        ChannelPermissionForwarded,
+        ChannelPermissionReturned,
+        PermissionEvaluated,
+    }
 )
 
 
 def folds_action(event: Event) -> bool:
     """Whether the event can change the record of the action that its scope names."""
     payload = event.fact.payload
+    if isinstance(payload, PermissionEvaluated):
+        return payload.consumes
     if isinstance(payload, ChannelPermissionReturned):
         return payload.direction == "delivery" or payload.vote is not None
     if isinstance(payload, ChannelPermissionForwarded):
@@ -207,6 +224,8 @@ def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
                 superseded_by=payload.superseded_by,
                 return_state="owed" if payload.returns else "none",
             )
+        case PermissionEvaluated(consumes=True):
+            return replace(moved, consumed_at=event.timestamp)
         case ChannelPermissionReturned(direction="delivery"):
             return _fold_return(state, moved, payload)
         case ChannelPermissionReturned(vote=vote) if vote is not None and state.is_open:
@@ -255,6 +274,7 @@ def _decide(
     | WithdrawVotes
     | Escalate
     | SettleAction
+    | ConsumeAction
     | Expire
     | CancelAction
     | SupersedeAction
@@ -271,6 +291,24 @@ def _decide(
             return withdraw(state, command)
         case Escalate(step=step):
             return [tell_escalation(state, step)]
+        case ConsumeAction():
+            check_use(state, command, now_ms)
+            return [tell_use(state, command)]
+        case SettleAction() | Expire() | CancelAction() | SupersedeAction():
+            return _close(state, command, now_ms)
+        case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
+            return [_go_back(state, command)]
+        case _:
+            assert_never(command)
+
+
+def _close(
+    state: ActionRecord,
+    command: SettleAction | Expire | CancelAction | SupersedeAction,
+    now_ms: int,
+) -> list[Fact]:
+    """Nobody has answered, and nobody can any more."""
+    match command:
         case SettleAction():
             return tell_closing(state, settle(state, command, now_ms))
         case Expire(at_ms=at_ms):
@@ -283,8 +321,6 @@ def _decide(
         case SupersedeAction(by=by):
             decision = decide_alone(state, "superseded", "superseded", "system", now_ms)
             return tell_closing(state, decision, by)
-        case BeginReturn() | FinishReturn() | FailReturn() | RetryReturn():
-            return [_go_back(state, command)]
         case _:
             assert_never(command)
 

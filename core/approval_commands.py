@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from passerelle.core.facts import Scope
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.approval import Request, Signature
+from passerelle.core.payloads.approval import PermissionEvaluated, Request, Signature
 from passerelle.core.payloads.device import EVERYTHING, DeviceRights
 from passerelle.core.principal import Principal
 
@@ -82,6 +82,14 @@ class SettleAction:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumeAction:
+    """What was allowed is about to be done, here and once; ``evaluation`` is how policy judges it by now."""
+
+    evaluation: PermissionEvaluated
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expire:
     """The time is over by the store's clock, which reads ``at_ms``; without it the time of ``decide`` counts."""
 
@@ -132,6 +140,7 @@ ActionCommand: TypeAlias = (
     | WithdrawVotes
     | Escalate
     | SettleAction
+    | ConsumeAction
     | Expire
     | CancelAction
     | SupersedeAction

@@ -24,7 +24,7 @@ from passerelle.core.payloads.approval import (
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import Answer, SettleAction
+    from passerelle.core.approval_commands import Answer, ConsumeAction, SettleAction
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import Option, Request
@@ -142,6 +142,11 @@ def tell_closing(
         )
         facts.append(Fact(state.scope, said))
     return facts
+
+
+def tell_use(state: ActionRecord, command: ConsumeAction) -> Fact:
+    """What was allowed is about to be done: the judgement of right now, which uses the answer up."""
+    return Fact(state.scope, replace(command.evaluation, consumes=True))
 
 
 def tell_return(

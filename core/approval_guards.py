@@ -13,6 +13,7 @@ from passerelle.core.errors import (
     NotFound,
     StaleAnswer,
     UnknownOption,
+    UnsupportedOperation,
 )
 from passerelle.core.events import check_scope
 from passerelle.core.ids import read_shard
@@ -21,7 +22,7 @@ from passerelle.core.principal import PrincipalKind, Scope
 from passerelle.core.response_schema import check_content, check_schema, is_blank
 
 if TYPE_CHECKING:
-    from passerelle.core.approval_commands import Answer, OpenAction
+    from passerelle.core.approval_commands import Answer, ConsumeAction, OpenAction
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import Option, Request
@@ -114,6 +115,27 @@ def check_binding(record: ActionRecord, answer: Answer) -> None:
         raise StaleAnswer("stale_revision", "rev")
     if answer.digest != record.request.digest:
         raise StaleAnswer("digest_mismatch", "digest")
+
+
+def check_use(record: ActionRecord, command: ConsumeAction, now_ms: int) -> None:
+    """What was allowed must be what runs, once, in time, and with no rule against it by now.
+
+    Raises:
+        StaleAnswer: something else is about to be done.
+        UnsupportedOperation: it was used before, its time is over, or policy denies it by now.
+    """
+    if record.request.remote is not None:
+        raise UnsupportedOperation(
+            "its answer goes to an agent, which acts on it", state=record.state
+        )
+    if command.digest != record.request.digest:
+        raise StaleAnswer("digest_mismatch", "digest")
+    if record.consumed_at is not None:
+        raise UnsupportedOperation("it was used already", usedAt=record.consumed_at)
+    if now_ms >= record.request.expires_ms:
+        raise UnsupportedOperation("its time is over", state=record.state)
+    if command.evaluation.decision == "deny":
+        raise UnsupportedOperation(f"policy denies it by now: {command.evaluation.reason}")
 
 
 def choose_option(record: ActionRecord, answer: Answer) -> Option:

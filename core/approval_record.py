@@ -39,6 +39,8 @@ class ActionRecord:
     return_state: ReturnState = "none"
     return_attempts: int = 0
     return_error: str | None = None
+    consumed_at: str | None = None
+    """When what was allowed was about to be done; only where no peer waits for the answer."""
     votes: tuple[Vote, ...] = ()
     step: int = 0
     """How far the audience has been widened; what widens it, like a vote, leaves ``rev`` alone."""

@@ -227,9 +227,17 @@ def _waiting(state: TaskRecord, payload: say.TaskWaiting, event: Event) -> TaskR
             state,
             event,
             send_after=payload.retry_at,
-            send_options=payload.send_options,
             pending_message_id=None,
         )
+    kept: dict[str, Any] = {
+        "send_options": payload.send_options,
+        "updated_input": payload.updated_input,
+    }
+    changes: dict[str, Any] = {name: one for name, one in kept.items() if one is not None}
+    if payload.retry_at is not None:
+        changes["send_options"] = payload.send_options
+    if changes:
+        state = _attempt(state, event, **changes)
     return _set(state, event, payload.status, status_reason=payload.reason)
 
 
@@ -388,6 +396,7 @@ def _attempt_started(
         remote_context_id=payload.remote_context_id,
         traceparent=payload.traceparent,
         tracestate=payload.tracestate,
+        gated=payload.gated,
         input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs),
         reason=payload.reason if payload.ordinal > 1 else None,
         asked_by=state.asked_by,
@@ -460,12 +469,16 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
 
 
 def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> TaskRecord:
+    changed = payload.updated_input
+    changes: dict[str, Any] = {} if changed is None else {"updated_input": changed}
     return _attempt(
         state,
         event,
         pending_message_id=payload.message_id,
         intended_at=event.timestamp,
         send_after=None,
+        gated=False,
+        **changes,
     )
 
 

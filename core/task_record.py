@@ -45,6 +45,10 @@ class Attempt:
     """The peer has not taken the message, and gets it again at this time."""
     send_options: JsonObject | None = None
     """What the request said beside that message."""
+    gated: bool = False
+    """Whether policy has to let the message through first: until then nothing was sent."""
+    updated_input: str | None = None
+    """SHA-256 of the message in place of the caller's, where a hook has changed it."""
     ended_at: str | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None

@@ -131,6 +131,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.outputs.close)
+        stack.push_async_callback(service.dispatch.consulting.hooks.caller.close)
         stack.push_async_callback(service.dispatch.drain)
         stack.push_async_callback(notices.drain)
         host = await stack.enter_async_context(open_host(peers, routing, duties.keeper.instance))

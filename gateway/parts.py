@@ -63,6 +63,8 @@ from passerelle.gateway.devices.devices import Devices
 from passerelle.gateway.devices.entrance import Entrance
 from passerelle.gateway.devices.pairing import Pairing
 from passerelle.gateway.devices.subscriptions import Subscriptions
+from passerelle.gateway.hooks.calling import HookCaller
+from passerelle.gateway.hooks.hearing import Hooks
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.webhooks import Webhooks
@@ -110,6 +112,8 @@ class Surroundings:
     """Whether messages to an agent carry a key of ours."""
     adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
     """The patience with one agent."""
+    hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
+    """Calls code of the operator's."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
     signatures: Demand = "paired"
@@ -138,7 +142,9 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     conditions = Conditions(around.find_acceptance)
-    planning = Planning(writes, around.retry_policy, around.drives, conditions, around.spending)
+    planning = Planning(
+        writes, around.retry_policy, around.drives, conditions, around.find_rules, around.spending
+    )
     finishing = Finishing(writes, ownership, dispatch)
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
     records = Records(writes, store.log, store.projections, around.catalogue.list_names)
@@ -212,7 +218,9 @@ def _make_dispatch(
         habits=Habits(store.habits),
         references=references,
         replicas=store.replicas,
-        consulting=Consulting(Granting(writes, around.find_rules), around.find_rules, around.clock),
+        consulting=Consulting(
+            Granting(writes, around.find_rules), around.hooks, around.find_rules, around.clock
+        ),
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
         correlates=around.correlates,
         adapt=around.adapt,

@@ -7,13 +7,16 @@ from typing import Annotated, Final, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from passerelle.core.errors import InvalidInput
+from passerelle.core.errors import ConfigInvalid, InvalidInput
 from passerelle.core.payloads.approval import AudienceStep, GrantScope, Quorum, Risk
+from passerelle.core.payloads.governance import HookPoint
 from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.settings_section import Name, Section
+from passerelle.gateway.hooks.calling import find_callable
+from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.permission_bridge.approvers import Tier, name_version
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
+from passerelle.permission_bridge.hook_terms import HookTerms, OnError
 from passerelle.permission_bridge.rules import (
     Effect,
     GrantTerms,
@@ -129,6 +132,51 @@ class ApproverSettings(Section):
         return self
 
 
+class HookSettings(Section):
+    """Code of yours that has a say: an HTTP endpoint, or a callable of a module that the gateway can import."""
+
+    name: Name
+    points: tuple[HookPoint, ...] = Field(
+        min_length=1,
+        description="`before_delegate`: before a message goes to an agent; `on_permission_request`: before a question "
+        "is opened; `before_deliver`: before an answer is stored; `on_stop`: after a task has ended.",
+    )
+    url: WebUrl | None = None
+    call: str | None = Field(
+        default=None, pattern=r"^[\w.]+:\w+$", description="`module:name` of a function."
+    )
+    key_env: str | None = Field(
+        default=None, description="Variable with the bearer that the endpoint is shown."
+    )
+    timeout: Duration = Field(default=parse_duration("2s"), json_schema_extra={"default": "2s"})
+    on_error: OnError = Field(
+        default="closed",
+        description="A failure is a question, or a no where none can be asked; `open`: it is silence, with a warning.",
+    )
+
+    @model_validator(mode="after")
+    def _judge_target(self) -> HookSettings:
+        if (self.url is None) == (self.call is None):
+            raise ValueError("wants one of url and call")
+        if self.call is not None:
+            try:
+                find_callable(self.call)
+            except ConfigInvalid as wrong:
+                raise ValueError(wrong.details["reason"]) from None
+        return self
+
+
+class ClassifierSettings(Section):
+    """A hook that is asked how risky something is. It can turn a yes into a question, and nothing the other way."""
+
+    url: WebUrl | None = None
+    call: str | None = Field(
+        default=None, pattern=r"^[\w.]+:\w+$", description="`module:name` of a function."
+    )
+    key_env: str | None = None
+    timeout: Duration = Field(default=parse_duration("1s"), json_schema_extra={"default": "1s"})
+
+
 class PolicySettings(Section):
     """Deny beats ask beats allow, whatever the order; where no rule speaks, a person is asked."""
 
@@ -145,6 +193,8 @@ class PolicySettings(Section):
     approvers: tuple[ApproverSettings, ...] = Field(
         default=(), max_length=4, description="Who decides, by risk; absent: whoever owns the task."
     )
+    hooks: tuple[HookSettings, ...] = Field(default=(), description="Asked in this order.")
+    classifier: ClassifierSettings | None = None
 
 
 def read_policy(settings: PolicySettings) -> Policy:
@@ -154,9 +204,38 @@ def read_policy(settings: PolicySettings) -> Policy:
         rules += [_read_rule(rule, owner) for rule in section.rules]
     grants = settings.grants
     terms = GrantTerms(grants.scope, grants.match, grants.ttl.ms, grants.max_uses)
-    policy = make_policy(tuple(rules), settings.mode, terms)
+    hooks = tuple(_read_hook(hook) for hook in settings.hooks)
+    policy = make_policy(
+        tuple(rules), settings.mode, terms, hooks, _read_classifier(settings.classifier)
+    )
     tiers = tuple(read_tier(tier) for tier in settings.approvers)
     return replace(policy, tiers=tiers, version=name_version(policy.version, tiers))
+
+
+def _read_hook(hook: HookSettings) -> HookTerms:
+    return HookTerms(
+        name=hook.name,
+        points=frozenset(hook.points),
+        url=hook.url,
+        call=hook.call,
+        key_env=hook.key_env,
+        timeout_ms=hook.timeout.ms,
+        on_error=hook.on_error,
+    )
+
+
+def _read_classifier(settings: ClassifierSettings | None) -> HookTerms | None:
+    if settings is None:
+        return None
+    return HookTerms(
+        "classifier",
+        frozenset(),
+        settings.url,
+        settings.call,
+        settings.key_env,
+        settings.timeout.ms,
+        "open",
+    )
 
 
 def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never, cast
 
 from passerelle.core.canonical import digest
 from passerelle.core.errors import InvalidInput
@@ -16,6 +16,7 @@ from passerelle.permission_bridge.risk import judge_risk
 from passerelle.permission_bridge.subject import show_subject
 
 if TYPE_CHECKING:
+    from passerelle.core.facts import Scope
     from passerelle.core.prompt import PeerPrompt
     from passerelle.permission_bridge.conditions import Values
 
@@ -227,6 +228,21 @@ def list_values(case: Case, risk: Risk, mode: str, now_ms: int) -> Values:
         or "",
         "peer.name": peer,
         "peer.tags": [*sorted(case.tags)],
+    }
+
+
+def describe_case(case: Case, scope: Scope, evaluation_id: str, now_ms: int) -> JsonObject:
+    """What hooks are told of a case: the fields of conditions, and where it belongs."""
+    risk, _ = weigh(case)
+    values = list_values(case, risk, "", now_ms)
+    told = {name: one for name, one in values.items() if name not in {"mode", "now"}}
+    return {
+        "evaluationId": evaluation_id,
+        "sessionId": scope.session_id,
+        "threadId": scope.thread_id,
+        "taskId": scope.task_id,
+        "runId": scope.run_id,
+        "case": cast("JsonObject", told),
     }
 
 

@@ -13,8 +13,10 @@ from passerelle.permission_bridge.conditions import Condition
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.governance import HookPoint
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.conditions import Values
+    from passerelle.permission_bridge.hook_terms import HookTerms
 
 Effect: TypeAlias = Literal["deny", "ask", "allow"]
 Mode: TypeAlias = Literal["normal", "no_ask", "plan", "auto"]
@@ -115,6 +117,18 @@ class Policy:
     version: str
     grants: GrantTerms = NO_GRANTS
     tiers: tuple[Tier, ...] = ()
+    hooks: tuple[HookTerms, ...] = ()
+    classifier: HookTerms | None = None
+
+    def hooks_at(self, point: HookPoint) -> bool:
+        """Whether a hook is to be asked there."""
+        return any(point in hook.points for hook in self.hooks)
+
+    @property
+    def judges_sends(self) -> bool:
+        """Whether anybody but the defaults has a say in what is sent to agents."""
+        said = self.speaks_about("calls") or self.speaks_about("delegations")
+        return said or self.hooks_at("before_delegate")
 
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""
@@ -125,9 +139,10 @@ def make_policy(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "normal",
     grants: GrantTerms = NO_GRANTS,
-    hooks: tuple[JsonObject, ...] = (),
+    hooks: tuple[HookTerms, ...] = (),
+    classifier: HookTerms | None = None,
 ) -> Policy:
-    """The policy of these rules, with its version. ``hooks`` are what is asked besides, by what they state."""
+    """The policy of these rules and hooks, with its version."""
     rules = tuple(sorted(rules, key=lambda rule: rule.owner is not None))
     stated: JsonObject = {
         "v": 3,
@@ -135,9 +150,10 @@ def make_policy(
         "mode": mode,
         "rules": [_state(rule) for rule in rules],
         "grants": [grants.scope, grants.match, grants.ttl_ms, grants.max_uses],
-        "hooks": [*hooks],
+        "hooks": [hook.state() for hook in hooks],
+        "classifier": classifier.state() if classifier else None,
     }
-    return Policy(rules, mode, digest(stated), grants)
+    return Policy(rules, mode, digest(stated), grants, hooks=hooks, classifier=classifier)
 
 
 def _state(rule: Rule) -> JsonObject:

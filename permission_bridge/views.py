@@ -60,6 +60,8 @@ def render_view(record: ActionRecord) -> JsonObject:
         view["returnAttempts"] = record.return_attempts
     if record.return_error is not None:
         view["returnError"] = record.return_error
+    if record.consumed_at is not None:
+        view["usedAt"] = record.consumed_at
     if record.superseded_by is not None:
         view["supersededBy"] = record.superseded_by
     if record.votes:

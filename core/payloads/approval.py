@@ -258,6 +258,10 @@ class PermissionEvaluated:
     risk: Risk
     trail: tuple[TrailStep, ...] = ()
     rules: tuple[str, ...] = ()
+    consumes: bool = False
+    """Judged right before what an answer has allowed is done: the answer is used up with it."""
+    case: JsonObject | None = None
+    """What was judged, in the fields of rules, so that other rules can be tried on it."""
 
 
 @record

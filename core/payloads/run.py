@@ -40,6 +40,8 @@ class ModelRequested:
     peer: str
     method: str
     message_id: str
+    updated_input: str | None = None
+    """SHA-256 of the message in place of the caller's, where a hook has changed it."""
 
 
 @record

@@ -116,6 +116,8 @@ class TaskWaiting:
     native_status: str | None = None
     retry_at: str | None = None
     send_options: JsonObject | None = None
+    updated_input: str | None = None
+    """SHA-256 of the message that is to be sent, where a hook has changed it."""
 
 
 @record
@@ -293,6 +295,8 @@ class TaskAttemptStarted:
     traceparent: str | None = None
     """Our span in the caller's trace, as the peer is told of it; so that whoever drives the run later says the same."""
     tracestate: str | None = None
+    gated: bool = False
+    """Whether policy has to let the message through first: until then nothing was sent."""
 
 
 @record

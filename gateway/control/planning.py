@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.limits.spending import Charge, Spending
+    from passerelle.permission_bridge.rules import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Planning:
     drives: Callable[[Shard], Incarnation]
     """This instance's incarnation in a shard; raises where it holds no lease."""
     conditions: Conditions
+    find_rules: Callable[[], Policy]
     spending: Spending | None = None
 
     async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
@@ -67,6 +69,7 @@ class Planning:
             drives=self.drives,
             acceptance=self.conditions.read_message(command.agent, command.message),
             trace=TRACE.get(),
+            gated=self.find_rules().judges_sends,
         )
 
     async def charge(self, principal: Principal, command: SubmitTurn) -> Charge:

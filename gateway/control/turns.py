@@ -106,6 +106,8 @@ class Delegation:
     """Our span in the caller's trace, if it has one."""
     shows_at_once: bool = False
     """Whether callers are shown the Task before the agent is called."""
+    gated: bool = False
+    """Whether anybody but the defaults has a say in what is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,6 +468,7 @@ def begin_attempt(
         remote_context_id=remote_context,
         traceparent=trace.parent if trace else None,
         tracestate=trace.state if trace else None,
+        gated=plan.gated,
     )
 
 

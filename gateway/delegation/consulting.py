@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import NotFound, UnsupportedOperation
+from passerelle.gateway.hooks.hearing import UNHEARD
+from passerelle.permission_bridge.cases import describe_case
 from passerelle.permission_bridge.granting import find_where
-from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.policy import PolicyFacts, Said, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.core.events import AnyPayload
     from passerelle.core.facts import Scope
     from passerelle.core.ports import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.prompt import PeerPrompt
     from passerelle.gateway.control.granting import Granting
+    from passerelle.gateway.hooks.hearing import Hooks, Note
     from passerelle.permission_bridge.cases import PeerAsks
     from passerelle.permission_bridge.rules import Policy
 
@@ -42,7 +44,7 @@ class Consulted:
     """What was heard about one case, and the facts of the hearing, which are stored with the evaluation."""
 
     facts: PolicyFacts
-    payloads: tuple[AnyPayload, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Consulting:
     """Asks everybody who has a say."""
 
     granting: Granting
+    hooks: Hooks
     find_rules: Callable[[], Policy]
     clock: Clock
 
@@ -62,13 +65,20 @@ class Consulting:
             StoreUnavailable: the grants could not be read.
         """
         grants = await self.granting.read(owner) if case.is_allowable else None
+        evaluation_id, rules, heard = mint("eval"), self.find_rules(), UNHEARD
+        opinions: tuple[Said, ...] = ()
+        if rules.hooks or rules.classifier:
+            given = describe_case(case, scope, evaluation_id, self.clock.now_ms())
+            heard = await self.hooks.hear("on_permission_request", rules, given)
+            opinions = await self.hooks.classify(rules, given)
         facts = PolicyFacts(
-            mint("eval"),
+            evaluation_id,
+            heard=(*heard.said, *opinions),
             grants=grants.grants if grants else (),
             where=find_where(scope),
             bypass=grants.bypasses(self.clock.now_ms()) if grants else False,
         )
-        return Consulted(await self._use(case, owner, facts))
+        return Consulted(await self._use(case, owner, facts), heard.notes)
 
     async def _use(self, case: PeerAsks, owner: Principal, facts: PolicyFacts) -> PolicyFacts:
         """The facts with the one grant that was used, or with none."""

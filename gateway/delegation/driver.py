@@ -13,7 +13,9 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never, cast
+
+import orjson
 
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_send, ask_for_news, correlate
 from passerelle.core import task as tasks
@@ -35,6 +37,7 @@ from passerelle.gateway.delegation.consulting import Unheard
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.first_message import find_first
+from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder, Mechanism
 from passerelle.gateway.delegation.observe import observe
@@ -49,6 +52,7 @@ from passerelle.gateway.delegation.sending import (
     deliver_kept,
     is_kept_back,
     judge_refusal,
+    read_options,
 )
 from passerelle.gateway.delegation.step import Step
 from passerelle.gateway.delegation.streaming import follow, judge_end
@@ -123,6 +127,8 @@ class Driver:
     refused: set[str] = field(default_factory=set[str])
     """Answers that the peer has refused in a way that no repeat can change."""
     ladder: Ladder = field(init=False)
+    options: JsonObject | None = None
+    """What the request of a gated run says beside its message."""
     _sent: JsonObject | None = None
     _not_before_ms: int = 0
     """When the peer wants to be asked again, at the earliest."""
@@ -166,6 +172,12 @@ class Driver:
         start = self.run.find_start()
         if start is None:
             return
+        if start.gated:
+            self.options = read_options(params)
+            message = await self._pass_gate()
+            if message is None:
+                return
+            params = {**params, "message": message}
         sent = self._address(start, params, referred)
         calls_back = self.calling_back.callbacks is not None
         news = await self.calling_back.offer(self.run.record) if calls_back else None
@@ -176,12 +188,30 @@ class Driver:
             await find_send(self)
         await self.attend()
 
+    async def _pass_gate(self) -> JsonObject | None:
+        """The message as it may be sent, by all who have a say in it; None where it may not."""
+        while True:
+            try:
+                return await self.find_message() if await pass_gate(self) else None
+            except StoreUnavailable as error:
+                await self.hold(error)
+
+    async def find_message(self) -> JsonObject | None:
+        """The message that the run was made for, as it may be sent: a hook may have changed it."""
+        run = self.run.record.run
+        if run is None:
+            return None
+        if run.updated_input is not None:
+            content = await self.run.blobs.get(self.run.sight.task.shard, run.updated_input)
+            return None if content is None else cast("JsonObject", orjson.loads(content))
+        return find_first(self.run.sight.accepted, run)
+
     async def recall(self) -> JsonObject | None:
         """What was sent first, or is to be: as it was addressed here, else made anew from what is stored."""
         run = self.run.record.run
         if self._sent is not None or run is None:
             return self._sent
-        message = find_first(self.run.sight.accepted, run)
+        message = await self.find_message()
         if message is None:
             return None
         referred = await self.refer(message)
@@ -403,6 +433,12 @@ class Driver:
 
     async def _find_task(self) -> None:
         """The message that is not known to be at the peer: sent at its time, or looked for."""
+        run = self.run.record.run
+        if run is not None and run.gated:
+            sent = await self.recall() if await self._pass_gate() is not None else None
+            if sent is not None and not await deliver(self, sent):
+                await find_send(self)
+            return
         if not is_kept_back(self.run.record) or not await deliver_kept(self):
             await find_send(self)
 

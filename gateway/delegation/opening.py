@@ -10,8 +10,9 @@ from passerelle.core import task as tasks
 from passerelle.core.approval_commands import OpenAction, SettleAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
-from passerelle.core.events import AnyPayload, Fact
+from passerelle.core.events import Fact
 from passerelle.gateway.control.action_rows import open_rows
+from passerelle.gateway.delegation.spill import write_notes
 from passerelle.gateway.delegation.step import Step, find_action
 from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
@@ -22,6 +23,7 @@ from passerelle.permission_bridge.requests import Asking, make_request
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Request
     from passerelle.core.prompt import PeerPrompt
+    from passerelle.gateway.hooks.hearing import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Judged:
 
     request: Request
     evaluation: Evaluation
-    payloads: tuple[AnyPayload, ...] = ()
+    notes: tuple[Note, ...] = ()
     """The facts of those who were heard."""
 
     @property
@@ -66,7 +68,7 @@ def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
         tier=choose_tier(rules.tiers, evaluation.risk),
     )
     request = make_request(prompt, asking, evaluation, now_ms)
-    return Judged(request, evaluation, heard.payloads if heard else ())
+    return Judged(request, evaluation, heard.notes if heard else ())
 
 
 def open_question(step: Step, judged: Judged) -> None:
@@ -74,7 +76,7 @@ def open_question(step: Step, judged: Judged) -> None:
     request, now_ms = judged.request, step.decision.now_ms
     scope, ref = tasks.scope_of(step.record, step.step_id), find_action(request.action_id)
     step.decision.introduce(ref)
-    step.add([Fact(scope, payload) for payload in judged.payloads])
+    step.add(write_notes(step.spill, scope, judged.notes))
     step.add([Fact(scope, judged.evaluation.to_payload())])
     step.add(approval.decide(None, OpenAction(request, scope), now_ms))
     if judged.asks:

@@ -116,6 +116,7 @@ class Retries:
             remote_context_id=remotes.get(peer) or run.sight.mint("rctx"),
             traceparent=last.traceparent,
             tracestate=last.tracestate,
+            gated=self.dispatch.find_rules().judges_sends,
         )
 
 

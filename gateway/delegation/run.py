@@ -109,6 +109,8 @@ class Start:
     context_id: str | None
     task_id: str | None
     mechanism: str
+    gated: bool = False
+    """Whether policy has to let the message through first."""
 
 
 class RunMovedError(Exception):
@@ -192,7 +194,7 @@ class Run:
         run = self.record.run
         if run is None:
             return None
-        return Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism)
+        return Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism, run.gated)
 
     def is_parked(self) -> bool:
         """Whether somebody else must act first."""

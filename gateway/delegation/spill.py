@@ -17,7 +17,11 @@ from passerelle.core.facts import Ref
 from passerelle.core.payloads.run import OutputSpilled
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from passerelle.core.facts import Scope
     from passerelle.core.json import JsonObject
+    from passerelle.gateway.hooks.hearing import Note
 
 CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
@@ -38,6 +42,14 @@ class Spill:
             media_type="application/json",
             preview=preview or None,
         )
+
+
+def write_notes(spill: Spill, scope: Scope, notes: Iterable[Note]) -> list[Fact]:
+    """The facts of notes, with the content that they refer to."""
+    return [
+        Fact(scope, note.payload, {name: spill.keep(said) for name, said in note.contents.items()})
+        for note in notes
+    ]
 
 
 def show(

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
 
 _TURNED_AWAY: Final = frozenset({"429", "503"})
+_UNSENT: Final = frozenset({ErrorCategory.TRANSPORT, ErrorCategory.POLICY})
 _ROOM: Final = 24
 """Events that one frame may lead to, beside those of artifacts: ends, turns, questions that close."""
 _SHOWN_BYTES: Final = 128 * 1024
@@ -275,5 +276,5 @@ def _never_began(failure: Failure | None, run: Attempt) -> bool:
     return (
         failure is not None
         and run.remote_task_id is None
-        and (failure.category is ErrorCategory.TRANSPORT or failure.native in _TURNED_AWAY)
+        and (failure.category in _UNSENT or failure.native in _TURNED_AWAY)
     )

@@ -20,6 +20,7 @@ from passerelle.core.approval_commands import (
     Answer,
     BeginReturn,
     CancelAction,
+    ConsumeAction,
     Escalate,
     Expire,
     FailReturn,
@@ -50,6 +51,7 @@ from passerelle.core.payloads.approval import (
     ActionResolved,
     ChannelPermissionForwarded,
     ChannelPermissionReturned,
+    PermissionEvaluated,
     PermissionRequested,
     PermissionResolved,
 )
@@ -71,12 +73,22 @@ from tests.support.approvals import (
     make_request,
 )
 
+JUDGED = PermissionEvaluated(
+    make_id("eval"),
+    "ask",
+    "default",
+    "somebody decides",
+    "tool_call <- build",
+    "sha256:p",
+    "medium",
+)
 COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] = {
     OpenAction: lambda record: OpenAction(record.request, SCOPE),
     Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
     WithdrawVotes: lambda _record: WithdrawVotes(frozenset({"dev-1"})),
     Escalate: lambda _record: Escalate(1),
     SettleAction: lambda _record: SettleAction(allows=False, cause="rule"),
+    ConsumeAction: lambda record: ConsumeAction(JUDGED, record.request.digest),
     Expire: lambda _record: Expire(),
     CancelAction: lambda _record: CancelAction("task_cancelled"),
     SupersedeAction: lambda _record: SupersedeAction(make_id("act", 2)),
@@ -153,6 +165,11 @@ def test_every_pair_is_a_row_of_the_table_or_a_typed_refusal(
     command = COMMANDS[kind](before)
     stream.now_ms = NOW_MS + HOUR_MS
     # A plain question has neither votes nor a further step: to take these, it has to be made with them.
+    if kind is ConsumeAction and state == "allowed":
+        # Its time is over by now, or a peer acts on it.
+        with pytest.raises(UnsupportedOperation):
+            stream.tell(command)
+        return
     if targets is None or kind in (WithdrawVotes, Escalate):
         with pytest.raises(CallerError) as refusal:
             stream.tell(command)
@@ -364,6 +381,34 @@ def test_policy_that_denies_a_question_for_words_cancels_the_task() -> None:
     assert stream.now.cancels_task
 
 
+def test_what_was_allowed_is_used_once_in_time_and_as_it_was_allowed() -> None:
+    stream = Stream()
+    stream.open(make_request(remote=None))
+    stream.tell(make_answer(stream.now, "allow"))
+    use = ConsumeAction(JUDGED, stream.now.request.digest)
+    with pytest.raises(StaleAnswer):
+        stream.tell(replace(use, digest="sha256:another"))
+    with pytest.raises(UnsupportedOperation, match="denies it by now"):
+        stream.tell(replace(use, evaluation=replace(JUDGED, decision="deny")))
+    [fact] = stream.tell(use)
+    assert isinstance(fact.payload, PermissionEvaluated)
+    assert fact.payload.consumes
+    assert stream.now.consumed_at is not None
+    with pytest.raises(UnsupportedOperation, match="used already"):
+        stream.tell(use)
+    late = Stream()
+    late.open(make_request(remote=None))
+    late.tell(make_answer(late.now, "allow"))
+    late.now_ms += HOUR_MS
+    with pytest.raises(UnsupportedOperation, match="time is over"):
+        late.tell(use)
+    refused = Stream()
+    refused.open(make_request(remote=None))
+    refused.tell(make_answer(refused.now, "reject"))
+    with pytest.raises(ActionClosed):
+        refused.tell(use)
+
+
 @pytest.mark.requirement("I6")
 def test_no_command_stands_for_a_lost_connection() -> None:
     assert {kind.__name__ for kind in get_args(ActionCommand)} == {
@@ -372,6 +417,7 @@ def test_no_command_stands_for_a_lost_connection() -> None:
         "WithdrawVotes",
         "Escalate",
         "SettleAction",
+        "ConsumeAction",
         "Expire",
         "CancelAction",
         "SupersedeAction",

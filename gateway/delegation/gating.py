@@ -1,0 +1,311 @@
+"""Before a message is sent to an agent, whoever has a say in it is heard: rules, hooks, the classifier, a person.
+
+Where nobody but the defaults has a say, a run has no gate and nothing here is called. Else the append that begins the
+run says that it is *gated* (``Attempt.gated``): nothing has been sent yet, whatever happens to its driver. Then the
+driver hears everybody, and one append holds what they said and what follows from it:
+
+* *allow*: the intent to send, as for every send,
+* *ask*: a question to the task's owner; the task waits (``waiting_permission``), and callers read that,
+* *deny*: the run and its task end, rejected.
+
+A hook may change the message. The rules are asked about both then, and the changed one is kept behind
+``updated_input``: it is what is asked about, and what is sent. An answer that allows is used by the append that holds
+the intent: the digest over the message that is about to go is held against what was allowed, and policy is asked again.
+
+The id of the question follows from the run, so whoever takes the run up finds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.dialects.presentation import list_request_parts
+from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
+from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.inbound import ROLE_USER
+from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
+from passerelle.core import approval
+from passerelle.core import task as tasks
+from passerelle.core.approval_commands import ConsumeAction, OpenAction
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.errors import CallerError, StoreUnavailable
+from passerelle.core.events import Fact
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import derive_id
+from passerelle.core.payloads.run import ModelRequested
+from passerelle.core.payloads.task import TaskWaiting
+from passerelle.core.status import WAITING, Status
+from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
+from passerelle.core.times import format_ms
+from passerelle.gateway.control.action_rows import open_rows
+from passerelle.gateway.control.turns import read_text
+from passerelle.gateway.delegation.endings import confirm_cancel
+from passerelle.gateway.delegation.spill import write_notes
+from passerelle.gateway.delegation.step import find_action
+from passerelle.permission_bridge.approvers import choose_tier
+from passerelle.permission_bridge.cases import (
+    InboundCall,
+    OutboundDelegation,
+    describe_case,
+)
+from passerelle.permission_bridge.delegations import digest_use, make_delegation_request
+from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.requests import Asking
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import Request
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.step import Step
+    from passerelle.gateway.hooks.hearing import Heard
+    from passerelle.permission_bridge.policy import Evaluation
+    from passerelle.permission_bridge.rules import Policy
+
+FIRST_REVISION: Final = 1
+_STRICTNESS: Final = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What everybody said about one message, and the message as it may go."""
+
+    evaluations: tuple[Evaluation, ...]
+    heard: Heard
+    message: JsonObject
+
+    @property
+    def strictest(self) -> Evaluation:
+        """The one that counts."""
+        return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
+
+    @property
+    def changed(self) -> bytes | None:
+        """The message as it is kept, where a hook has changed it."""
+        return orjson.dumps(self.message) if self.heard.message is not None else None
+
+
+async def pass_gate(driver: Driver) -> bool:
+    """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
+
+    Raises:
+        StoreUnavailable: nothing is known to be written.
+    """
+    run = driver.run
+    ref = find_action(name_question(driver))
+    action = (await run.writes.load([ref]))[ref].record
+    if not isinstance(action, ActionRecord):
+        judged = await _judge(driver)
+        if judged is None:
+            return False
+        decision = judged.strictest.decision
+        await driver.patiently(lambda step: _store(step, driver, judged))
+        if decision != "ask":
+            return decision == "allow"
+    return await _await_answer(driver)
+
+
+def name_question(driver: Driver) -> str:
+    """The id of the question that a gated run waits for."""
+    run = driver.run.record.attempts[-1]
+    return derive_id("act", driver.run.sight.task.shard, "gate", run.run_id)
+
+
+async def _judge(driver: Driver) -> Judged | None:
+    """Hears everybody about the message; None where it is not known any more."""
+    message = await driver.find_message()
+    record, sight, consulting = driver.run.record, driver.run.sight, driver.consulting
+    if message is None or record.run is None:
+        return None
+    rules, now_ms = consulting.find_rules(), driver.clock.now_ms()
+    case = _make_case(driver, message)
+    evaluation_id = sight.mint("eval")
+    given = describe_case(case, tasks.scope_of(record), evaluation_id, now_ms)
+    heard = await consulting.hooks.hear("before_delegate", rules, {**given, "message": message})
+    sent = message if heard.message is None else _adopt(heard.message, message)
+    opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
+    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
+    found = [evaluate(_make_case(driver, sent), facts, now_ms, rules)]
+    if sent is not message:
+        found += _judge_again(driver, message, rules, now_ms)
+    if rules.speaks_about("calls") and record.run.ordinal == 1:
+        called = InboundCall(record.scope.principal, record.kind, sight.peer_tags)
+        found.append(
+            evaluate(called, PolicyFacts(sight.mint("eval"), may_call=True), now_ms, rules)
+        )
+    return Judged(tuple(found), heard, sent)
+
+
+def _judge_again(
+    driver: Driver, message: JsonObject, rules: Policy, now_ms: int
+) -> list[Evaluation]:
+    """What the rules say of the message as it was before a hook has changed it: no hook makes it harmless."""
+    facts = PolicyFacts(driver.run.sight.mint("eval"), is_configured=True)
+    return [evaluate(_make_case(driver, message), facts, now_ms, rules)]
+
+
+def _make_case(driver: Driver, message: JsonObject) -> OutboundDelegation:
+    record, sight = driver.run.record, driver.run.sight
+    return OutboundDelegation(
+        peer=sight.peer,
+        caller=record.scope.principal,
+        tags=sight.peer_tags,
+        card_hash=record.run.worker.card_hash if record.run else None,
+        args={"text": read_text(message), "message": message},
+    )
+
+
+def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
+    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
+    kept: JsonObject = {
+        name: before[name] for name in ("messageId", "contextId", "taskId") if name in before
+    }
+    bare = {name: one for name, one in changed.items() if name not in {"contextId", "taskId"}}
+    return {**bare, "role": before.get("role", ROLE_USER), **kept}
+
+
+def _store(step: Step, driver: Driver, judged: Judged) -> None:
+    if step.record.run is None or not step.record.run.gated:
+        return
+    scope = tasks.scope_of(step.record)
+    changed = step.spill.keep(judged.changed).blob if judged.changed is not None else None
+    step.add(write_notes(step.spill, scope, judged.heard.notes))
+    step.add([Fact(scope, one.to_payload()) for one in judged.evaluations])
+    match judged.strictest.decision:
+        case "allow":
+            _intend(step, changed)
+        case "ask":
+            _ask(step, driver, judged, changed)
+        case "deny":
+            _refuse(step, f"policy does not let it be sent: {judged.strictest.reason}")
+
+
+def _intend(step: Step, changed: str | None = None) -> None:
+    run = step.record.run
+    if run is None:
+        return
+    if step.record.status in WAITING:
+        step.add(step.tell(EndWait("it may be sent")))
+    method = "SendStreamingMessage" if run.delivery_mechanism == "streaming" else "SendMessage"
+    step.add(step.tell(SendInput(ModelRequested(step.sight.peer, method, run.message_id, changed))))
+
+
+def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:
+    now_ms, rules = step.decision.now_ms, driver.consulting.find_rules()
+    asking = _make_asking(step, name_question(driver))
+    asking = replace(asking, tier=choose_tier(rules.tiers, judged.strictest.risk))
+    request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
+    step.decision.introduce(find_action(request.action_id))
+    step.add(approval.decide(None, OpenAction(request, asking.scope), now_ms))
+    step.due.extend(open_rows(request))
+    waiting = TaskWaiting(
+        waiting_for="permission",
+        status=Status.WAITING_PERMISSION,
+        reason=request.title,
+        action_ids=(request.action_id,),
+        updated_input=changed,
+        send_options=driver.options,
+    )
+    parts = list_request_parts(request, FIRST_REVISION)
+    _show(step, step.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
+
+
+def _make_asking(step: Step, action_id: str) -> Asking:
+    record = step.record
+    return Asking(
+        action_id=action_id,
+        owner=record.owner,
+        tenant=record.scope.tenant,
+        principal=record.scope.principal,
+        peer=step.sight.peer,
+        scope=tasks.scope_of(record),
+        card_hash=record.run.worker.card_hash if record.run else None,
+    )
+
+
+def _refuse(step: Step, reason: str) -> None:
+    """Nothing was sent, and nothing will be."""
+    failure = Failure("not_permitted", ErrorCategory.POLICY, reason, source=step.sight.peer)
+    step.close_actions("asker_withdrew")
+    step.add(step.tell(FailRun(Status.FAILED, failure)))
+    facts = step.tell(FailTask(failure, rejected=True))
+    _show(step, facts, REJECTED, [{"text": reason}])
+
+
+def _show(step: Step, facts: list[Fact], state: str, parts: list[Json]) -> None:
+    """A status in the gateway's words; the first one of a task shows the whole of it."""
+    sight = step.sight
+    message = make_message(sight.mint("msg"), step.facade, sight.context_id, parts)
+    status = make_status(state, format_ms(step.decision.now_ms), message)
+    if sight.content is None:
+        task: JsonObject = {"id": step.facade, "contextId": sight.context_id, "status": status}
+        sight.content = complete_history(task, sight.accepted)
+        frame = task_frame(sight.content)
+    else:
+        frame = status_frame(step.facade, sight.context_id, status)
+        sight.content = fold(sight.content, frame)
+    step.add_shown(facts, frame)
+    step.end_turn("task")
+
+
+async def _await_answer(driver: Driver) -> bool:
+    """Waits for the answer, however long it takes, and uses it; a time that is over is a no."""
+    ref = find_action(name_question(driver))
+    while True:
+        held = await driver.run.writes.load([ref])
+        action = held[ref].record
+        if driver.run.has_ended() or not isinstance(action, ActionRecord):
+            return False
+        if driver.run.record.status is Status.CANCELLING:
+            await confirm_cancel(driver, "it was stopped before the agent had it")
+            return False
+        if not (action.is_open or driver.run.is_held()):
+            break
+        try:
+            await driver.rest(driver.patience.look_s)
+        except StoreUnavailable as error:
+            await driver.hold(error)
+    driver.run.held |= held
+    return await _use(driver, action.request)
+
+
+async def _use(driver: Driver, request: Request) -> bool:
+    """Sends what was allowed, if it is what was allowed, and if nothing speaks against it by now."""
+    message = await driver.find_message()
+    if message is None:
+        return False
+    went = False
+
+    def use(step: Step) -> None:
+        nonlocal went
+        went = False
+        action = step.decision.state(find_action(request.action_id))
+        if step.record.run is None or not isinstance(action, ActionRecord):
+            return
+        decision = action.decision
+        if action.state != "allowed" or decision is None:
+            said = decision.comment if decision and decision.comment else action.state
+            _refuse(step, f"it may not be sent: {said}")
+            return
+        facts = PolicyFacts(step.sight.mint("eval"), is_configured=True)
+        found = evaluate(
+            _make_case(driver, message), facts, step.decision.now_ms, driver.consulting.find_rules()
+        )
+        digest = digest_use(request, _make_asking(step, request.action_id), message)
+        try:
+            used = approval.decide(
+                action, ConsumeAction(found.to_payload(), digest), step.decision.now_ms
+            )
+        except CallerError as refusal:
+            step.add([Fact(tasks.scope_of(step.record), found.to_payload())])
+            _refuse(step, f"it was allowed, and may not be sent: {refusal.message}")
+            return
+        step.add(used)
+        _intend(step)
+        went = True
+
+    await driver.patiently(use)
+    return went

@@ -1,0 +1,71 @@
+"""The question whether something may be sent to an agent: asked by the gateway, before the agent hears of anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.approval_guards import TITLE_LIMIT
+from passerelle.core.display import escape_line
+from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.prompt import PeerPrompt
+from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS
+from passerelle.permission_bridge.subject import Shown, show_subject
+from passerelle.permission_bridge.views import compute_digest, render_request
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.permission_bridge.policy import Evaluation
+    from passerelle.permission_bridge.requests import Asking
+
+SEND: Final = Option("send", "Send", "allow_once")
+REFUSE: Final = Option("refuse", "Do not send", "reject_once")
+_TITLE: Final = "Send this message to {}?"
+
+
+def make_delegation_request(
+    message: JsonObject, asking: Asking, evaluation: Evaluation, now_ms: int
+) -> Request:
+    """The question, ready to be opened at ``now_ms``; bound to the message. When its time is over, the answer is no."""
+    shown = show_message(message)
+    room = TITLE_LIMIT - len(_TITLE)
+    request = Request(
+        action_id=asking.action_id,
+        kind="permission",
+        action_type="delegation",
+        title=_TITLE.format(escape_line(asking.peer)[:room]),
+        description=escape_line(evaluation.reason),
+        owner=asking.owner,
+        tenant=asking.tenant,
+        principal=asking.principal,
+        origin=Origin("outbound", "gateway", asking.peer, asking.card_hash),
+        # What cannot be shown whole cannot be allowed.
+        options=(REFUSE,) if shown.doubts else (SEND, REFUSE),
+        digest="",
+        risk=evaluation.risk,
+        on_timeout="reject",
+        created_ms=now_ms,
+        expires_ms=now_ms + DELEGATION_LIFETIME_MS,
+        policy_version=evaluation.policy_version,
+        evaluation_id=evaluation.evaluation_id,
+        subject=shown.subject,
+        risk_reasons=(*evaluation.risk_reasons, *shown.doubts),
+    )
+    if asking.tier is not None:
+        audience = asking.tier.list_audience(asking.principal)
+        request = replace(request, quorum=asking.tier.quorum, audience=audience)
+    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+
+
+def digest_use(request: Request, asking: Asking, message: JsonObject) -> str:
+    """The digest that the question would have were it about ``message``."""
+    same = replace(request, subject=show_message(message).subject)
+    return compute_digest(render_request(same, asking.scope))
+
+
+def show_message(message: JsonObject) -> Shown:
+    """The message as people see it: escaped, and complete or openly incomplete. Its id says nothing to anybody."""
+    content: JsonObject = {name: one for name, one in message.items() if name != "messageId"}
+    return show_subject(
+        PeerPrompt("", "", "", "permission", "delegation", (SEND,), subject=content)
+    )

@@ -1,0 +1,267 @@
+"""Before anything is sent: rules, hooks and people have their say, and what was allowed is what goes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+import pytest
+
+from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
+from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.status import Status
+from passerelle.permission_bridge.cases import About
+from passerelle.permission_bridge.conditions import read_condition
+from passerelle.permission_bridge.hook_terms import HookTerms
+from passerelle.permission_bridge.rules import Rule, make_policy
+
+if TYPE_CHECKING:
+    from passerelle.core.commands import TurnAccepted
+    from passerelle.core.json import JsonObject
+    from passerelle.permission_bridge.rules import Policy
+    from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+SENDS: Final[frozenset[About]] = frozenset({"delegations"})
+ASKS: Final = make_policy((Rule("ask-first", "ask", about=SENDS),))
+DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=SENDS),))
+HERE: Final = "tests.integration.delegation.test_gate"
+
+
+def hook(name: str, on_error: str = "closed", **terms: object) -> Policy:
+    made = HookTerms(
+        name,
+        frozenset({"before_delegate"}),
+        call=f"{HERE}:{name}",
+        on_error="open" if on_error == "open" else "closed",
+    )
+    return make_policy(hooks=(replace(made, **terms),))  # type: ignore[arg-type]  # the caller names the fields
+
+
+async def shout(given: JsonObject) -> JsonObject:
+    message = cast("JsonObject", given["message"])
+    [part] = cast("list[JsonObject]", message["parts"])
+    return {"message": {**message, "parts": [{"text": str(part["text"]).upper()}]}}
+
+
+def forbid(given: JsonObject) -> JsonObject:
+    return {"verdict": "deny", "reason": f"not to {cast('JsonObject', given['case'])['peer.name']}"}
+
+
+async def sleep(_given: JsonObject) -> None:
+    await asyncio.sleep(60)
+
+
+def fall(_given: JsonObject) -> None:
+    raise ValueError("secret")
+
+
+def allow(_given: JsonObject) -> JsonObject:
+    return {"verdict": "allow"}
+
+
+async def list_types(house: House, accepted: TurnAccepted, *kinds: type) -> list[object]:
+    payloads = [event.fact.payload for event in await house.events(accepted)]
+    return [one for one in payloads if isinstance(one, kinds)]
+
+
+async def judge(house: House, accepted: TurnAccepted) -> PermissionEvaluated:
+    found = await list_types(house, accepted, PermissionEvaluated)
+    return cast("PermissionEvaluated", found[-1])
+
+
+@pytest.mark.requirement("EXT-1", "EVC-10", "CMD-14", "ST-6")
+async def test_rule_that_asks_holds_the_message_until_its_owner_lets_it_go(house: House) -> None:
+    house.rules = ASKS
+    accepted, answer = await house.talk("hello")
+    task = cast("JsonObject", answer["task"])
+    assert cast("JsonObject", task["status"])["state"] == "TASK_STATE_AUTH_REQUIRED"
+    record = await house.record(accepted)
+    assert (record.status, house.peer.messages) == (Status.WAITING_PERMISSION, [])
+    view = await house.question(accepted)
+    assert (view["actionType"], view["askedBy"], view["title"]) == (
+        "delegation",
+        "gateway",
+        "Send this message to echo?",
+    )
+    await house.respond(view, option_id="send")
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+    used = await judge(house, accepted)
+    assert (used.consumes, used.decision, used.rules) == (True, "ask", ("ask-first",))
+    final = cast("JsonObject", (await house.read(accepted))["status"])
+    assert final["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("EXT-1", "EVC-10")
+@pytest.mark.parametrize("how", ["refused", "expired", "cancelled", "denied by now"])
+async def test_message_that_nobody_lets_go_is_never_sent(house: House, how: str) -> None:
+    house.rules = ASKS
+    accepted, _ = await house.talk("hello")
+    view = await house.question(accepted)
+    match how:
+        case "refused":
+            await house.respond(view, option_id="refuse", comment="not today")
+        case "expired":
+            await house.come_due("expire", str(view["actionId"]), after_ms=25 * 3_600_000)
+        case "cancelled":
+            await house.cancel(accepted)
+        case _:
+            house.rules = DENIES
+            await house.respond(view, option_id="send")
+    ended = Status.CANCELLED if how == "cancelled" else Status.FAILED
+    record = await house.until(accepted, ended)
+    assert house.peer.messages == []
+    if how != "cancelled":
+        assert record.rejected
+        assert record.last_error is not None
+        assert record.last_error.code == "not_permitted"
+    if how == "denied by now":
+        assert (await judge(house, accepted)).decision == "deny"
+
+
+@pytest.mark.requirement("EXT-1", "VAL-8")
+async def test_rule_that_denies_rejects_the_task_and_says_which(house: House) -> None:
+    house.rules = DENIES
+    accepted, answer = await house.talk("hello")
+    status = cast("JsonObject", cast("JsonObject", answer["task"])["status"])
+    assert status["state"] == "TASK_STATE_REJECTED"
+    assert house.peer.messages == []
+    evaluated = await judge(house, accepted)
+    assert (evaluated.decision, evaluated.source, evaluated.rules) == (
+        "deny",
+        "rule",
+        ("nothing-leaves",),
+    )
+
+
+async def test_question_outlives_the_process_that_opened_it(house: House) -> None:
+    house.rules = ASKS
+    accepted, _ = await house.talk("hello")
+    view = await house.question(accepted)
+    await house.restart()
+    await house.adopt(accepted)
+    await house.respond(view, option_id="send")
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+    asked = await list_types(house, accepted, ActionRequired)
+    assert len(asked) == 1
+
+
+async def test_answer_that_came_while_nobody_drove_the_run_is_used_by_whoever_takes_it_up(
+    house: House,
+) -> None:
+    house.rules = ASKS
+    accepted, _ = await house.talk("hello")
+    view = await house.question(accepted)
+    await house.restart()
+    await house.respond(view, option_id="send")
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 1
+
+
+async def test_rule_about_what_is_said_asks_for_that_and_lets_the_rest_go(house: House) -> None:
+    rule = Rule("money", "ask", read_condition("action.args.text.contains('IBAN')"), about=SENDS)
+    house.rules = make_policy((rule,))
+    plain = await house.send("hello")
+    await house.until(plain, Status.COMPLETED)
+    asked, _ = await house.talk("my IBAN")
+    assert (await house.record(asked)).status is Status.WAITING_PERMISSION
+
+
+async def test_rule_about_callers_holds_their_calls(house: House) -> None:
+    rule = Rule(
+        "not-ada", "deny", read_condition("caller.name == 'ada'"), about=frozenset({"calls"})
+    )
+    house.rules = make_policy((rule,))
+    accepted, _ = await house.talk("hello")
+    assert (await judge(house, accepted)).rules == ("not-ada",)
+    assert house.peer.messages == []
+
+
+@pytest.mark.requirement("EXT-3", "PRS-4")
+async def test_hook_that_changes_the_message_leaves_what_it_made_of_it(house: House) -> None:
+    house.rules = hook("shout")
+    accepted = await house.send("hello")
+    await house.until(accepted, Status.COMPLETED)
+    [sent] = house.peer.messages
+    assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "HELLO"
+    events = await house.events(accepted)
+    [started] = [one for one in events if isinstance(one.fact.payload, HookStarted)]
+    [completed] = [one for one in events if isinstance(one.fact.payload, HookCompleted)]
+    assert started.fact.refs["input"].blob
+    kept = completed.fact.refs["updatedInput"].blob
+    assert kept is not None
+    assert (await house.record(accepted)).attempts[0].updated_input == kept
+    said = completed.fact.payload
+    assert isinstance(said, HookCompleted)
+    assert (said.verdict, said.updated_digest is not None) == ("rewrite", True)
+
+
+async def test_changed_message_is_what_is_asked_about_and_what_is_sent(house: House) -> None:
+    made = hook("shout")
+    house.rules = make_policy(ASKS.rules, hooks=made.hooks)
+    accepted, _ = await house.talk("hello")
+    view = await house.question(accepted)
+    subject = cast("JsonObject", cast("JsonObject", view["subject"])["content"])
+    assert cast("list[JsonObject]", subject["parts"])[0]["text"] == "HELLO"
+    await house.restart()
+    await house.respond(view, option_id="send")
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    [sent] = house.peer.messages
+    assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "HELLO"
+
+
+async def test_rule_that_denies_what_a_hook_has_made_harmless_still_denies(house: House) -> None:
+    rule = Rule("no-hello", "deny", read_condition("action.args.text == 'hello'"), about=SENDS)
+    house.rules = make_policy((rule,), hooks=hook("shout").hooks)
+    accepted, _ = await house.talk("hello")
+    assert (await house.record(accepted)).rejected
+    assert house.peer.messages == []
+
+
+@pytest.mark.requirement("EXT-3", "PRS-3")
+async def test_hook_that_blocks_says_why_and_nothing_is_sent(house: House) -> None:
+    house.rules = hook("forbid")
+    accepted, _ = await house.talk("hello")
+    evaluated = await judge(house, accepted)
+    assert (evaluated.decision, evaluated.source, evaluated.reason) == (
+        "deny",
+        "hook",
+        "not to echo",
+    )
+    assert house.peer.messages == []
+
+
+@pytest.mark.requirement("EXT-3")
+@pytest.mark.parametrize(("name", "code"), [("sleep", "timeout"), ("fall", "raised")])
+async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_where_it_is_open(
+    house: House, name: str, code: str
+) -> None:
+    house.rules = hook(name, timeout_ms=30)
+    closed, _ = await house.talk("hello")
+    assert (await house.record(closed)).status is Status.WAITING_PERMISSION
+    [failed] = await list_types(house, closed, HookFailed)
+    assert isinstance(failed, HookFailed)
+    assert (failed.error.code, failed.applied) == (code, "ask")
+    assert "secret" not in failed.error.message
+    house.rules = hook(name, "open", timeout_ms=30)
+    opened = await house.send("hello")
+    await house.until(opened, Status.COMPLETED)
+    [warning] = await list_types(house, opened, WarningRaised)
+    assert isinstance(warning, WarningRaised)
+    assert warning.code == "hook_failed_open"
+
+
+@pytest.mark.requirement("PRS-3")
+async def test_hook_that_allows_outweighs_no_rule_that_asks(house: House) -> None:
+    house.rules = make_policy(ASKS.rules, hooks=hook("allow").hooks)
+    accepted, _ = await house.talk("hello")
+    evaluated = await judge(house, accepted)
+    assert (evaluated.decision, evaluated.source) == ("ask", "rule")
+    assert ("hook", "allow", "allow") in [(s.source, s.verdict, s.ref) for s in evaluated.trail]
