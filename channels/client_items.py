@@ -59,6 +59,8 @@ class Gap:
     have: str | None
     top: str | None
     has_snapshot: bool
+    url: str | None = None
+    """Where a state is that was too large to come by itself; the stream ends, and is followed anew from its cursor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,4 +175,5 @@ class Track:
             str(frame.have) if frame.have else None,
             str(frame.top) if frame.top else None,
             frame.snapshot == "inline",
+            frame.url,
         )

@@ -39,6 +39,10 @@ class Limits:
     replay_events_max: int = 10_000
     """How far a subscription may raise ``replay_events``."""
     replay_bytes: int = 1_048_576
+    replays: int = 100
+    """Replays and snapshots that an instance works on at once; the rest queues."""
+    replay_wait_s: float = 2.0
+    """Who would queue for longer is sent away with a time to come back."""
     snapshot_bytes: int = 262_144
     """A larger snapshot is fetched, not sent inline."""
     pending: int = 100

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor import GapReason
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
+    from passerelle.channels.replays import Replays
     from passerelle.channels.reverse_side import AgentHost
+    from passerelle.channels.states import States
     from passerelle.channels.story import LinkFact
     from passerelle.channels.texts import Texts
     from passerelle.channels.views import View
@@ -130,6 +132,8 @@ class ChannelServices:
     presences: Presences
     access: StreamAccess
     snapshots: Snapshots
+    states: States
+    replays: Replays
     calls: Calls
     links: LinkFacts
     authenticator: Authenticator

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from urllib.parse import quote
 
-from passerelle.channels.cursor import Cursor, GapReason, end_of, parse_cursor
+from passerelle.channels.cursor import Cursor, GapReason, parse_cursor
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
 from passerelle.channels.fanout import build_frame
 from passerelle.channels.frames import (
@@ -33,8 +34,7 @@ from passerelle.channels.position import Gap, Item, Live, Page, Position, Replay
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
 from passerelle.channels.views import TaskView, is_dense
-from passerelle.channels.wire import encode_server
-from passerelle.core.errors import CallerError, PasserelleError, StoreUnavailable
+from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
 
 if TYPE_CHECKING:
     from passerelle.channels.fanout import Seat
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.outbox import Outbox
     from passerelle.channels.services import ChannelServices
-    from passerelle.core.json import JsonObject
+    from passerelle.channels.states import State
     from passerelle.core.principal import Principal
 
 _STORE_AWAY_S: Final = 60.0
@@ -98,6 +98,7 @@ class Subscription:
         self._link = link
         self._position: Position | None = None
         self._text: TextReader | None = None
+        self._slot = link.services.replays.make_slot()
         self._waits = False
         self._seat: Seat | None = None
         self._delivered: Cursor | None = None
@@ -124,6 +125,8 @@ class Subscription:
             if await self._link.claim(self.ask.stream, self.grant):
                 self._text = self._make_text_reader(self.grant)
                 await self._follow(name, self.grant)
+        except Limited as error:
+            self._link.feed(Ended(*end_connection(error, "sub")))
         except CallerError as error:
             self._link.feed(Told(refuse_subscription(self.ask.stream, error)))
         except PasserelleError as error:
@@ -178,6 +181,8 @@ class Subscription:
             self._position = position
             try:
                 missed, begun = position.missed, position.cursor
+                if missed:
+                    await self._slot.enter()
                 item = await self._next(position)
                 if mode is not None:
                     self._announce(grant, mode, item, begun, missed)
@@ -187,6 +192,7 @@ class Subscription:
                     item = await self._next(position)
                 return item
             finally:
+                self._slot.leave()
                 self._position = None
                 if self._text is not None:
                     services.texts.end(grant.stream, self._text)
@@ -247,7 +253,7 @@ class Subscription:
             case Page(entries, previous):
                 if text is not None and not self._is_live:
                     text.stop()
-                await link.outbox.wait_for_room()
+                await self._wait_for_room()
                 if text is not None:
                     text.flush()
                 for linked in entries:
@@ -257,67 +263,87 @@ class Subscription:
                 cursor = Cursor(item.cursor.epoch, last.entry.sequence, last.chain)
                 link.feed(Delivered(stream, cursor))
             case Live(cursor, replayed):
+                self._slot.leave()
                 link.feed(Told(LiveFrame(stream, cursor, replayed)))
                 if text is not None:
                     link.services.texts.begin(grant.stream, text)
             case _:
                 assert_never(item)
 
+    async def _wait_for_room(self) -> None:
+        """A slow socket takes no slot away from others."""
+        if not self._link.outbox.has_room:
+            replays = self._slot.is_held
+            self._slot.leave()
+            await self._link.outbox.wait_for_room()
+            if replays:
+                await self._slot.enter_again()
+
     async def _repair(
         self, name: StreamName, grant: Grant, gap: Gap, wish: SnapshotWish
     ) -> Cursor | None:
         """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
-        stream = self.ask.stream
-        taken = None if wish == "never" else await self._build_snapshot(name, grant)
-        place: SnapshotPlace = "inline" if taken else "none"
-        top = taken.cursor if taken else gap.top
-        self._link.services.on_gap(gap.why)
-        self._link.feed(Told(GapFrame(stream, gap.why, gap.have, top, gap.first, place)))
-        if taken is not None:
-            await self._link.outbox.wait_for_room()
-            self._link.feed(Told(taken))
-            return taken.cursor
-        self._link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
-        return None
+        state = None if wish == "never" else await self._read_state(name, grant)
+        if state is None or not self._fits(state):
+            self._end_at(gap.why, gap.have, state.cursor if state else gap.top, gap.first, state)
+            return None
+        stream, link = self.ask.stream, self._link
+        link.services.on_gap(gap.why)
+        link.feed(Told(GapFrame(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
+        await link.outbox.wait_for_room()
+        link.feed(Told(self._show(state)))
+        return state.cursor
+
+    def _end_at(
+        self,
+        why: GapReason,
+        have: Cursor | None,
+        top: Cursor | None,
+        first: int | None,
+        state: State | None,
+    ) -> None:
+        """Tells a gap after which nothing comes. A state that is too large for a frame is fetched by who wants it."""
+        stream, link = self.ask.stream, self._link
+        place: SnapshotPlace = "none" if state is None else "fetch"
+        url = f"/v1/streams/{quote(stream, safe=':')}/snapshot" if state is not None else None
+        link.services.on_gap(why)
+        link.feed(Told(GapFrame(stream, why, have, top, first, place, url)))
+        link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
 
     async def _take_snapshot(self, name: StreamName, grant: Grant) -> Snapshot | None:
         """The snapshot of the stream, or None after the client was told that there is none."""
-        taken = await self._build_snapshot(name, grant)
-        if taken is None:
-            stream = self.ask.stream
-            self._link.services.on_gap(GapReason.LOST)
-            self._link.feed(
-                Told(GapFrame(stream, GapReason.LOST, self.ask.cursor, None, None, "none"))
-            )
-            self._link.feed(Told(Unsubscribed(stream, "gone")))
-        return taken
+        state = await self._read_state(name, grant)
+        if state is not None and self._fits(state):
+            return self._show(state)
+        why = GapReason.LOST if state is None else GapReason.LIMIT
+        self._end_at(why, self.ask.cursor, state.cursor if state else None, None, state)
+        return None
 
     async def answer_snapshot(self, ask: AskSnapshot, grant: Grant) -> None:
         """Sends the read model as of now to a client that asked for it; a following goes on beside it."""
         link = self._link
         try:
-            taken = await self._build_snapshot(parse_stream_name(ask.stream), grant)
+            state = await self._read_state(parse_stream_name(ask.stream), grant)
         except PasserelleError as error:
             refusal = refuse_subscription(ask.stream, error)
             link.feed(Told(refuse_call(ask.id, error) if ask.id else replace(refusal, of="snap")))
             return
-        if taken is None:
+        if state is None:
             link.feed(Told(Refusal("not_found", "no snapshot is left", "snap", ask.stream)))
+        elif not self._fits(state):
+            link.feed(Told(Refusal("too_large", "fetch it over HTTP", "snap", ask.stream)))
         else:
-            link.feed(Told(replace(taken, id=ask.id)))
+            link.feed(Told(replace(self._show(state), id=ask.id)))
 
-    async def _build_snapshot(self, name: StreamName, grant: Grant) -> Snapshot | None:
-        """Cursor first, state second: writes in between show up twice, and never not at all."""
-        services = self._link.services
-        head = await services.log.read_head(grant.stream)
-        if head is None:
-            return None
-        cursor = end_of(head)
-        state = await services.snapshots.read_snapshot(self._link.principal, name, grant)
-        data: JsonObject = {**state, "asOf": str(cursor)}
-        taken = Snapshot(self.ask.stream, cursor, data, self.ask.id)
-        too_large = len(encode_server(taken)) > self._link.limits.outbound_bytes
-        return None if too_large else taken
+    async def _read_state(self, name: StreamName, grant: Grant) -> State | None:
+        async with self._link.services.replays.make_slot():
+            return await self._link.services.states.read(self._link.principal, name, grant)
+
+    def _fits(self, state: State) -> bool:
+        return state.size_bytes <= self._link.limits.snapshot_bytes
+
+    def _show(self, state: State) -> Snapshot:
+        return Snapshot(self.ask.stream, state.cursor, state.data, self.ask.id)
 
     def _make_text_reader(self, grant: Grant) -> TextReader | None:
         link = self._link

@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route, WebSocketRoute
 
-from passerelle.channels.endpoint import ChannelEndpoint
-from passerelle.channels.services import ChannelServices
-from passerelle.channels.texts import Texts
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
 from passerelle.gateway.a2a.push import ServicePush
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.callbacks import CallbackEdge
-from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.channel_edges import make_channel_edges
 from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.correlation import Requests
@@ -30,7 +27,7 @@ from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
 from passerelle.gateway.http.site import find_own_hosts, make_site
-from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
+from passerelle.gateway.http.streams import make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
 from passerelle.gateway.signing.jwks import make_jwks_route
@@ -42,6 +39,7 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from passerelle.channels.endpoint import ChannelEndpoint
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
@@ -112,9 +110,9 @@ def make_edges(
         ),
     )
     tickets = Tickets(gateway.store.tickets, SystemIds())
-    endpoint = _make_endpoint(gateway, settings, access, tickets)
+    channels = make_channel_edges(gateway, settings, access, tickets)
+    endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
-    streams = _make_streams(gateway, access, tickets)
     gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
     watch(gateway)
     routes = [
@@ -149,46 +147,6 @@ def _make_extended_cards(
         SystemClock(),
         public_url=settings.public_url,
         local_url=f"{'https' if settings.tls else 'http'}://{settings.host}:{settings.port}",
-    )
-
-
-def _make_endpoint(
-    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets
-) -> ChannelEndpoint:
-    service, store = gateway.service, gateway.store
-    services = ChannelServices(
-        hub=gateway.hub,
-        texts=Texts(store.deltas, service.dispatch.open_text),
-        log=store.log,
-        acks=store.acks,
-        channels=store.channels,
-        presences=store.presences,
-        access=ServiceAccess(service),
-        snapshots=ServiceSnapshots(service),
-        calls=ServiceCalls(service, gateway.gate),
-        links=gateway.links,
-        authenticator=access.authenticator,
-        read_credentials=access.reader.read_scope,
-        clock=SystemClock(),
-        ids=SystemIds(),
-        on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
-        redeem=tickets.redeem,
-        agents=gateway.host,
-    )
-    return ChannelEndpoint(services, settings.channels.limits(), settings.channels.origins)
-
-
-def _make_streams(gateway: Gateway, access: Access, tickets: Tickets) -> StreamEdge:
-    service = gateway.service
-    return StreamEdge(
-        gateway.hub,
-        gateway.store.log,
-        ServiceAccess(service),
-        ServiceSnapshots(service),
-        access.authenticator,
-        access.reader,
-        tickets.redeem,
-        lambda: SystemIds().draw(32) / 2**32,
     )
 
 

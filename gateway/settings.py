@@ -57,6 +57,9 @@ class ChannelSettings(Section):
     principal_connections: int = Field(
         default=64, ge=1, le=100_000, description="Of one caller, on each instance."
     )
+    replays: int = Field(
+        default=100, ge=1, le=10_000, description="Replays and snapshots at once, on each instance."
+    )
     heartbeat: Duration = Field(
         default=parse_duration("25s"),
         json_schema_extra={"default": "25s"},
@@ -71,6 +74,7 @@ class ChannelSettings(Section):
             replay_events=self.replay_events,
             device_connections=self.device_connections,
             principal_connections=self.principal_connections,
+            replays=self.replays,
             heartbeat_s=self.heartbeat.seconds,
             idle_s=self.heartbeat.seconds + HEARTBEAT_SLACK_S,
         )

@@ -16,7 +16,7 @@ import orjson
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from passerelle.channels.cursor import Cursor, end_of, parse_cursor
+from passerelle.channels.cursor import Cursor, parse_cursor
 from passerelle.channels.position import Gap, Live, Page, ReplayBounds
 from passerelle.channels.services import parse_stream_name
 from passerelle.core.errors import (
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
     from passerelle.channels.position import Item, Position
-    from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
+    from passerelle.channels.services import Grant, StreamAccess, StreamName
+    from passerelle.channels.states import State, States
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
@@ -73,9 +73,8 @@ class StreamEdge:
     """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together."""
 
     hub: Hub
-    log: StreamReads
+    states: States
     access: StreamAccess
-    snapshots: Snapshots
     authenticator: Authenticator
     reader: CredentialReader
     redeem: Redeem
@@ -99,10 +98,9 @@ class StreamEdge:
     async def answer_snapshot(self, request: Request) -> Response:
         """The state, and the cursor from which it is followed on."""
         reader = await self._identify(request)
-        cursor, state = await self._read_state(reader)
-        return JSONResponse(
-            {"stream": reader.text, "cursor": str(cursor), "snapshot": state}, 200, _HEADERS
-        )
+        state = await self._read_state(reader)
+        answer = {"stream": reader.text, "cursor": str(state.cursor), "snapshot": state.data}
+        return JSONResponse(answer, 200, _HEADERS)
 
     async def _identify(self, request: Request) -> _Reader:
         shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
@@ -117,21 +115,19 @@ class StreamEdge:
             shown, principal, name, text, await self.access.grant(principal, name, full=False)
         )
 
-    async def _read_state(self, reader: _Reader) -> tuple[Cursor, JsonObject]:
-        """Cursor first, state second: writes in between show up twice, and never not at all."""
-        head = await self.log.read_head(reader.grant.stream)
-        if head is None:
+    async def _read_state(self, reader: _Reader) -> State:
+        state = await self.states.read(reader.principal, reader.name, reader.grant)
+        if state is None:
             raise NotFound("stream", reader.text)
-        cursor = end_of(head)
-        state = await self.snapshots.read_snapshot(reader.principal, reader.name, reader.grant)
-        return cursor, {**state, "asOf": str(cursor)}
+        return state
 
     # Long poll
 
     async def _poll(self, reader: _Reader, cursor: Cursor | None, wait_s: float) -> JsonObject:
         if cursor is None:
-            top, state = await self._read_state(reader)
-            return {"events": [], "cursor": str(top), "more": False, "snapshot": state}
+            state = await self._read_state(reader)
+            top = str(state.cursor)
+            return {"events": [], "cursor": top, "more": False, "snapshot": state.data}
         grant = reader.grant
         async with self.hub.open(grant.stream, grant.view, cursor, _BOUNDS) as position:
             page = await self._await_page(reader, position, wait_s)
@@ -168,8 +164,9 @@ class StreamEdge:
         yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
         try:
             if cursor is None:
-                cursor, state = await self._read_state(reader)
-                yield _write(cursor, orjson.dumps(state), b"snap")
+                state = await self._read_state(reader)
+                cursor = state.cursor
+                yield _write(cursor, orjson.dumps(state.data), b"snap")
             else:
                 yield b"id: %b\n\n" % str(cursor).encode()
             while True:
@@ -182,8 +179,9 @@ class StreamEdge:
                 if gap is None:
                     return
                 yield _write_gap(gap)
-                cursor, state = await self._read_state(reader)
-                yield _write(cursor, orjson.dumps(state), b"snap")
+                state = await self._read_state(reader)
+                cursor = state.cursor
+                yield _write(cursor, orjson.dumps(state.data), b"snap")
         except (CallerError, RemoteError) as error:
             problem = {"code": error.stable_code, "message": error.message}
             yield b"event: error\ndata: %b\n\n" % orjson.dumps(problem)

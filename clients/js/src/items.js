@@ -80,14 +80,16 @@ export class Gap {
 
   /**
    * @param {string} stream
-   * @param {{ why: GapReason, have: string | null, top: string | null, hasSnapshot: boolean }} said
+   * @param {{ why: GapReason, have: string | null, top: string | null, hasSnapshot: boolean, url: string | null }} said
    */
-  constructor(stream, { why, have, top, hasSnapshot }) {
+  constructor(stream, { why, have, top, hasSnapshot, url }) {
     this.stream = stream;
     this.why = why;
     this.have = have;
     this.top = top;
     this.hasSnapshot = hasSnapshot;
+    /** Where a state is that was too large to come by itself; the stream ends, and is followed anew from its cursor. */
+    this.url = url;
   }
 }
 

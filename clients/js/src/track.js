@@ -188,6 +188,7 @@ export class Track {
       have: frame.have ?? null,
       top: frame.top ?? null,
       hasSnapshot: frame.snap === "inline",
+      url: frame.url ?? null,
     });
   }
 }

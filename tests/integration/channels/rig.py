@@ -29,6 +29,7 @@ from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.channels.limits import Limits
+from passerelle.channels.replays import Replays
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import (
     ChannelServices,
@@ -37,6 +38,7 @@ from passerelle.channels.services import (
     StreamName,
     refuse_ticket,
 )
+from passerelle.channels.states import States
 from passerelle.channels.story import LinkFact
 from passerelle.channels.texts import Texts
 from passerelle.channels.views import FullView, PlainView, TaskView
@@ -307,6 +309,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
         jitter=lambda: 0.5, audit_s=audit_s, linger_s=0.2, bounds=bounds or RingBounds()
     )
     async with Hub(store.log, store.hints, settings, on_lost) as hub:
+        bounded = limits or Limits()
         services = ChannelServices(
             hub=hub,
             texts=Texts(store.deltas, open_text or ClosedText()),
@@ -316,6 +319,8 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
             presences=store.presences,
             access=control,
             snapshots=control,
+            states=States(store.log, control),
+            replays=Replays(bounded.replays, bounded.replay_wait_s),
             calls=control,
             links=link_facts or links,
             authenticator=authenticator or KnownTokens(),

@@ -40,7 +40,7 @@ class Site:
 async def site(rig: Rig) -> AsyncGenerator[Site]:
     services = rig.services
     edge = StreamEdge(
-        rig.hub, services.log, services.access, services.snapshots, services.authenticator,
+        rig.hub, services.states, services.access, services.authenticator,
         READER, services.redeem, lambda: 0.5,
     )  # fmt: skip
     app = Starlette(

@@ -1,0 +1,102 @@
+"""States of streams with their cursors, built once for all who ask at the same time, and kept for a moment.
+
+Cursor first, state second: what is written in between shows up twice, and never not at all. A state is kept under the
+cursor that was read before it, so whoever gets it later and follows on from there misses nothing either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+
+from passerelle.channels.cursor import Cursor, end_of
+
+if TYPE_CHECKING:
+    from passerelle.channels.follower import StreamReads
+    from passerelle.channels.services import Grant, Snapshots, StreamName
+    from passerelle.channels.views import View
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import StreamRef
+    from passerelle.core.principal import Principal
+
+    _Key: TypeAlias = tuple[Principal, StreamRef, View, Cursor]
+
+KEEP_S: Final = 10.0
+_KEPT_BYTES: Final = 33_554_432
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A read model as of a cursor, and how large it is on the wire."""
+
+    cursor: Cursor
+    data: JsonObject
+    size_bytes: int
+
+
+class States:
+    """Reads states for one instance. All methods run in one event loop."""
+
+    def __init__(self, log: StreamReads, snapshots: Snapshots, keep_s: float = KEEP_S) -> None:
+        self._log = log
+        self._snapshots = snapshots
+        self._keep_s = keep_s
+        self._builds: OrderedDict[_Key, asyncio.Task[State]] = OrderedDict()
+        self.built = 0
+        """How many were built; the rest of those who asked shared one."""
+
+    async def read(self, principal: Principal, name: StreamName, grant: Grant) -> State | None:
+        """The state of a stream that the principal may follow; None where nothing is left of it.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        head = await self._log.read_head(grant.stream)
+        if head is None:
+            return None
+        cursor = end_of(head)
+        key = (_name_asker(principal, name), grant.stream, grant.view, cursor)
+        build = self._builds.get(key)
+        if build is None:
+            build = asyncio.create_task(self._build(principal, name, grant, cursor))
+            self._builds[key] = build
+            build.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(build)
+
+    async def _build(
+        self, principal: Principal, name: StreamName, grant: Grant, cursor: Cursor
+    ) -> State:
+        self.built += 1
+        state = await self._snapshots.read_snapshot(principal, name, grant)
+        data: JsonObject = {**state, "asOf": str(cursor)}
+        return State(cursor, data, len(orjson.dumps(data)))
+
+    def _keep(self, key: _Key, done: asyncio.Task[State]) -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._builds.pop(key, None)
+            return
+        asyncio.get_running_loop().call_later(self._keep_s, self._forget, key, done)
+        while len(self._builds) > 1 and self._count_bytes() > _KEPT_BYTES:
+            self._builds.popitem(last=False)
+
+    def _forget(self, key: _Key, done: asyncio.Task[State]) -> None:
+        if self._builds.get(key) is done:
+            del self._builds[key]
+
+    def _count_bytes(self) -> int:
+        return sum(
+            build.result().size_bytes
+            for build in self._builds.values()
+            if build.done() and not build.cancelled() and build.exception() is None
+        )
+
+
+def _name_asker(principal: Principal, name: StreamName) -> Principal:
+    """Who may share a state: all devices of a principal with the same rights. An inbox may depend on the device."""
+    if name.word == "inbox":
+        return principal
+    return replace(principal, device=None, device_name=None, paired=False)

@@ -1,0 +1,70 @@
+"""Streams for devices, over WebSockets and over plain HTTP: two edges on one hub, one set of rights and of states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.channels.endpoint import ChannelEndpoint
+from passerelle.channels.replays import Replays
+from passerelle.channels.services import ChannelServices
+from passerelle.channels.states import States
+from passerelle.channels.texts import Texts
+from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.http.streams import StreamEdge
+
+if TYPE_CHECKING:
+    from passerelle.gateway.assembly import Gateway
+    from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.auth.tickets import Tickets
+    from passerelle.gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelEdges:
+    """``endpoint`` serves WebSockets, ``streams`` plain HTTP."""
+
+    endpoint: ChannelEndpoint
+    streams: StreamEdge
+
+
+def make_channel_edges(
+    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets
+) -> ChannelEdges:
+    """The edges over a gateway that works."""
+    service, store = gateway.service, gateway.store
+    limits = settings.channels.limits()
+    rights, snapshots = ServiceAccess(service), ServiceSnapshots(service)
+    states = States(store.log, snapshots)
+    services = ChannelServices(
+        hub=gateway.hub,
+        texts=Texts(store.deltas, service.dispatch.open_text),
+        log=store.log,
+        acks=store.acks,
+        channels=store.channels,
+        presences=store.presences,
+        access=rights,
+        snapshots=snapshots,
+        states=states,
+        replays=Replays(limits.replays, limits.replay_wait_s),
+        calls=ServiceCalls(service, gateway.gate),
+        links=gateway.links,
+        authenticator=access.authenticator,
+        read_credentials=access.reader.read_scope,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
+        redeem=tickets.redeem,
+        agents=gateway.host,
+    )
+    streams = StreamEdge(
+        gateway.hub,
+        states,
+        rights,
+        access.authenticator,
+        access.reader,
+        tickets.redeem,
+        lambda: SystemIds().draw(32) / 2**32,
+    )
+    return ChannelEdges(ChannelEndpoint(services, limits, settings.channels.origins), streams)

@@ -1,0 +1,113 @@
+"""Storms: one build for everybody with a gap, replays in turns, and states that are too large for a frame."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+
+import pytest
+
+from passerelle.channels.limits import Limits
+from passerelle.channels.ring import RingBounds
+from passerelle.core.json import JsonObject
+from passerelle.store.store import Store
+from tests.integration.channels.rig import Rig, serve
+from tests.integration.channels.test_connection import HELLO, hear, hear_close, raw, tell
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def subscribe(stream: str, **members: str) -> JsonObject:
+    return {**HELLO, "subs": [{"s": stream, **members}]}
+
+
+@contextmanager
+def slow_states(rig: Rig) -> Iterator[asyncio.Event]:
+    """Reading a state waits for the event."""
+    go = asyncio.Event()
+    rig.control.after_snapshot = go.wait
+    try:
+        yield go
+    finally:
+        go.set()
+        rig.control.after_snapshot = None
+
+
+@pytest.mark.requirement("CHN-4")
+async def test_a_gap_of_many_clients_is_one_build(rig: Rig) -> None:
+    session = rig.make_session()
+    await rig.append(session, 3)
+    gone = {"c": "0000000b.1.00000000"}
+    async with AsyncExitStack() as stack:
+        with slow_states(rig) as go:
+            sockets = [await stack.enter_async_context(raw(rig)) for _ in range(20)]
+            for number, socket in enumerate(sockets):
+                hello = subscribe(f"session:{session}", **gone)
+                await tell(socket, {**hello, "device": f"d{number}"})
+            await wait_until(lambda: rig.services.states.built, 5, "the build has begun")
+            go.set()
+            shown = [await hear(socket, "snap") for socket in sockets]
+    assert rig.services.states.built == 1
+    assert len({frame["c"] for frame in shown}) == 1
+
+
+async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
+    store: Store,
+) -> None:
+    limits = Limits(replays=1, replay_wait_s=0.05)
+    async with serve(store, limits) as rig, raw(rig) as first, raw(rig) as second:
+        session = rig.make_session()
+        await rig.append(session, 3)
+        hello = subscribe(f"session:{session}", **{"from": "snap"})
+        with slow_states(rig) as go:
+            await tell(first, hello)
+            await wait_until(lambda: rig.services.states.built, 5, "the first is served")
+            await tell(second, {**hello, "device": "other"})
+            refusal = await hear(second, "error")
+            assert (refusal["of"], refusal["fatal"], refusal["retry"]) == ("sub", True, 2)
+            assert await hear_close(second) == 4003
+            go.set()
+            await hear(first, "live")
+        async with raw(rig) as third:
+            await tell(third, {**hello, "device": "other"})
+            await hear(third, "live")
+
+
+async def test_replays_of_slots_that_are_used_again_and_again_all_end(store: Store) -> None:
+    bounds = RingBounds(events=4)
+    async with serve(store, Limits(replays=2), bounds=bounds) as rig:
+        session = rig.make_session()
+        await rig.append(session, 300)
+
+        async def replay(number: int) -> None:
+            async with raw(rig) as socket:
+                hello = subscribe(f"session:{session}", **{"from": "start"})
+                await tell(socket, {**hello, "device": f"d{number}"})
+                assert (await hear(socket, "live"))["n"] == 300
+
+        await asyncio.gather(*(replay(number) for number in range(12)))
+
+
+async def test_a_state_that_is_too_large_for_a_frame_is_fetched(store: Store) -> None:
+    async with serve(store, Limits(snapshot_bytes=64)) as rig, raw(rig) as socket:
+        session = rig.make_session()
+        name = f"session:{session}"
+        await rig.append(session, 20)
+        top = await rig.cursor(session)
+        await tell(socket, subscribe(name, c="0000000b.1.00000000"))
+        gap = await hear(socket, "gap")
+        assert (gap["why"], gap["snap"], gap["top"]) == ("epoch", "fetch", top)
+        assert gap["url"] == f"/v1/streams/{name}/snapshot"
+        assert (await hear(socket, "unsub"))["code"] == "limit"
+        # Without a gap, and where it is asked for.
+        await tell(socket, {"t": "sub", "s": name, "from": "snap"})
+        gap = await hear(socket, "gap")
+        assert (gap["why"], gap["snap"], gap["top"]) == ("limit", "fetch", top)
+        await hear(socket, "unsub")
+        # Whoever has fetched it follows on from its cursor.
+        await tell(socket, {"t": "sub", "s": name, "c": top})
+        assert (await hear(socket, "live"))["c"] == top
+        await tell(socket, {"t": "snap", "s": name})
+        assert (await hear(socket, "error"))["code"] == "too_large"
