@@ -1,8 +1,8 @@
 """``python -m tools.mutants``: takes what is essential out of the code, piece by piece, and wants a test to go red.
 
 A test that stays green without the thing that it is there for proves nothing. Rows stand in ``tests/mutants/*.toml``.
-Each is applied to a copy of the tree, and its named test is run there; the same tests are run on the unchanged copy
-first, and must be green.
+Each is applied to a copy of the tree, and its named test is run there; the same tests are run on an unchanged copy
+beside that, and must be green. Most of the time of a test is its start, so there is a copy for each processor.
 """
 
 from __future__ import annotations
@@ -13,8 +13,12 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -44,7 +48,7 @@ def main() -> int:
     faults = [fault for mutant in mutants if (fault := check_place(ROOT, mutant))]
     if not faults:
         with tempfile.TemporaryDirectory(prefix="psr-mutants-") as name:
-            faults = play(Path(name) / "tree", mutants)
+            faults = play(Path(name), mutants)
     for fault in faults:
         print(f"mutants: {fault}", file=sys.stderr)
     print(f"mutants: {len(mutants) - len(faults)} of {len(mutants)} noticed")
@@ -71,22 +75,42 @@ def apply(root: Path, mutant: Mutant) -> str:
     return text
 
 
-def play(tree: Path, mutants: list[Mutant]) -> list[str]:
-    """A sentence for each mutant that is not noticed, in a copy of this tree."""
-    shutil.copytree(ROOT, tree, symlinks=True, ignore=_LEFT_OUT)
+def play(folder: Path, mutants: list[Mutant]) -> list[str]:
+    """A sentence for each mutant that is not noticed, in copies of this tree."""
+    trees: SimpleQueue[Path] = SimpleQueue()
+    for number in range(os.cpu_count() or 1):
+        tree = folder / f"tree-{number}"
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=_LEFT_OUT)
+        trees.put(tree)
     tests = [*dict.fromkeys(mutant.test for mutant in mutants)]
-    status, told = run_tests(tree, tests)
-    if status:
-        return [f"the tests are red by themselves: {told}"]
-    faults: list[str] = []
-    for mutant in mutants:
+    with ThreadPoolExecutor(trees.qsize()) as pool:
+        unchanged = pool.submit(_prove_green, trees, tests)
+        found = [pool.submit(_prove_red, trees, mutant) for mutant in mutants]
+        return [fault for one in (unchanged, *found) if (fault := one.result())]
+
+
+def _prove_green(trees: SimpleQueue[Path], tests: list[str]) -> str | None:
+    with _borrow(trees) as tree:
+        status, told = run_tests(tree, tests)
+    return f"the tests are red by themselves: {told}" if status else None
+
+
+def _prove_red(trees: SimpleQueue[Path], mutant: Mutant) -> str | None:
+    with _borrow(trees) as tree:
         text = apply(tree, mutant)
         status, told = run_tests(tree, [mutant.test])
         (tree / mutant.file).write_text(text, "utf-8")
-        print(f"  {'noticed' if status == _FAILED else 'MISSED ':8} {mutant.name}", flush=True)
-        if status != _FAILED:
-            faults.append(f"{mutant.name}: {mutant.test} says {told}")
-    return faults
+    print(f"  {'noticed' if status == _FAILED else 'MISSED ':8} {mutant.name}", flush=True)
+    return None if status == _FAILED else f"{mutant.name}: {mutant.test} says {told}"
+
+
+@contextmanager
+def _borrow(trees: SimpleQueue[Path]) -> Generator[Path]:
+    tree = trees.get()
+    try:
+        yield tree
+    finally:
+        trees.put(tree)
 
 
 def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
