@@ -44,7 +44,8 @@ class RedisDueRows:
             [keys.due(shard)],
             {"limit": limit, "visibility": visibility_ms, "first": LEASE_ROWS, "hold": hold},
         )
-        reply = cast("list[bytes]", await self._nodes.write(shard, packed))
+        [answer] = await self._nodes.lease(shard, packed)
+        reply = cast("list[bytes]", answer)
         now, following, *flat = (text.decode() for text in reply)
         return Claimed(
             rows=tuple(

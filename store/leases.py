@@ -41,7 +41,7 @@ class RedisLeases:
                 "length": lease_ms,
             },
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
+        [reply] = await retry(lambda: self._nodes.lease(shard, packed))
         match cast("list[bytes | int]", reply):
             case [b"ok", until, now, duty, free]:
                 return Lease(int(until), int(now), duty == 1, int(free) if free else None)
@@ -53,7 +53,7 @@ class RedisLeases:
         packed = read_script("take_over").pack_call(
             [keys.own(shard, instance), keys.due(shard)], {"instance": instance}
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
+        [reply] = await retry(lambda: self._nodes.lease(shard, packed))
         match cast("list[bytes | list[bytes]]", reply):
             case [b"gone", bytes(number), list(runs), list(channels)]:
                 names = [name.decode() for name in runs]
@@ -71,24 +71,24 @@ class RedisLeases:
             [keys.own(shard, driver.instance), keys.duty(shard), keys.due(shard)],
             {"instance": driver.instance, "inc": str(driver.number)},
         )
-        await retry(lambda: self._nodes.write(shard, packed))
+        await retry(lambda: self._nodes.lease(shard, packed))
 
     async def announce(self, instance: str) -> dict[str, int]:
         """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
         home = Shard(0)
-        names = pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
-        time, reply = await retry(lambda: self._nodes.read(home, pack("TIME"), names))
+        asked = pack("TIME") + pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
+        time, reply = await retry(lambda: self._nodes.lease(home, asked, 2))
         seconds, micros = cast("list[bytes]", time)
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         add = pack("ZADD", keys.instances(), now_ms, instance)
-        await retry(lambda: self._nodes.write(home, add))
+        await retry(lambda: self._nodes.lease(home, add))
         seen = [*read_scores(reply), (instance, now_ms)]
         forgotten = [name for name, at_ms in seen if at_ms < now_ms - _FORGET_MS]
         if forgotten:
-            await self._nodes.write(home, pack("ZREM", keys.instances(), *forgotten))
+            await self._nodes.lease(home, pack("ZREM", keys.instances(), *forgotten))
         return {name: now_ms - at_ms for name, at_ms in seen if at_ms >= now_ms - ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:
         """Takes the instance off the list, so that others get its duties at once."""
         packed = pack("ZREM", keys.instances(), instance)
-        await retry(lambda: self._nodes.write(Shard(0), packed))
+        await retry(lambda: self._nodes.lease(Shard(0), packed))

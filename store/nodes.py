@@ -37,20 +37,25 @@ def slot_of(shard: Shard) -> int:
 
 
 class Node:
-    """One primary. Writes, reads and acts have connections of their own, so that none delays the others."""
+    """One primary. Leases, writes, reads and acts have connections of their own, so that none delays the others.
+
+    However much waits to be written, a lease is extended in time, and one that has run out is seen.
+    """
 
     def __init__(self, endpoint: Endpoint, on_batch: Callable[[int], None]) -> None:
         scripts = read_all_scripts()
         self.endpoint = endpoint
         self.writes = Batcher(endpoint, scripts, connections=2, on_batch=on_batch)
         self.reads = Batcher(endpoint, scripts, on_batch=on_batch)
+        self.leases = Batcher(endpoint, scripts, on_batch=on_batch)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, on_batch=on_batch)
         self.has_replicas = False
         """What was seen since the start: an isolated primary that has lost its replicas still waits for them."""
 
     async def close(self) -> None:
         """Waits for what is under way, then closes all connections."""
-        await asyncio.gather(self.writes.close(), self.reads.close(), self.acts.close())
+        lanes = (self.leases, self.writes, self.reads, self.acts)
+        await asyncio.gather(*(lane.close() for lane in lanes))
 
 
 class Nodes:
@@ -97,6 +102,10 @@ class Nodes:
     async def write(self, shard: Shard, packed: bytes) -> Reply:
         """One command that changes something."""
         return (await self._route(shard, "writes", packed, 1)).replies[0]
+
+    async def lease(self, shard: Shard, packed: bytes, count: int = 1) -> list[Reply]:
+        """Commands about leases and what is due, which wait for nothing else."""
+        return (await self._route(shard, "leases", packed, count)).replies
 
     async def act(self, shard: Shard, packed: bytes) -> Answer:
         """One command whose effect has to be on a replica; the answer says on how many it is."""

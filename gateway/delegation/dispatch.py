@@ -16,6 +16,7 @@ from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
+from passerelle.gateway.delegation.crowd import Crowd
 from passerelle.gateway.delegation.driver import Driver, skip_offer
 from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.patience import Patience
@@ -102,6 +103,7 @@ class Dispatch:
     consulting: Consulting
     """Who has a say in what peers ask."""
     patience: Patience = field(default_factory=Patience)
+    crowd: Crowd = field(default_factory=Crowd)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     always_task: Callable[[str], bool] = lambda _agent: False
@@ -176,6 +178,7 @@ class Dispatch:
             run=run,
             habits=self.habits,
             outputs=self.outputs,
+            crowd=self.crowd,
             key=make_key(run.record) if self.correlates(peer.name) else None,
             peer=peer,
             clock=self.clock,

@@ -34,6 +34,7 @@ from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.consulting import Unheard
+from passerelle.gateway.delegation.crowd import Crowd
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.first_message import find_first
@@ -106,6 +107,8 @@ class Driver:
     offer: Callable[[str, str], Awaitable[None]] = skip_offer
     """Tells whoever can drive a run that this driver has let go: agent and task."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
+    crowd: Crowd = field(default_factory=Crowd)
+    """All runs of this instance that are followed by asking."""
     key: str | None = None
     """A key that the first message carries, by which the peer's task is found again."""
     patience: Patience = field(default_factory=Patience)
@@ -416,14 +419,21 @@ class Driver:
             parked, changed = self.run.is_parked(), self._read_news() != before
             if parked or not self.ladder.subscribes(parked=False):
                 await self._step_down()
-            await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=parked))
+            await self._rest_in_turn(changed=changed, parked=parked)
 
     async def _reconcile(self, withheld: str) -> None:
         before = self.run.record
         await reconcile(self, withheld)
         if not self.run.has_ended():
             changed = self.run.record is not before
-            await self.rest(self.ladder.rest(self._draw(), changed=changed, parked=True))
+            await self._rest_in_turn(changed=changed, parked=True)
+
+    async def _rest_in_turn(self, *, changed: bool, parked: bool) -> None:
+        """Until the next look, which comes the later the more runs are looked after here."""
+        least_s = self.crowd.pause_s
+        pause_s = self.ladder.rest(self._draw(), changed=changed, parked=parked, least_s=least_s)
+        with self.crowd.rest():
+            await self.rest(pause_s)
 
     async def _step_down(self) -> None:
         """From streams to questions, with the peer's calls beside them where it has them."""

@@ -58,15 +58,19 @@ class Ladder:
         """Something happened: the next look comes soon."""
         self._pause_s = 0.0
 
-    def rest(self, chance: float, *, changed: bool, parked: bool) -> float:
-        """Seconds until the next look: growing while nothing changes. ``chance`` is random, from 0 to 1."""
+    def rest(self, chance: float, *, changed: bool, parked: bool, least_s: float = 0.0) -> float:
+        """Seconds until the next look: growing while nothing changes. ``chance`` is random, from 0 to 1.
+
+        ``least_s`` is what others leave of the time that there is for looks; no rest grows beyond its limit for it.
+        """
         patience = self.patience
         limit_s = patience.parked_poll_max_s if parked else patience.poll_max_s
         if changed or not self._pause_s:
             self._pause_s = patience.parked_poll_s if parked else patience.poll_s
         else:
             self._pause_s = min(self._pause_s * 2, limit_s)
-        return self._pause_s * (1 - _SPREAD / 2 + _SPREAD * chance)
+        pause_s = max(self._pause_s, min(least_s, limit_s))
+        return pause_s * (1 - _SPREAD / 2 + _SPREAD * chance)
 
     @property
     def longest_s(self) -> float:

@@ -36,6 +36,7 @@ class Duties:
     due: DueLoop
     relay: Relay
     settling: Settling
+    taking: TakeOver
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -82,6 +83,7 @@ class Duties:
             self._running.cancel()
             await asyncio.wait((self._running,), timeout=STOP_S / 2)
             self._running = None
+        await self.taking.close()
         try:
             async with asyncio.timeout(STOP_S / 2):
                 await self.keeper.release()
@@ -171,4 +173,4 @@ def make_duties(
 
     keeper.on_duties = look_again
     keeper.empty_set = taking.empty_own
-    return Duties(keeper, due, relay, settling, log)
+    return Duties(keeper, due, relay, settling, taking, log)

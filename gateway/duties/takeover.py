@@ -6,6 +6,9 @@ who try one succeeds and the old driver can write nothing any more. A run that w
 side at once, before anything else is put in order: somebody waits for it. The append that moves it owes
 ``adopt:<task>`` as well, for a little later: a crash or a failure at any point leaves a row, and so another try.
 
+Thousands of runs stand in one line over all shards: each is done with in its turn, and none is begun and left. The
+row of a set may come back meanwhile, and finds what is still in the line there.
+
 Our own set can be marked gone as well (a frozen process that wakes up, while whoever marked it has died). Nothing can
 be entered in a set of ours before the old one is empty, so its runs only leave it, and their ``adopt`` rows have them
 taken up by whoever has the duty then.
@@ -13,8 +16,9 @@ taken up by whoever has the duty then.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core import task as tasks
@@ -58,7 +62,8 @@ ADOPT: Final = "adopt"
 _LOOK_AGAIN_MS: Final = 1_000
 _TRY_AGAIN_MS: Final = 1_500
 """Then a run that was moved and could not be taken up at once is tried again."""
-_AT_ONCE: Final = 50
+_AT_ONCE: Final = 32
+"""Runs that are being moved and taken up; the others wait in line."""
 
 
 @dataclass(slots=True)
@@ -75,6 +80,9 @@ class TakeOver:
     try_again_ms: int = _TRY_AGAIN_MS
     lose_link: LoseLink | None = None
     """Told of each device link in the set of the dead, and of the dead."""
+    _lined: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
+    """By task: those that are being taken up or wait for it, in their order."""
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def take_over(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """Empties the set of an instance whose lease has run out.
@@ -84,7 +92,8 @@ class TakeOver:
         """
         instance = row.entity
         if instance != self.keeper.instance:
-            await self._empty(shard, instance, self.keeper.drives(shard), now_ms)
+            self.keeper.drives(shard)
+            await self._empty(shard, instance, keeps=True)
             return
         # The next extension moves the row on, or finds the lease lost and empties the set.
         again = DueChange(row.member, now_ms + _LOOK_AGAIN_MS)
@@ -96,19 +105,16 @@ class TakeOver:
         Raises:
             StoreUnavailable: the rest is done by another try.
         """
-        await self._empty(shard, self.keeper.instance, None, self.writes.clock.now_ms())
+        await self._empty(shard, self.keeper.instance, keeps=False)
 
-    async def _empty(
-        self, shard: Shard, instance: str, heir: Incarnation | None, now_ms: int
-    ) -> None:
+    async def _empty(self, shard: Shard, instance: str, *, keeps: bool) -> None:
         found = await self.leases.take_over(shard, instance)
         if isinstance(found, Alive) or not (found.runs or found.channels):
             return
         old = Incarnation(instance, found.number)
         moves = [RunMove(run, task, old, enters=False) for run, task in found.runs]
-        for first in range(0, len(moves), _AT_ONCE):
-            chunk = moves[first : first + _AT_ONCE]
-            await join_all(self._bring(move, heir, now_ms) for move in chunk)
+        lined = [self._line_up(shard, move, keeps=keeps) for move in moves]
+        await join_all(map(asyncio.shield, lined))
         await self._lose_links(found.channels, instance)
         await self.leases.take_over(shard, instance)
         self.log.info("lease.taken_over", shard=shard.tag, instance=instance, runs=len(moves))
@@ -121,22 +127,45 @@ class TakeOver:
             links = channels[first : first + _AT_ONCE]
             await join_all(self.lose_link(channel, instance) for channel in links)
 
-    async def _bring(self, leaving: RunMove, heir: Incarnation | None, now_ms: int) -> None:
-        """Moves a run, and has it driven here at once; where that fails it is owed."""
-        due_ms = now_ms if heir is None else now_ms + self.try_again_ms
-        if not await self._move(leaving, heir, due_ms) or heir is None:
-            return
-        task = EntityRef(EntityKind.TASK, leaving.task)
-        try:
-            await self.adopt(task)
-        except PasserelleError as error:
-            self.log.warning("run.not_adopted", task=task.id, reason=str(error))
-            return
-        except Exception:
-            # The fault of one run may not keep the others waiting.
-            self.log.exception("run.not_adopted", task=task.id)
-            return
-        await self.settling.drop_row(task.shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
+    def _line_up(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> asyncio.Task[None]:
+        """Its place in the line, which it may have already; nobody who goes takes it along."""
+        task = self._lined.get(leaving.task)
+        if task is None:
+            task = asyncio.create_task(self._bring(shard, leaving, keeps=keeps))
+            self._lined[leaving.task] = task
+            task.add_done_callback(lambda done: self._leave_line(leaving.task, done))
+        return task
+
+    def _leave_line(self, task_id: str, done: asyncio.Task[None]) -> None:
+        self._lined.pop(task_id, None)
+        if not done.cancelled():
+            done.exception()  # whoever still waits has seen it; else the row of the set comes back
+
+    async def _bring(self, shard: Shard, leaving: RunMove, *, keeps: bool) -> None:
+        """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
+        async with self._places:
+            heir = self.keeper.drives(shard) if keeps else None
+            due_ms = self.writes.clock.now_ms() + (self.try_again_ms if keeps else 0)
+            if not await self._move(leaving, heir, due_ms) or heir is None:
+                return
+            task = EntityRef(EntityKind.TASK, leaving.task)
+            try:
+                await self.adopt(task)
+            except PasserelleError as error:
+                self.log.warning("run.not_adopted", task=task.id, reason=str(error))
+                return
+            except Exception:
+                # The fault of one run may not keep the others waiting.
+                self.log.exception("run.not_adopted", task=task.id)
+                return
+            await self.settling.drop_row(shard, DueRow(f"{ADOPT}:{task.id}", str(due_ms)))
+
+    async def close(self) -> None:
+        """Ends what stands in the line; its rows stay."""
+        lined = list(self._lined.values())
+        for task in lined:
+            task.cancel()
+        await asyncio.gather(*lined, return_exceptions=True)
 
     async def take_up(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """Brings a moved run to life here, whoever moved it.
@@ -144,6 +173,8 @@ class TakeOver:
         Raises:
             RemoteError: the row stays: no lease here, or the store or the agent is out of reach.
         """
+        if row.entity in self._lined:
+            return  # it is being taken up; should that fail, the row comes back
         task = EntityRef(EntityKind.TASK, row.entity)
         held = (await self.writes.load([task]))[task]
         record = held.record

@@ -1,11 +1,13 @@
 """How soon the runs of a gateway that died are driven again, and on which step the time was spent.
 
-What counts is the first call about a run that a proxy sees, also one that finds its agent down. Where the time goes is
-read from the log lines of the gateways: when the run was moved, and when a driver began to look.
+What counts is the first call about a run that a proxy sees, also one that finds its agent down. A message that its new
+driver keeps back, since the way to the agent rests, is as good as such a call: the log tells of it. Where the time goes
+is read there, too: when the run was moved, and when a driver began to look.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable
@@ -30,6 +32,7 @@ AGAIN_S: Final = LEASE_MS / 1000 + 1
 """A killed gateway's runs are driven again within its lease and a second."""
 _MOVED: Final = "run.taken_over"
 _ADOPTED: Final = "run.adopted"
+_HELD: Final = "send.held"
 _SHOWN_LINES: Final = 40
 
 
@@ -75,7 +78,7 @@ def _prove_one(
 ) -> None:
     """The first call about a run after its gateway died, reckoned from the last death before it."""
     death, label = site.deaths[place], record.scope.context_id
-    called_s = _find_call(site, record, death.at_s)
+    called_s = _find_call(site, record, death, lines)
     if called_s is None:
         if record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
             return  # the last append of the dead was on its way, and has ended the task
@@ -93,21 +96,31 @@ def _prove_one(
         verdict.notes += _tell_lines(record.task_id, last.at_ms, end_ms, lines)
 
 
-def _find_call(site: Site, record: TaskRecord, after_s: float) -> float | None:
+def _find_call(
+    site: Site,
+    record: TaskRecord,
+    death: Death,
+    lines: dict[str, list[tuple[int, JsonObject]]],
+) -> float | None:
     ids = {
         name
         for attempt in record.attempts
         for name in (attempt.remote_task_id, attempt.remote_context_id)
     }
     label = record.scope.context_id
-    return min(
-        (
-            call.at_s
-            for call in (*site.traps.calls, *site.traps.knocks)
-            if call.at_s > after_s and (call.label == label or not ids.isdisjoint(call.about))
-        ),
-        default=None,
-    )
+    calls = [
+        call.at_s
+        for call in (*site.traps.calls, *site.traps.knocks)
+        if call.label == label or not ids.isdisjoint(call.about)
+    ]
+    since = [timed for timed in lines[record.task_id] if timed[0] >= death.at_ms]
+    adopted_ms = min((at for at, line in since if line["event"] == _ADOPTED), default=math.inf)
+    calls += [
+        death.at_s + (at_ms - death.at_ms) / 1000
+        for at_ms, line in since
+        if line["event"] == _HELD and at_ms >= adopted_ms
+    ]
+    return min((at_s for at_s in calls if at_s > death.at_s), default=None)
 
 
 def _break_down(

@@ -41,6 +41,7 @@ class Instance:
         assert running is not None
         running.cancel()
         await asyncio.wait((running,))
+        await self.duties.taking.close()
 
 
 @dataclass(slots=True)

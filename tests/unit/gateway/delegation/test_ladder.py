@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
+from passerelle.gateway.delegation.crowd import Crowd
 from passerelle.gateway.delegation.ladder import Ladder
 from passerelle.gateway.delegation.patience import Patience
 
@@ -66,6 +69,18 @@ def test_pauses_grow_to_their_limit_and_begin_anew_with_any_change() -> None:
 def test_task_that_waits_is_asked_more_seldom() -> None:
     run = ladder()
     assert [run.rest(0.5, changed=False, parked=True) for _ in range(6)] == [2, 4, 8, 16, 32, 60]
+
+
+def test_rest_leaves_others_their_turn_but_does_not_grow_beyond_its_limit() -> None:
+    run, crowd = ladder(), Crowd()
+    with ExitStack() as others:
+        for _ in range(500):
+            others.enter_context(crowd.rest())
+        assert crowd.pause_s == 5
+        assert run.rest(0.5, changed=True, parked=False, least_s=crowd.pause_s) == 5
+        assert run.rest(0.5, changed=False, parked=False, least_s=100) == 30
+    assert crowd.pause_s == 0
+    assert run.rest(0.5, changed=False, parked=False, least_s=crowd.pause_s) == 4, "its own rest"
 
 
 def test_chance_spreads_the_pauses_of_runs_that_began_together() -> None:
