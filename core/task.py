@@ -70,6 +70,9 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import ArtifactRef, TaskRecord
 
 
+PARENT: Final = "parent"
+"""The consumer that the task was made for: the task above it."""
+NO_PARENT: Final = "its parent has not been told"
 _S: Final = Status
 _BEFORE: Final = frozenset({_S.ACCEPTED, _S.QUEUED, _S.PREPARING})
 _ACTIVE: Final = frozenset({_S.QUEUED, _S.PREPARING, _S.RUNNING, _S.UNKNOWN, _S.LOST, _S.STALE})
@@ -329,16 +332,25 @@ def _reconcile(state: TaskRecord, command: RecordDelivery | Cover | CompleteTask
 def find_missing(state: TaskRecord) -> str | None:
     """The first fact without which a task may not complete, or None (I5)."""
     last = state.attempts[-1] if state.attempts else None
-    if last is None or last.status is not _S.COMPLETED:
+    if last is None or (last.status is not _S.COMPLETED and state.withheld is None):
         return "the peer has not ended the run"
     unstored = find_unstored(state)
     if unstored is not None:
         return f"artifact {unstored.artifact_id} is not stored"
     if state.acceptance and (state.coverage is None or state.coverage.state != "met"):
         return "its conditions are not met"
+    if is_owed_to_parent(state):
+        return NO_PARENT
+    if last.status is not _S.COMPLETED:
+        return "the run has not been ended"
     if not state.delivery:
         return "no delivery is recorded"
     return None
+
+
+def is_owed_to_parent(state: TaskRecord) -> bool:
+    """Whether the task was made for another one that has not been told yet what came of it."""
+    return state.parent_task_id is not None and PARENT not in state.delivery
 
 
 def find_unstored(state: TaskRecord) -> ArtifactRef | None:

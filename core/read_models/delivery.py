@@ -57,7 +57,7 @@ def show_delivery(
     if task.parent_task_id is None:
         marks["parent"] = not_applicable("the task has no parent")
         consumers["parent"] = Delivery.NOT_APPLICABLE
-    elif receivers is not None:
+    elif receivers is not None and "parent" not in consumers:
         consumers["parent"] = _judge_parent(task, parent)
     if receivers is None:
         marks["receivers"] = unavailable("webhooks and devices stand in the task's own model")

@@ -10,22 +10,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED
+from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.task import TaskCancelled, TaskCancelRequested, TaskCompleted
-from passerelle.core.status import Delivery, Status
+from passerelle.core.status import ENDED, Delivery, Status
 from passerelle.core.task_requests import CompleteTask, FailTask
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.task_changes import check_version, render_change
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.completion import go_on
+from passerelle.gateway.delegation.handing_over import hand_over
+from passerelle.gateway.delegation.reconciling import read_withheld, supply
 from passerelle.gateway.delegation.run import RunMovedError
 from passerelle.gateway.delegation.step import FACADE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import TaskChanged
     from passerelle.gateway.control.once import Once
@@ -53,7 +58,20 @@ class Finishing:
         Raises:
             UnsupportedOperation: the status does not allow it, or a fact is missing and is named.
         """
-        return await self._end(principal, command, idem, lambda step: _complete(step, command))
+        owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
+        if owned.record.withheld is None:
+            return await self._end(principal, command, idem, lambda step: _complete(step, command))
+        frame = await self._supply(owned, owned.record.withheld)
+        return await self._end(principal, command, idem, lambda step: _go_on(step, frame))
+
+    async def _supply(self, owned: Owned, withheld: str) -> JsonObject:
+        """What is missing is looked for once more before the answer; the last frame of the agent."""
+        driver = self.dispatch.find(owned.ref.id)
+        if driver is None:
+            return await read_withheld(await self.dispatch.hold(owned.ref.id), withheld)
+        await supply(driver)
+        await hand_over(driver)
+        return await read_withheld(driver.run, withheld)
 
     async def fail(self, principal: Principal, command: FailTask, idem: str | None) -> TaskChanged:
         """Fails a task; an agent that works on it is told to stop.
@@ -80,7 +98,8 @@ class Finishing:
             return render_change(owned.held, repeated=True)
         run = owned.record.run
         await self._write(owned, command.version, end, once)
-        if run is not None and run.remote_task_id is not None:
+        is_at_work = owned.record.withheld is None
+        if is_at_work and run is not None and run.remote_task_id is not None:
             self.dispatch.detach(self.dispatch.stop_peer(run.worker.peer, run.remote_task_id))
         return render_change((await self.writes.load([owned.ref]))[owned.ref])
 
@@ -118,6 +137,15 @@ def _complete(step: Step, command: CompleteTask) -> None:
         return
     step.add(facts)
     step.end_turn("task")
+
+
+def _go_on(step: Step, frame: JsonObject) -> None:
+    if step.record.status is Status.COMPLETED:
+        return  # its driver was there first, with the same
+    go_on(step, frame)
+    if step.record.status not in ENDED:
+        missing = tasks.find_missing(step.record) or f"the task is {step.record.status}"
+        raise UnsupportedOperation(f"the task cannot complete yet: {missing}", missing=missing)
 
 
 def _fail(step: Step, command: FailTask) -> None:

@@ -54,7 +54,9 @@ def complete(step: Step, frame: JsonObject, said: RunStatus, before: JsonObject 
     """
     coverage = measure(step, is_done=True)
     accepted = coverage is None or coverage.state == "met"
-    if accepted and step.record.status not in _STEERED and not tasks.find_unstored(step.record):
+    record = step.record
+    is_whole = not (tasks.find_unstored(record) or tasks.is_owed_to_parent(record))
+    if accepted and is_whole and record.status not in _STEERED:
         _finish(step, frame, said)
         return
     step.sight.content = before
@@ -76,6 +78,8 @@ def go_on(step: Step, frame: JsonObject) -> None:
         return
     elif coverage is not None and coverage.state == "pending":
         _open_review(step, coverage)
+    elif tasks.is_owed_to_parent(step.record):
+        return
     else:
         content = fold(step.sight.content, frame)
         step.sight.content = complete_history(content, step.sight.accepted) if content else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import orjson
 
+from passerelle.core import task as tasks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.gateway.delegation.completion import go_on
 from passerelle.gateway.delegation.files import (
@@ -21,30 +22,50 @@ from passerelle.gateway.delegation.files import (
     refuse_file,
     wait_for_file,
 )
+from passerelle.gateway.delegation.handing_over import hand_over
 from passerelle.gateway.outputs.fetcher import Away, Fetched, Gone
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import ArtifactRef
     from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.run import Run
 
 
 async def reconcile(driver: Driver, withheld: str) -> None:
     """One look at what is missing; ends the task if nothing is.
 
     Raises:
-        StoreUnavailable: the frame that was kept back cannot be read now, or a file not be stored.
+        StoreUnavailable: what is missing cannot be had now, or the frame that was kept back not be read.
     """
+    await supply(driver)
+    frame = await read_withheld(driver.run, withheld)
+    await driver.patiently(lambda step: go_on(step, frame))
+    if tasks.is_owed_to_parent(driver.run.record):
+        await hand_over(driver)
+        await driver.patiently(lambda step: go_on(step, frame))
+
+
+async def supply(driver: Driver) -> None:
+    """Fetches the files that a task waits for."""
     run = driver.run
-    if not run.is_held():
-        for artifact in run.record.artifacts:
-            if not artifact.stored and run.record.withheld is not None:
-                await _copy_files(driver, artifact)
+    if run.is_held():
+        return
+    for artifact in run.record.artifacts:
+        if not artifact.stored and run.record.withheld is not None:
+            await _copy_files(driver, artifact)
+
+
+async def read_withheld(run: Run, withheld: str) -> JsonObject:
+    """The frame that was kept back.
+
+    Raises:
+        StoreUnavailable: it cannot be read now.
+    """
     content = await run.blobs.get(run.sight.task.shard, withheld)
     if content is None:
         raise StoreUnavailable(f"blob {withheld[:12]} is missing", "no")
-    frame = cast("JsonObject", orjson.loads(content))
-    await driver.patiently(lambda step: go_on(step, frame))
+    return cast("JsonObject", orjson.loads(content))
 
 
 async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:

@@ -6,9 +6,12 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.batch import Batch, EntityKind, EntityRef
+from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
 from tests.support.desk import Desk
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -27,3 +30,66 @@ async def test_result_is_delivered_to_the_parent_when_the_child_has_ended(desk: 
     await desk.do("start_task", "s", taskId=child)
     await desk.until(child, Status.COMPLETED)
     assert await word_for_parent(desk, child) == "delivered"
+
+
+async def make_child(desk: Desk) -> tuple[str, str]:
+    parent = await desk.create("sail around the world")
+    return parent, await desk.create("find a boat", parentTaskId=parent)
+
+
+@pytest.mark.requirement("ST-17", "I5", "AP-4", "PO-6")
+async def test_child_is_not_completed_until_its_parent_has_been_told(desk: Desk) -> None:
+    parent, child = await make_child(desk)
+    refused: list[str] = []
+
+    async def refuse(batch: Batch) -> None:
+        if any(one.ref.id == parent for one in batch.entities):
+            refused.append(parent)
+            raise StoreUnavailable("the parent cannot be written", "no")
+
+    desk.house.log.before_append = refuse
+    await desk.do("start_task", "s", taskId=child)
+    await wait_until(lambda: len(refused) > 2, 5, "the parent could not be told, again and again")
+    record = await desk.record(child)
+    assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
+    assert record.status is not Status.COMPLETED
+    assert "task.completed" not in await desk.types(child)
+    with pytest.raises((UnsupportedOperation, StoreUnavailable)):
+        await desk.do("complete_task", taskId=child)
+    desk.house.log.before_append = None
+    record = await desk.until(child, Status.COMPLETED)
+    assert record.delivery["parent"] == "delivered"
+    (edge,) = (await desk.record(parent)).relationships
+    assert (edge.kind, edge.target, edge.status) == ("child", child, "satisfied")
+    sequences = {event.type: event.sequence for event in await desk.events(child)}
+    (told,) = [one for one in await desk.events(parent) if one.type == "task.dependency.updated"]
+    assert told.sequence < sequences["task.completed"]
+
+
+@pytest.mark.requirement("PO-6", "I5")
+async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk) -> None:
+    parent, child = await make_child(desk)
+    log = desk.house.log
+
+    async def die(batch: Batch) -> None:
+        if any(one.ref.id == parent for one in batch.entities):
+            log.refuses_writes = True
+
+    log.after_append = die
+    await desk.do("start_task", "s", taskId=child)
+    await wait_until(lambda: log.refuses_writes, 5, "the parent has been told")
+    await desk.house.restart()
+    log.refuses_writes, log.after_append = False, None
+    await desk.house.service.dispatch.adopt(EntityRef(EntityKind.TASK, child))
+    await desk.until(child, Status.COMPLETED)
+    assert (await desk.types(parent)).count("task.dependency.updated") == 1
+
+
+@pytest.mark.requirement("PO-6")
+async def test_child_that_fails_hands_nothing_over(desk: Desk) -> None:
+    parent = await desk.create("sail around the world")
+    child = await desk.create("fail at it", parentTaskId=parent)
+    await desk.do("start_task", "s", taskId=child)
+    await desk.until(child, Status.FAILED)
+    (edge,) = (await desk.record(parent)).relationships
+    assert edge.status == "open"
