@@ -9,11 +9,11 @@ from typing import Final, cast
 
 import pytest
 
-from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.batch import Batch
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import ActionResolved
 from passerelle.core.status import Status
+from tests.support.asking import ask_leave
 from tests.support.house import House
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
@@ -86,23 +86,6 @@ async def test_decision_reaches_the_peer_in_its_own_form(
     assert sent.get("metadata") == wanted.get("metadata")
 
 
-async def ask_typed(turn: Turn, name: str) -> None:
-    """A pause in our own form."""
-    form: JsonObject = {
-        "action_id": name,
-        "rev": 1,
-        "digest": f"sha256:{name}",
-        "kind": "permission",
-        "title": f"Do {name}",
-        "subject": {"type": "tool_call", "name": name},
-        "options": [
-            {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
-            {"option_id": "no", "name": "Reject", "kind": "reject_once"},
-        ],
-    }
-    await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
-
-
 @pytest.mark.requirement("EVC-10")
 async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
     house: House,
@@ -110,8 +93,8 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
     """The agent keeps the old question in its history, in its own form and not in the one that callers read."""
 
     async def ask_twice(turn: Turn) -> None:
-        await ask_typed(turn, "first")
-        await ask_typed(turn, "second")
+        await ask_leave("first")(turn)
+        await ask_leave("second", {"name": "second"})(turn)
 
     house.peer.next(ask_twice)
     accepted = await house.send("go", wait="stream")
@@ -128,7 +111,7 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
     types = await house.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (2, 1)
     assert view is not None
-    await house.respond(view, option_id="yes")
+    await house.respond(view, option_id="pay")
     await house.until(accepted, Status.COMPLETED)
 
 
@@ -136,7 +119,7 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
     """What the agent said while nobody looked stands in its history: it worked then, and waits now."""
 
     async def ask_late(turn: Turn) -> None:
-        await ask_typed(turn, "first")
+        await ask_leave("first")(turn)
         task = await turn.open()
         task.remember(task.message([{"text": "let me think again"}]))
         task.record["status"] = {
@@ -167,7 +150,7 @@ async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(ho
 
     async def ask_later(turn: Turn) -> None:
         await turn.status("WORKING")
-        await ask_typed(turn, "first")
+        await ask_leave("first")(turn)
 
     house.peer.next(ask_later)
     house.peer.hold()

@@ -18,41 +18,12 @@ from passerelle.core.status import Status
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import SystemClock
 from passerelle.permission_bridge.views import compute_digest
+from tests.support.asking import ask_leave, read_answer
 from tests.support.house import ADA, House
-from tests.support.scripted_tasks import Script, Turn
+from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
-
-SUBJECT: JsonObject = {"type": "tool_call", "name": "pay", "arguments": {"amount": 42, "to": "Ada"}}
-
-
-def ask_leave(name: str = "pay-1", subject: JsonObject = SUBJECT, **more: Json) -> Script:
-    """An agent that wants leave, in our own form."""
-
-    async def ask(turn: Turn) -> None:
-        form: JsonObject = {
-            "action_id": name,
-            "rev": 1,
-            "digest": f"sha256:{name}",
-            "kind": "permission",
-            "title": "Pay a bill",
-            "subject": subject,
-            "options": [
-                {"option_id": "pay", "name": "Pay", "kind": "allow_once"},
-                {"option_id": "leave", "name": "Do not pay", "kind": "reject_once"},
-            ],
-            **more,
-        }
-        await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
-
-    return ask
-
-
-def read_answer(message: JsonObject) -> JsonObject:
-    """The typed answer that the agent was sent."""
-    [part] = cast("list[JsonObject]", message["parts"])
-    return cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])
 
 
 @pytest.mark.requirement("VAL-4", "I6")

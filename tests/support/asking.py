@@ -1,0 +1,43 @@
+"""An agent that wants leave in our own form, as a script of the scripted peer."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.json import Json, JsonObject
+from tests.support.scripted_tasks import Script, Turn
+
+SUBJECT: Final[JsonObject] = {
+    "type": "tool_call",
+    "name": "pay",
+    "arguments": {"amount": 42, "to": "Ada"},
+}
+
+
+def ask_leave(name: str = "pay-1", subject: JsonObject = SUBJECT, **more: Json) -> Script:
+    """An agent that wants leave, in our own form."""
+
+    async def ask(turn: Turn) -> None:
+        form: JsonObject = {
+            "action_id": name,
+            "rev": 1,
+            "digest": f"sha256:{name}",
+            "kind": "permission",
+            "title": "Pay a bill",
+            "subject": subject,
+            "options": [
+                {"option_id": "pay", "name": "Pay", "kind": "allow_once"},
+                {"option_id": "leave", "name": "Do not pay", "kind": "reject_once"},
+            ],
+            **more,
+        }
+        await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
+
+    return ask
+
+
+def read_answer(message: JsonObject) -> JsonObject:
+    """The typed answer that the agent was sent."""
+    [part] = cast("list[JsonObject]", message["parts"])
+    return cast("JsonObject", cast("JsonObject", part["data"])[PERMISSION])
