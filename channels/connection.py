@@ -203,6 +203,10 @@ class Connection:
         """Whether both sides have a capability."""
         return capability in self._known.welcome.capabilities
 
+    def find_lag(self) -> int:
+        """How many events the furthest of its streams is behind."""
+        return max((one.lag for one, _ in self._subscriptions.values()), default=0)
+
     def name_device(self, stream: str, grant: Grant) -> str:
         """The field of a stream's acks: a task's view never moves the ack of its session."""
         return name_ack(self._known.device, stream, grant)
@@ -314,6 +318,7 @@ class Connection:
 
     def _give_up(self) -> None:
         self.outbox.drop()
+        self.services.counts.slow += 1
         self.feed(Ended(CloseCode.TOO_SLOW))
 
     async def _end(self) -> None:
@@ -470,6 +475,7 @@ class Connection:
 
     def supersede(self) -> None:
         """Ends this connection because the same device and tab has a newer one."""
+        self.services.counts.takeovers += not self._is_over
         notice = Refusal("superseded", "a newer connection has this device", fatal=True)
         self.feed(Ended(CloseCode.SUPERSEDED, notice))
 
@@ -564,7 +570,9 @@ class Connection:
 
     async def _store_ack(self, stream: str, grant: Grant, cursor: Cursor) -> None:
         with suppress(StoreUnavailable):  # the client still has its cursor, and acks the next one
-            self.feed(AckJudged(stream, await self._write_ack(stream, grant, str(cursor))))
+            result = await self._write_ack(stream, grant, str(cursor))
+            self.services.counts.acks[result] += 1
+            self.feed(AckJudged(stream, result))
 
     async def _write_ack(self, stream: str, grant: Grant, cursor: str) -> AckResult:
         services, device = self.services, self.name_device(stream, grant)

@@ -58,6 +58,10 @@ class ChannelEndpoint:
         """How many sockets are served, greeted or not."""
         return len(self._connections)
 
+    def find_lag(self) -> int:
+        """How many events the furthest reader of all connections is behind."""
+        return max((connection.find_lag() for connection in self._connections), default=0)
+
     async def handle(self, websocket: WebSocket) -> None:
         """Serves one socket of an ASGI server from handshake to close."""
         refused = self.judge(websocket.scope)

@@ -22,6 +22,7 @@ from passerelle.channels.wire import build_event, pack_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from passerelle.channels.counts import ChannelCounts, DeliveryClass
     from passerelle.channels.cursor import Linked
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
@@ -62,6 +63,14 @@ def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
         if len(linked.memo) < _MEMOS:
             linked.memo[key] = frame
     return frame
+
+
+def count_deliveries(counts: ChannelCounts, entries: Iterable[Linked], readers: int) -> None:
+    """Counts entries that go to so many readers, by whether they share a window."""
+    for linked in entries:
+        unhurried = linked.entry.type.startswith(_UNHURRIED)
+        kind: DeliveryClass = "progress" if unhurried else "event"
+        counts.deliveries[kind] += readers
 
 
 class Seat:
@@ -107,9 +116,12 @@ class Seat:
 class Group:
     """The members of one name and view."""
 
-    __slots__ = ("_empty", "_name", "_seats", "_view", "cursor", "previous", "told")
+    __slots__ = ("_counts", "_name", "_seats", "_view", "cursor", "previous", "told")
 
-    def __init__(self, name: str, view: View, cursor: Cursor, previous: int) -> None:
+    def __init__(
+        self, name: str, view: View, cursor: Cursor, previous: int, counts: ChannelCounts
+    ) -> None:
+        self._counts = counts
         self.cursor = cursor
         self.previous = previous
         self.told: Cursor | None = None
@@ -156,7 +168,9 @@ class Group:
             frames.append(build_frame(self._name, linked, previous))
             previous = linked.entry.sequence
         messages = pack_messages(frames)
-        full = [seat for seat in tuple(self._seats) if not seat.member.take_messages(messages)]
+        seats = tuple(self._seats)
+        full = [seat for seat in seats if not seat.member.take_messages(messages)]
+        count_deliveries(self._counts, visible, len(seats) - len(full))
         self._dissolve(full)
 
     def _dissolve(self, seats: Iterable[Seat]) -> None:
@@ -167,9 +181,10 @@ class Group:
 class Fanout:
     """The groups of one stream. ``find_ring`` gives its ring as it is now."""
 
-    __slots__ = ("_find_ring", "_flushed_s", "_groups", "_handle")
+    __slots__ = ("_counts", "_find_ring", "_flushed_s", "_groups", "_handle")
 
-    def __init__(self, find_ring: Callable[[], Ring | None]) -> None:
+    def __init__(self, find_ring: Callable[[], Ring | None], counts: ChannelCounts) -> None:
+        self._counts = counts
         self._find_ring = find_ring
         self._groups: dict[tuple[str, View], Group] = {}
         self._handle: asyncio.Handle | None = None
@@ -186,7 +201,7 @@ class Fanout:
         if ring is None or ring.end != cursor:
             return None
         if group is None or group.is_empty or group.cursor != cursor:
-            group = self._groups[name, view] = Group(name, view, cursor, previous)
+            group = self._groups[name, view] = Group(name, view, cursor, previous, self._counts)
         return group.add(member)
 
     def take_change(self, fresh: Sequence[Linked]) -> None:

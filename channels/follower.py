@@ -37,6 +37,7 @@ from passerelle.core.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from passerelle.channels.counts import ChannelCounts
     from passerelle.core.ports import Entry, Head, Hints, StreamRef
 
 PAGE_EVENTS: Final = 256
@@ -67,6 +68,7 @@ class Surroundings:
     bounds: RingBounds
     spawn: Callable[[Coroutine[None, None, None]], object]
     on_lost: Callable[[StreamRef, GapReason], None]
+    counts: ChannelCounts
     retry_s: float = 1.0
 
 
@@ -152,6 +154,7 @@ class Follower:
         if self._closed or (head is None and before is None):
             return
         if before is None or head is None or end_of(head) != before:
+            self._around.counts.audit_mismatches += 1
             self._start_reading()
 
     def _apply(self, hint: Hint) -> None:

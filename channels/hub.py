@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
 
+from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor import (
     Broken,
     Cursor,
@@ -71,14 +72,14 @@ class HubSettings:
 class _Followed:
     """A follower with its readers counted and its page reads shared."""
 
-    def __init__(self, follower: Follower, log: StreamReads) -> None:
+    def __init__(self, follower: Follower, log: StreamReads, counts: ChannelCounts) -> None:
         self.follower = follower
         self.opening: asyncio.Task[None] | None = None
         self.readers = 0
         self.linger: asyncio.TimerHandle | None = None
         self._log = log
         self._reads: dict[Cursor, asyncio.Task[Held | Broken]] = {}
-        self.fanout = Fanout(lambda: follower.ring)
+        self.fanout = Fanout(lambda: follower.ring, counts)
         follower.on_change = self.fanout.take_change
 
     @property
@@ -122,6 +123,7 @@ class Hub:
         settings: HubSettings,
         on_lost: Callable[[StreamRef, GapReason], None] = lambda _stream, _why: None,
     ) -> None:
+        self.counts = ChannelCounts()
         self._log = log
         self._hints = hints
         self._settings = settings
@@ -157,6 +159,12 @@ class Hub:
         """How many streams are followed or linger."""
         return len(self._followed)
 
+    @property
+    def ring_bytes(self) -> int:
+        """What all rings hold."""
+        rings = (one.ring for one in self._followed.values())
+        return sum(ring.size_bytes for ring in rings if ring is not None)
+
     def audit_soon(self) -> None:
         """Audits every stream now: hints may have been lost, or a shard may have lost writes."""
         self._audit_now.set()
@@ -186,7 +194,7 @@ class Hub:
             await asyncio.wait([closing])
         followed = self._followed.get(stream)
         if followed is None:
-            followed = _Followed(Follower(stream, self._surround()), self._log)
+            followed = _Followed(Follower(stream, self._surround()), self._log, self.counts)
             self._followed[stream] = followed
             followed.opening = asyncio.create_task(self._open(followed))
             self._own(followed.opening)
@@ -257,7 +265,13 @@ class Hub:
     def _surround(self) -> Surroundings:
         settings = self._settings
         return Surroundings(
-            self._log, self._hints, settings.bounds, self._spawn, self._on_lost, settings.retry_s
+            self._log,
+            self._hints,
+            settings.bounds,
+            self._spawn,
+            self._on_lost,
+            self.counts,
+            settings.retry_s,
         )
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:

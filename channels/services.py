@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from passerelle.channels.admission import Admission
-    from passerelle.channels.cursor import GapReason
+    from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
     from passerelle.channels.replays import Replays
@@ -141,9 +141,12 @@ class ChannelServices:
     """What the handshake shows, from its ASGI scope."""
     clock: Clock
     ids: Ids
-    on_gap: Callable[[GapReason], None] = lambda _why: None
-    """Told of each gap that a client is told of."""
     agents: AgentHost | None = None
     """Serves agents that dial in; None: nobody does here."""
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket
     """What was shown for a ticket, by the ticket, the origin and the device; raises Unauthenticated."""
+
+    @property
+    def counts(self) -> ChannelCounts:
+        """Where all that happens to channels here is counted."""
+        return self.hub.counts

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from passerelle.channels.cursor import Cursor, GapReason, parse_cursor
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
-from passerelle.channels.fanout import build_frame
+from passerelle.channels.fanout import build_frame, count_deliveries
 from passerelle.channels.frames import (
     AskSnapshot,
     Mode,
@@ -112,6 +112,11 @@ class Subscription:
         return position.cursor if position and position.is_live and self._waits else None
 
     @property
+    def lag(self) -> int:
+        """How many events this reader is behind, as far as is known here."""
+        return self._position.missed if self._position and self._seat is None else 0
+
+    @property
     def _is_live(self) -> bool:
         return self._position is not None and self._position.is_live
 
@@ -152,6 +157,8 @@ class Subscription:
             gap = None if resumed is None else await self._read(grant, resumed, None)
             if gap is not None and gap.why is GapReason.LIMIT:
                 gap = replace(gap, why=GapReason.SLOW)  # the repair was followed too slowly
+            if gap is not None and gap.why is GapReason.SLOW:
+                self._link.services.counts.slow += 1
 
     async def _begin(self, grant: Grant) -> tuple[Mode, From | None]:
         """What ``sub`` will call it, and where to begin; None where a snapshot says that."""
@@ -256,6 +263,7 @@ class Subscription:
                 await self._wait_for_room()
                 if text is not None:
                     text.flush()
+                count_deliveries(link.services.counts, entries, 1)
                 for linked in entries:
                     link.outbox.put(build_frame(stream, linked, previous))
                     previous = linked.entry.sequence
@@ -264,6 +272,7 @@ class Subscription:
                 link.feed(Delivered(stream, cursor))
             case Live(cursor, replayed):
                 self._slot.leave()
+                link.services.counts.replayed += replayed
                 link.feed(Told(LiveFrame(stream, cursor, replayed)))
                 if text is not None:
                     link.services.texts.begin(grant.stream, text)
@@ -288,10 +297,11 @@ class Subscription:
             self._end_at(gap.why, gap.have, state.cursor if state else gap.top, gap.first, state)
             return None
         stream, link = self.ask.stream, self._link
-        link.services.on_gap(gap.why)
+        link.services.counts.gaps[gap.why] += 1
         link.feed(Told(GapFrame(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
         await link.outbox.wait_for_room()
         link.feed(Told(self._show(state)))
+        link.services.counts.repairs += 1
         return state.cursor
 
     def _end_at(
@@ -306,7 +316,7 @@ class Subscription:
         stream, link = self.ask.stream, self._link
         place: SnapshotPlace = "none" if state is None else "fetch"
         url = f"/v1/streams/{quote(stream, safe=':')}/snapshot" if state is not None else None
-        link.services.on_gap(why)
+        link.services.counts.gaps[why] += 1
         link.feed(Told(GapFrame(stream, why, have, top, first, place, url)))
         link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
 
@@ -349,7 +359,7 @@ class Subscription:
         link = self._link
         if not self.ask.volatile or not link.can("vol"):
             return None
-        return TextReader(self.ask.stream, grant.view, link.outbox)
+        return TextReader(self.ask.stream, grant.view, link.outbox, link.services.counts)
 
     def _subscribed(self, grant: Grant, mode: Mode, cursor: Cursor, missed: int) -> Subscribed:
         return Subscribed(self.ask.stream, mode, cursor, is_dense(grant.view), missed, self.ask.id)

@@ -22,6 +22,7 @@ from passerelle.core.ports import Delta
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.outbox import Outbox
     from passerelle.channels.views import View
     from passerelle.core.ports import Deltas, OpenText, StreamRef
@@ -35,11 +36,12 @@ _WAITING: Final = 65_536
 class TextReader:
     """What one subscription tells of a stream's text."""
 
-    def __init__(self, name: str, view: View, outbox: Outbox) -> None:
+    def __init__(self, name: str, view: View, outbox: Outbox, counts: ChannelCounts) -> None:
         """``name`` is that of the stream as the client has it."""
         self._name = name
         self._task = view.task if isinstance(view, TaskView) else None
         self._outbox = outbox
+        self._counts = counts
         self._loop = asyncio.get_running_loop()
         self._is_live = False
         self._waiting: dict[str, Delta] = {}
@@ -87,6 +89,7 @@ class TextReader:
             self._hold()
             return
         self._told_s = self._loop.time()
+        self._counts.deliveries["text"] += len(self._waiting)
         for delta in self._waiting.values():
             frame = Volatile(self._name, delta.block, delta.at, delta.text)
             self._outbox.put(encode_server(frame))

@@ -11,6 +11,7 @@ from passerelle.channels.services import ChannelServices
 from passerelle.channels.states import States
 from passerelle.channels.texts import Texts
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
+from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.http.streams import StreamEdge
 
@@ -54,7 +55,6 @@ def make_channel_edges(
         read_credentials=access.reader.read_scope,
         clock=SystemClock(),
         ids=SystemIds(),
-        on_gap=lambda why: gateway.metrics.channel_gaps.labels(why.value).inc(),
         redeem=tickets.redeem,
         agents=gateway.host,
     )
@@ -67,4 +67,6 @@ def make_channel_edges(
         tickets.redeem,
         lambda: SystemIds().draw(32) / 2**32,
     )
-    return ChannelEdges(ChannelEndpoint(services, limits, settings.channels.origins), streams)
+    endpoint = ChannelEndpoint(services, limits, settings.channels.origins)
+    gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))
+    return ChannelEdges(endpoint, streams)

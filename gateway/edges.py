@@ -113,7 +113,6 @@ def make_edges(
     channels = make_channel_edges(gateway, settings, access, tickets)
     endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
-    gateway.metrics.channel_connections.set_function(lambda: endpoint.connections)
     watch(gateway)
     routes = [
         *_make_routes(gateway, access, endpoint, find_fault),

@@ -92,8 +92,8 @@ class Reloading:
             self._refuse(error.message)
             return False
         self.settings, self.fault = new, None
-        self._metrics.config_faulty.set(0)
-        self._metrics.config_reloads.labels("ok").inc()
+        self._metrics.config.faulty.set(0)
+        self._metrics.config.reloads.labels("ok").inc()
         if changes.hot:
             self._log.info("config.reloaded", changed=", ".join(changes.hot))
         if changes.cold:
@@ -102,8 +102,8 @@ class Reloading:
 
     def _refuse(self, fault: str) -> None:
         self.fault = fault
-        self._metrics.config_faulty.set(1)
-        self._metrics.config_reloads.labels("refused").inc()
+        self._metrics.config.faulty.set(1)
+        self._metrics.config.reloads.labels("refused").inc()
         self._log.error("config.refused", fault=fault, kept="the configuration before")
 
     async def _watch(self) -> None:

@@ -19,11 +19,11 @@ _NONE, _STALE, _FRESH = 0, 1, 2
 def watch(gateway: Gateway) -> None:
     """Lets the metrics of a gateway show what stands in it."""
     runs, keeper = gateway.service.dispatch.runs, gateway.duties.keeper
-    gateway.metrics.runs.set_function(lambda: len(runs.list_tasks()))
-    gateway.metrics.leases.set_function(lambda: keeper.held)
-    gateway.metrics.duties.set_function(lambda: len(keeper.duties))
+    gateway.metrics.work.runs.set_function(lambda: len(runs.list_tasks()))
+    gateway.metrics.work.leases.set_function(lambda: keeper.held)
+    gateway.metrics.work.duties.set_function(lambda: len(keeper.duties))
     replicas = gateway.store.replicas
-    gateway.metrics.replicas_missing.set_function(lambda: replicas.are_missing)
+    gateway.metrics.store.replicas_missing.set_function(lambda: replicas.are_missing)
     gateway.metrics.look(watch_agents(gateway.peers))
 
 
@@ -31,13 +31,13 @@ def watch_agents(peers: PeerRegistry) -> Callable[[Metrics], None]:
     """Shows agents and their breakers; one that is configured no more shows no more."""
 
     def read(metrics: Metrics) -> None:
-        metrics.agents.clear()
-        metrics.breakers.clear()
+        metrics.peers.agents.clear()
+        metrics.peers.breakers.clear()
         for name in peers.names:
             card = peers.peek(name)
             known = _NONE if card is None else _STALE if card.stale else _FRESH
-            metrics.agents.labels(name).set(known)
+            metrics.peers.agents.labels(name).set(known)
             for interface, mode in peers.list_breakers(name).items():
-                metrics.breakers.labels(name, interface).set(_MODES[mode])
+                metrics.peers.breakers.labels(name, interface).set(_MODES[mode])
 
     return read

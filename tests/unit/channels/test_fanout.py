@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
+from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor import Linked, link_entries
 from passerelle.channels.fanout import WINDOW_S, Fanout, Seat
 from passerelle.channels.ring import Ring, RingBounds
@@ -48,7 +49,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.ring: Ring | None = Ring(self.history.at(0), self.bounds)
-        self.fanout = Fanout(lambda: self.ring)
+        self.fanout = Fanout(lambda: self.ring, ChannelCounts())
 
     def append(self, count: int = 1, kind: str = "task.started") -> None:
         assert self.ring is not None

@@ -10,6 +10,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.outbox import Outbox
 from passerelle.channels.texts import WINDOW_S, TextReader, Texts
 from passerelle.channels.views import FullView, TaskView, View
@@ -41,7 +42,7 @@ class Box:
 
 def make_reader(view: View | None = None) -> tuple[TextReader, Box]:
     box = Box()
-    return TextReader("session:x", view or FullView(), cast("Outbox", box)), box
+    return TextReader("session:x", view or FullView(), cast("Outbox", box), ChannelCounts()), box
 
 
 async def test_first_piece_goes_at_once_and_what_follows_as_one_in_a_window() -> None:
