@@ -48,6 +48,8 @@ class Answer:
     content: JsonObject | None = None
     comment: str | None = None
     turn_id: str | None = None
+    is_host: bool = False
+    """Whether it is the policy of a host, and so for whomever (CMD-21)."""
     rights: DeviceRights = EVERYTHING
     """What the device may say that it comes from."""
     signature: Signature | None = None

@@ -62,7 +62,7 @@ def record_answer(answer: Answer, option: Option, now_ms: int) -> Decision:
         decision_id=answer.decision_id,
         outcome=OUTCOMES[option.kind],
         # A service that decides is policy at work; nobody may read it as a person's word.
-        cause="human" if who.kind == "person" else "host_policy",
+        cause="human" if who.kind == "person" and not answer.is_host else "host_policy",
         source="answer",
         rev=answer.rev,
         digest=answer.digest,

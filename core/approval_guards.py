@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import Option, Request
+    from passerelle.core.principal import Principal
 
 TITLE_LIMIT: Final = 120
 COMMENT_LIMIT: Final = 2000
@@ -71,6 +72,9 @@ def check_audience(record: ActionRecord, answer: Answer) -> None:
         Forbidden: the credential does not carry the right, or its principal may look and not decide.
     """
     who, request = answer.who, record.request
+    if answer.is_host:
+        _check_host(record, who)
+        return
     if not may_read(record, who):
         raise NotFound("action", request.action_id)
     if request.kind == "input" and answer.turn_id is not None and who.key == request.owner:
@@ -83,6 +87,17 @@ def check_audience(record: ActionRecord, answer: Answer) -> None:
         is_self = who.id == request.principal and not request.quorum.allow_self
         why = "self_approval" if is_self else "not_in_audience"
         raise Forbidden("this question is for others to decide", why=why)
+
+
+def _check_host(record: ActionRecord, who: Principal) -> None:
+    """A host's policy decides what one person may, for every owner of its tenant; never what several must."""
+    request = record.request
+    if who.tenant != request.tenant:
+        raise NotFound("action", request.action_id)
+    if who.kind not in _DECIDERS or Scope.HOST not in who.scopes:
+        raise Forbidden(f"the credential lacks {Scope.HOST}", scope=Scope.HOST)
+    if request.quorum.need > 1 or request.audience:
+        raise Forbidden("this question is for others to decide", why="not_in_audience")
 
 
 def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:

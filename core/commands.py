@@ -15,7 +15,7 @@ from passerelle.core.device_requests import DeviceAnswer, DeviceRequest, ListDev
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
-from passerelle.core.policy_requests import ListGrants, PolicyAnswer, PolicyRequest
+from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
     ListSessions,
@@ -289,7 +289,7 @@ Query: TypeAlias = (
     | ListSessions
     | GetChannels
     | ListDevices
-    | ListGrants
+    | PolicyQuery
 )
 
 

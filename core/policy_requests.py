@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from dataclasses import field
+from typing import Annotated, Literal, TypeAlias, cast
 
 from pydantic import Field
 
+from passerelle.core.json import Json, JsonObject
+from passerelle.core.payloads.approval import ActionType, Risk, TrailStep
 from passerelle.core.record import record
 from passerelle.core.task_requests import Id
 
 LONGEST_BYPASS_S = 8 * 3_600
+Name: TypeAlias = Annotated[str, Field(max_length=4_096)]
 
 
 @record
@@ -41,10 +45,115 @@ class BypassSet:
     until: str | None = None
 
 
-PolicyRequest: TypeAlias = RevokeGrant | SetBypass
-PolicyAnswer: TypeAlias = GrantRevoked | BypassSet
+@record
+class Subject:
+    """What somebody wants to do: a tool with its arguments, a command, a path, a host."""
+
+    tool: Name = ""
+    arguments: JsonObject = field(default_factory=dict[str, Json])
+    command: str | list[str] | None = None
+    path: Name = ""
+    host: Name = ""
+
+    def to_content(self) -> JsonObject:
+        """It as people see it, without what it does not have."""
+        members: JsonObject = {
+            "name": self.tool,
+            "arguments": self.arguments,
+            "command": cast("Json", self.command),
+            "path": self.path,
+            "host": self.host,
+        }
+        return {name: one for name, one in members.items() if one}
+
+
+@record
+class AskPermission:
+    """A worker of this machine wants to do something in the work of a task, and waits until it may.
+
+    ``dedupe_key`` names what is asked, so that the same one is not asked twice; ``digest`` of the answer binds what is
+    done to ``subject``.
+    """
+
+    task_id: Id
+    action_type: ActionType
+    subject: Subject
+    dedupe_key: Id
+    destructive: bool = False
+    risk: Risk | None = None
+
+
+@record
+class UsePermission:
+    """What was asked for is about to be done, with ``subject`` as it is about to be done (P6)."""
+
+    action_id: Id
+    subject: Subject
+
+
+@record
+class ResolvePermission:
+    """The policy of a host decides a question in place of a person (CMD-21)."""
+
+    action_id: Id
+    rev: int
+    digest: str
+    decision_id: Id
+    option_id: Id
+    comment: Annotated[str, Field(max_length=2_000)] | None = None
+
+
+@record
+class PermissionView:
+    """A question as it stands; ``repeated``: it had been asked before."""
+
+    action: JsonObject
+    repeated: bool = False
+
+
+PolicyRequest: TypeAlias = (
+    RevokeGrant | SetBypass | AskPermission | UsePermission | ResolvePermission
+)
+PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView
 
 
 @record
 class ListGrants:
     """The grants of the caller."""
+
+
+@record
+class EvaluatePermission:
+    """What would policy say? Nothing is written, no hook is asked, no grant is used.
+
+    ``about``: ``asks`` takes ``action_type`` and ``subject`` (``agent`` asks), ``calls`` an ``agent``, ``delegations``
+    an ``agent`` and the ``text`` that it would be sent, ``commands`` the ``tool`` of ``subject``.
+    """
+
+    about: Literal["asks", "calls", "delegations", "commands"] = "asks"
+    agent: Name = ""
+    text: Annotated[str, Field(max_length=100_000)] = ""
+    action_type: ActionType = "tool_call"
+    subject: Subject = field(default_factory=Subject)
+    destructive: bool = False
+    risk: Risk | None = None
+    task_id: Id | None = None
+    """Where it would be asked: grants may be bound to it."""
+
+
+@record
+class Judgement:
+    """What policy says, and why."""
+
+    decision: Literal["allow", "ask", "deny"]
+    source: str
+    reason: str
+    policy_version: str
+    risk: Risk
+    risk_reasons: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    trail: tuple[TrailStep, ...] = ()
+    grant_id: str | None = None
+
+
+PolicyQuery: TypeAlias = ListGrants | EvaluatePermission

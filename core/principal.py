@@ -30,6 +30,7 @@ class Scope(StrEnum):
     READ_AUDIT = "audit:read"
     GRANT = "approvals:grant"
     HOST = "approvals:host"
+    ASK = "approvals:ask"
     OPERATE = "runtime:operate"
 
 

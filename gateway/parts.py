@@ -27,6 +27,7 @@ from passerelle.gateway.control.following import Following
 from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.interrupting import Interrupting
+from passerelle.gateway.control.judging import Judging
 from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
@@ -48,6 +49,7 @@ from passerelle.gateway.control.starting import Starting
 from passerelle.gateway.control.task_changes import TaskChanges
 from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
+from passerelle.gateway.control.worker_asking import WorkerAsking
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.consulting import Consulting
 from passerelle.gateway.delegation.dispatch import Dispatch
@@ -191,7 +193,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             ChannelNotices(Home(writes), store.channels),
             around.clock,
         ),
-        policy_control=PolicyControl(dispatch.consulting.granting),
+        policy_control=_make_policy_control(around, dispatch, ownership, actions),
         message_bounds=around.message_bounds,
     )
 
@@ -281,4 +283,22 @@ def _make_devices(
         projections=store.projections,
         log=store.log,
         clock=around.clock,
+    )
+
+
+def _make_policy_control(
+    around: Surroundings, dispatch: Dispatch, ownership: Ownership, actions: Actions
+) -> PolicyControl:
+    granting = dispatch.consulting.granting
+    return PolicyControl(
+        granting,
+        Judging(
+            granting,
+            ownership,
+            around.find_rules,
+            around.find_tags,
+            lambda agent: agent in around.catalogue.list_names(),
+            around.ids,
+        ),
+        WorkerAsking(actions, dispatch),
     )

@@ -44,7 +44,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import ChannelReconnected, EventsAcked, NoticeSent
-from passerelle.core.policy_requests import BypassSet, GrantRevoked
+from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionView
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
 from passerelle.core.status import Status
@@ -92,7 +92,7 @@ _ROWS: Final = (
     Call(
         "get_action",
         "One question and where it stands",
-        (Scope.READ_APPROVALS,),
+        (Scope.READ_APPROVALS, Scope.ASK),
         ActionParams,
         lambda params, _: GetAction(params.action_id),
     ),
@@ -239,6 +239,7 @@ def render_result(result: Result) -> JsonObject:
             | DeviceChanged()
             | GrantRevoked()
             | BypassSet()
+            | PermissionView()
         ):
             return to_wire(result)
         case PushConfigSet():

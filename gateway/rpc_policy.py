@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.core.policy_requests import (
+    AskPermission,
     BypassSet,
+    EvaluatePermission,
     GrantRevoked,
+    Judgement,
     ListGrants,
+    PermissionView,
+    ResolvePermission,
     RevokeGrant,
     SetBypass,
+    UsePermission,
 )
 from passerelle.core.principal import Scope
 from passerelle.gateway.rpc_call import Call
@@ -38,5 +44,37 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         SetBypass,
         lambda given, _: given,
         BypassSet,
+    ),
+    Call(
+        "evaluate_permission",
+        "What policy would say, and why; nothing is written",
+        (Scope.READ_APPROVALS, Scope.HOST, Scope.ASK),
+        EvaluatePermission,
+        lambda given, _: given,
+        model=Judgement,
+    ),
+    Call(
+        "ask_permission",
+        "Ask, as a worker, whether something may be done for a task",
+        (Scope.ASK,),
+        AskPermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "use_permission",
+        "Say, as a worker, that what was allowed is done now",
+        (Scope.ASK,),
+        UsePermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "resolve_permission",
+        "Answer a question by the policy of a host",
+        (Scope.HOST,),
+        ResolvePermission,
+        lambda given, _: given,
+        PermissionView,
     ),
 )

@@ -155,14 +155,8 @@ class HookSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _judge_target(self) -> HookSettings:
-        if (self.url is None) == (self.call is None):
-            raise ValueError("wants one of url and call")
-        if self.call is not None:
-            try:
-                find_callable(self.call)
-            except ConfigInvalid as wrong:
-                raise ValueError(wrong.details["reason"]) from None
+    def _judge_target(self) -> Self:
+        _check_target(self.url, self.call)
         return self
 
 
@@ -175,6 +169,21 @@ class ClassifierSettings(Section):
     )
     key_env: str | None = None
     timeout: Duration = Field(default=parse_duration("1s"), json_schema_extra={"default": "1s"})
+
+    @model_validator(mode="after")
+    def _judge_target(self) -> Self:
+        _check_target(self.url, self.call)
+        return self
+
+
+def _check_target(url: str | None, call: str | None) -> None:
+    if (url is None) == (call is None):
+        raise ValueError("wants one of url and call")
+    if call is not None:
+        try:
+            find_callable(call)
+        except ConfigInvalid as wrong:
+            raise ValueError(wrong.details["reason"]) from None
 
 
 class PolicySettings(Section):

@@ -71,6 +71,26 @@ class Actions:
         answered = _describe(record, principal, replayed=outcome.unchanged)
         return answered, record.scope.task_id or ""
 
+    async def resolve(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[ActionRecord, str]:
+        """Records the answer of a host's policy; returns the question with the task that goes on (CMD-21).
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        held = await self.load(command.action_id)
+        before = find_record(held, command.action_id)
+        if before.request.tenant != principal.tenant:
+            raise NotFound("action", command.action_id)
+        assured = await self.assurance.judge(principal, command, before)
+        answer = replace(_make_answer(assured, command, None), is_host=True)
+        outcome = await self.close(command.action_id, answer, held=held)
+        if not isinstance(outcome, Written):
+            raise ActionClosed("expired", before.describe_winner())
+        record = find_record(outcome.held, command.action_id)
+        return record, record.scope.task_id or ""
+
     async def answer(
         self,
         principal: Principal,
@@ -148,7 +168,7 @@ class Actions:
         decision.add(facts)
         not_after = approval.find_not_after(record, command)
         closed = decision.state(action_ref)
-        if not isinstance(closed, ActionRecord) or closed.is_open:
+        if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return Terms(not_after_ms=not_after, claim=claim)
         _go_on(decision, refs)
         due = close_rows(closed, decision.now_ms)
@@ -174,9 +194,16 @@ class Actions:
         """The view of a question, for its owner."""
         held = await self.load(action_id)
         record = find_record(held, action_id)
-        if not may_read(record, principal):
+        if not (may_read(record, principal) or is_asker(record, principal)):
             raise NotFound("action", action_id)
         return render_view(record)
+
+
+def is_asker(record: ActionRecord, who: Principal) -> bool:
+    """Whether this worker waits for the answer."""
+    request = record.request
+    waits = request.origin.asked_by == "worker" and request.origin.peer == who.id
+    return waits and request.tenant == who.tenant
 
 
 def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> ActionAnswered:

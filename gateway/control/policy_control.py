@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from passerelle.core.errors import Forbidden
-from passerelle.core.policy_requests import RevokeGrant, SetBypass
+from passerelle.core.policy_requests import (
+    AskPermission,
+    EvaluatePermission,
+    ListGrants,
+    ResolvePermission,
+    RevokeGrant,
+    SetBypass,
+    UsePermission,
+)
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.policy_requests import ListGrants, PolicyAnswer, PolicyRequest
+    from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.granting import Granting
+    from passerelle.gateway.control.judging import Judging
+    from passerelle.gateway.control.worker_asking import WorkerAsking
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +30,8 @@ class PolicyControl:
     """The control plane over policy."""
 
     granting: Granting
+    judging: Judging
+    workers: WorkerAsking
 
     async def execute(self, principal: Principal, command: PolicyRequest) -> PolicyAnswer:
         """Carries out one command; each is the same when it comes twice.
@@ -27,6 +39,19 @@ class PolicyControl:
         Raises:
             Forbidden: an agent wants to loosen what it is held by.
         """
+        match command:
+            case AskPermission():
+                return await self.workers.ask(principal, command)
+            case UsePermission():
+                return await self.workers.use(principal, command)
+            case RevokeGrant() | SetBypass() | ResolvePermission():
+                return await self._loosen(principal, command)
+            case _:
+                assert_never(command)
+
+    async def _loosen(
+        self, principal: Principal, command: RevokeGrant | SetBypass | ResolvePermission
+    ) -> PolicyAnswer:
         if principal.kind == "agent":
             raise Forbidden("a credential of kind agent changes no policy", kind=principal.kind)
         match command:
@@ -34,10 +59,17 @@ class PolicyControl:
                 return await self.granting.revoke(principal, command)
             case SetBypass():
                 return await self.granting.set_bypass(principal, command)
+            case ResolvePermission():
+                return await self.workers.resolve(principal, command)
             case _:
                 assert_never(command)
 
-    async def read(self, principal: Principal, query: ListGrants) -> JsonObject:
+    async def read(self, principal: Principal, query: PolicyQuery) -> JsonObject:
         """Answers one query."""
-        del query
-        return await self.granting.show(principal)
+        match query:
+            case ListGrants():
+                return await self.granting.show(principal)
+            case EvaluatePermission():
+                return await self.judging.evaluate(principal, query)
+            case _:
+                assert_never(query)

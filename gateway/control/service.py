@@ -45,7 +45,12 @@ from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
 from passerelle.core.message_bounds import MessageBounds
-from passerelle.core.policy_requests import ListGrants, PolicyRequest
+from passerelle.core.policy_requests import (
+    EvaluatePermission,
+    ListGrants,
+    PolicyQuery,
+    PolicyRequest,
+)
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import read_trace
@@ -199,7 +204,7 @@ class Service:
     async def _read_others(
         self,
         principal: Principal,
-        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices | ListGrants,
+        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices | PolicyQuery,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -212,7 +217,7 @@ class Service:
                 return await self.channel_summaries.read(principal, query)
             case ListDevices():
                 return await self.devices.list_all(principal)
-            case ListGrants():
+            case ListGrants() | EvaluatePermission():
                 return await self.policy_control.read(principal, query)
             case _:
                 assert_never(query)

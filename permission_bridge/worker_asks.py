@@ -1,0 +1,84 @@
+"""What a worker of this machine asks for, in the form in which every question is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.canonical import canonicalize, digest
+from passerelle.core.errors import InvalidInput
+from passerelle.core.payloads.approval import Option, Origin, Request
+from passerelle.core.prompt import PeerPrompt
+from passerelle.permission_bridge.cases import PeerAsks, read_prompt
+from passerelle.permission_bridge.requests import Asking, make_request
+from passerelle.permission_bridge.views import compute_digest, render_request
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import ActionType, Risk
+    from passerelle.core.policy_requests import Subject
+    from passerelle.permission_bridge.policy import Evaluation
+
+OPTIONS: Final = (Option("allow", "Allow", "allow_once"), Option("reject", "Reject", "reject_once"))
+SUBJECT_LIMIT_BYTES: Final = 262_144
+
+
+def make_prompt(
+    action_type: ActionType,
+    subject: Subject,
+    *,
+    destructive: bool = False,
+    risk: Risk | None = None,
+) -> PeerPrompt:
+    """The question in the common form."""
+    return PeerPrompt(
+        dialect="",
+        occurrence="",
+        native_status="",
+        kind="permission",
+        action_type=action_type,
+        options=OPTIONS,
+        subject=subject.to_content(),
+        risk=risk,
+        destructive=destructive,
+    )
+
+
+def read_worker(prompt: PeerPrompt, caller: str, worker: str) -> PeerAsks:
+    """The case of a worker's question."""
+    return replace(read_prompt(prompt, caller, worker, frozenset(), None), asker="worker")
+
+
+def find_fault(subject: Subject) -> str | None:
+    """Why a subject cannot be judged: it is too large, or two readers could read two things."""
+    try:
+        size = len(canonicalize(subject.to_content()))
+    except InvalidInput as wrong:
+        return f"the subject {wrong.reason}"
+    return "the subject is too large" if size > SUBJECT_LIMIT_BYTES else None
+
+
+def make_worker_request(
+    prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
+) -> Request:
+    """The question, ready to be opened; no agent waits for the answer, so nothing is sent anywhere."""
+    request = make_request(prompt, asking, evaluation, now_ms)
+    origin = Origin("local", "worker", asking.peer)
+    request = replace(request, origin=origin, remote=None, subject=_bind(request, prompt))
+    return replace(request, digest=compute_digest(render_request(request, asking.scope)))
+
+
+def digest_use(request: Request, asking: Asking, prompt: PeerPrompt, evaluation: Evaluation) -> str:
+    """The digest that the question would have were it about what is about to be done."""
+    about = make_request(prompt, asking, evaluation, request.created_ms)
+    same = replace(request, subject=_bind(about, prompt))
+    return compute_digest(render_request(same, asking.scope))
+
+
+def _bind(request: Request, prompt: PeerPrompt) -> JsonObject:
+    """What is shown is escaped, and what is done is not: both are bound."""
+    try:
+        raw = digest(prompt.subject or {})
+    except InvalidInput:
+        raw = ""
+    return {**request.subject, "rawDigest": raw}

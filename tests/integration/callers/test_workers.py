@@ -1,0 +1,200 @@
+"""Workers of this machine ask over HTTP before they act: rules, a person or a host's policy answer, and that runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pytest
+
+from tests.support.waiting import wait_until
+from tests.support.worker_program import Worker
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from tests.integration.callers.rig import Instance, Rig
+
+pytestmark = pytest.mark.anyio
+
+ADA: Final = {
+    "name": "ada",
+    "kind": "person",
+    "scopes": ["a2a:call", "tasks:read", "tasks:write", "approvals:read", "approvals:decide"],
+}
+BUILDER: Final = {"name": "builder", "kind": "agent", "scopes": ["approvals:ask"]}
+HOST: Final = {"name": "host", "scopes": ["approvals:host"]}
+POLICY: Final = {
+    "rules": [
+        {"name": "look", "effect": "allow", "argv": ["git", "status"]},
+        {"name": "never", "effect": "deny", "argv": ["rm"]},
+    ]
+}
+
+
+async def start(rig: Rig, **policy: object) -> tuple[Instance, Worker]:
+    """A gateway, and a worker on a task of ada's that is under way."""
+    one = await rig.start(clients=[ADA, BUILDER, HOST], policy={**POLICY, **policy})
+    turn = {"agent": "echo", "text": "slow 8"}
+    accepted = (await one.http.post("/v1/turns", json=turn, headers=key("ada"))).json()
+    return one, Worker(one.http, "builder-key", accepted["taskId"])
+
+
+def key(name: str, idem: str = "") -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {name}-key"}
+    return headers | ({"Idempotency-Key": idem} if idem else {})
+
+
+async def decide(one: Instance, view: JsonObject, option: str) -> None:
+    body = {
+        "rev": view["rev"],
+        "digest": view["digest"],
+        "decisionId": "dec_1",
+        "optionId": option,
+    }
+    path = f"/v1/approvals/{view['actionId']}/decision"
+    answer = await one.http.post(path, json=body, headers=key("ada", "k-1"))
+    assert answer.status_code == 200, answer.text
+
+
+async def read_events(one: Instance, worker: Worker) -> list[dict[str, Any]]:
+    record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
+    return await one.read_session(record["sessionId"])
+
+
+@pytest.mark.requirement("CMD-21", "EXT-1", "VAL-8")
+async def test_rules_answer_a_worker_and_a_person_answers_the_rest(rig: Rig) -> None:
+    one, worker = await start(rig)
+    allowed = await worker.ask("git status", "a-1")
+    assert allowed["state"] == "allowed"
+    assert (await worker.run(allowed, "git status")).status_code == 200
+    denied = await worker.ask("rm -rf /", "a-2")
+    assert denied["state"] == "rejected"
+    assert (await worker.run(denied, "rm -rf /")).status_code == 409
+    asked = await worker.ask("make install", "a-3")
+    assert (asked["state"], asked["title"]) == (
+        "pending",
+        "builder asks for permission to run a command",
+    )
+    record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
+    assert record["status"] == "waiting_permission"
+    assert (await worker.ask("make install", "a-3"))["actionId"] == asked["actionId"]
+    early = await worker.run(asked, "make install")
+    assert early.status_code == 409
+    await decide(one, asked, "allow")
+    answered = await worker.wait(asked)
+    assert (await worker.run(answered, "make install")).status_code == 200
+    assert (await worker.run(answered, "make install")).status_code == 409
+    assert worker.ran == ["git status", "make install"]
+    judged = [
+        e["payload"] for e in await read_events(one, worker) if "evaluationId" in e["payload"]
+    ]
+    said = [(p["decision"], p["source"], tuple(p.get("rules", ()))) for p in judged[1:]]
+    assert ("deny", "rule", ("never",)) in said
+    assert ("allow", "rule", ("look",)) in said
+    assert sum(p.get("consumes", False) for p in judged) == 2
+
+
+async def test_one_changed_byte_is_another_act_and_is_refused(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    await decide(one, asked, "allow")
+    view = await worker.wait(asked)
+    for other in ("make  install", "make installs", "make install\u200b"):
+        refused = await worker.run(view, other)
+        assert (refused.status_code, refused.json()["code"]) == (412, "digest_mismatch")
+    assert worker.ran == []
+
+
+async def test_rule_that_denies_by_now_outweighs_an_answer_of_before(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    await decide(one, asked, "allow")
+    view = await worker.wait(asked)
+    no_make = {"name": "no-make", "effect": "deny", "argv": ["make"]}
+    changed = one.settings.model_validate(
+        {**one.settings.model_dump(), "policy": {"rules": [no_make]}}
+    )
+    one.gateway.terms.reload(changed)
+    refused = await worker.run(view, "make install")
+    assert refused.status_code == 409
+    assert "denies it by now" in refused.json()["detail"]
+    assert worker.ran == []
+
+
+@pytest.mark.requirement("CMD-21")
+async def test_policy_of_a_host_resolves_what_was_asked_and_is_named_as_such(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    path = f"/v1/approvals/{asked['actionId']}/resolve"
+    body = {
+        "rev": asked["rev"],
+        "digest": asked["digest"],
+        "decisionId": "dec_h",
+        "optionId": "allow",
+    }
+    for name in ("builder", "ada"):
+        assert (await one.http.post(path, json=body, headers=key(name))).status_code == 403
+    resolved = await one.http.post(path, json=body, headers=key("host"))
+    assert resolved.status_code == 200, resolved.text
+    decision = resolved.json()["action"]["decision"]
+    assert (decision["cause"], decision["decidedBy"]) == ("host_policy", "host")
+    assert (await worker.run(asked, "make install")).status_code == 200
+    late = await one.http.post(path, json={**body, "decisionId": "dec_i"}, headers=key("host"))
+    assert (late.status_code, late.json()["code"]) == (409, "already_resolved")
+
+
+@pytest.mark.requirement("CMD-21")
+async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> None:
+    one, worker = await start(
+        rig,
+        rules=[{"name": "no-mail", "effect": "ask", "about": ["delegations"]}],
+        grants={"scope": "owner"},
+    )
+    before = len(await read_events(one, worker))
+    body = {"about": "delegations", "agent": "echo", "text": "hello"}
+    judged = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
+    assert judged.status_code == 200, judged.text
+    found = judged.json()
+    assert (found["decision"], found["source"], found["rules"]) == ("ask", "rule", ["no-mail"])
+    body = {"about": "delegations", "agent": "nobody"}
+    unknown = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
+    assert unknown.json()["decision"] == "deny"
+    huge = {"subject": {"tool": "pay", "arguments": {"amount": 2**53 + 1}}}
+    unsound = await one.http.post("/v1/approvals/evaluate", json=huge, headers=key("ada"))
+    assert (unsound.json()["decision"], unsound.json()["source"]) == ("deny", "integrity")
+    assert len(await read_events(one, worker)) == before
+
+
+async def test_worker_asks_for_tasks_of_its_tenant_only_and_reads_its_own_questions_only(
+    rig: Rig,
+) -> None:
+    one, worker = await start(rig)
+    stranger = Worker(one.http, "builder-key", "task_nowhere")
+    body = {
+        "taskId": stranger.task,
+        "actionType": "command",
+        "subject": {"command": "ls"},
+        "dedupeKey": "x",
+    }
+    missing = await one.http.post("/v1/approvals", json=body, headers=key("builder"))
+    assert missing.status_code == 404
+    asked = await worker.ask("make install", "a-1")
+    path = f"/v1/approvals/{asked['actionId']}"
+    assert (await one.http.get(path, headers=key("host"))).status_code in {403, 404}
+    decision = {"rev": 1, "digest": asked["digest"], "decisionId": "d", "optionId": "allow"}
+    own = await one.http.post(f"{path}/decision", json=decision, headers=key("builder", "k"))
+    assert own.status_code == 403
+
+
+async def test_answer_frees_the_task_that_waited_for_it(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    await decide(one, asked, "reject")
+    assert (await worker.wait(asked))["state"] == "rejected"
+
+    async def goes_on() -> bool:
+        path = f"/v1/tasks/{worker.task}"
+        record = cast("JsonObject", (await one.http.get(path, headers=key("ada"))).json())
+        return record["status"] == "running"
+
+    assert await wait_until(goes_on, 5, "the task goes on")
+    assert (await worker.run(asked, "make install")).status_code == 409
