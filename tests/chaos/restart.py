@@ -30,7 +30,7 @@ LIMIT: Final = 16
 """Calls that may be under way at the agent."""
 READY_S: Final = 10.0
 _CALLERS: Final = 12
-_PER_RUN_S: Final = 0.02
+_PER_RUN_S: Final = 0.04
 _PATIENCE_S: Final = 30.0
 _WORKING: Final = "TASK_STATE_WORKING"
 
