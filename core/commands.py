@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.device_requests import DeviceAnswer, DeviceRequest, ListDevices
+from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import Decision
@@ -288,7 +288,7 @@ Query: TypeAlias = (
     | ListRecords
     | ListSessions
     | GetChannels
-    | ListDevices
+    | DeviceQuery
     | PolicyQuery
 )
 

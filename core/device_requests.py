@@ -12,7 +12,6 @@ from passerelle.core.record import record
 
 DeviceId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 DeviceTitle: TypeAlias = Annotated[str, Field(min_length=1, max_length=60)]
-_PushText: TypeAlias = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 @record
@@ -52,12 +51,10 @@ class RevokeDevice:
 
 @record
 class SetDevicePush:
-    """Where a device takes Web Push: what its browser calls a push subscription."""
+    """Where a device takes Web Push: its subscription as the browser gives it (``PushSubscription.toJSON()``)."""
 
     device_id: DeviceId
-    endpoint: _PushText
-    p256dh: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{87}=?$")]
-    auth: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{22}(==)?$")]
+    subscription: JsonObject
 
 
 @record
@@ -70,6 +67,11 @@ class RemoveDevicePush:
 @record
 class ListDevices:
     """The devices of the caller, those that were revoked included."""
+
+
+@record
+class GetPushKey:
+    """The public key that a browser subscribes to Web Push with."""
 
 
 @record
@@ -95,4 +97,5 @@ class DeviceChanged:
 DeviceRequest: TypeAlias = (
     PairDevice | ConfirmDevice | RenameDevice | RevokeDevice | SetDevicePush | RemoveDevicePush
 )
+DeviceQuery: TypeAlias = ListDevices | GetPushKey
 DeviceAnswer: TypeAlias = DevicePaired | DeviceChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,9 @@ from passerelle.gateway.correlation import INSTANCE
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.devices.entrance import find_entrance
+from passerelle.gateway.devices.forwarding import Forwarding
+from passerelle.gateway.devices.reaching import Reaching
+from passerelle.gateway.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
 from passerelle.gateway.due_rows import list_handlers
 from passerelle.gateway.duties.duty_loop import Duties, DutySettings, make_duties
 from passerelle.gateway.late_duties import LateDuties
@@ -113,8 +116,13 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             notices.tell_blocked,
         )
         terms, late = AgentTerms(settings), LateDuties()
+        pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
+        stack.push_async_callback(pushes.close)
         service = make_service(
-            _list_surroundings(settings, store, hub, peers, outages, spending, terms, late),
+            replace(
+                _list_surroundings(settings, store, hub, peers, outages, spending, terms, late),
+                push_sender=pushes,
+            ),
             _load_webhooks(settings, data_dir, signer, outages),
         )
         deliveries = Deliveries(
@@ -236,6 +244,7 @@ def _list_surroundings(
         message_bounds=settings.requests.bounds(),
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
+        push_contact=settings.approvals.push_contact,
         signatures=settings.approvals.signatures,
         find_entrance=partial(find_entrance, settings),
     )
@@ -279,6 +288,14 @@ def _make_links(store: Store, service: Service, late: LateDuties) -> LinkFacts:
     )
 
 
+def _make_forwarding(store: Store, service: Service, late: LateDuties) -> Forwarding:
+    devices = service.devices
+    reaching = Reaching(
+        store.presences, store.acks, store.channels, devices.subscriptions, store.targets
+    )
+    return Forwarding(service.writes, reaching, devices.web_push, late.drop)
+
+
 def _make_duties(
     store: Store,
     service: Service,
@@ -307,7 +324,15 @@ def _make_duties(
             clock=time.monotonic,
             on_lost=service.dispatch.drop,
             adopt=service.dispatch.adopt,
-            handlers=list_handlers(service, deadlines, deliveries, links, routing, late.drop),
+            handlers=list_handlers(
+                service,
+                deadlines,
+                _make_forwarding(store, service, late),
+                deliveries,
+                links,
+                routing,
+                late.drop,
+            ),
             lose_link=links.lose,
             count=outages.metrics.count_duty,
         ),

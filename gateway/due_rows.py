@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.gateway.control.action_rows import ESCALATE, EXPIRE, MINT, RETURN
+from passerelle.gateway.control.action_rows import (
+    CLEAR,
+    ESCALATE,
+    EXPIRE,
+    MINT,
+    NOTIFY,
+    RETURN,
+    STALLED,
+)
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.delegation.deadlines import Deadlines
+    from passerelle.gateway.devices.forwarding import Forwarding
     from passerelle.gateway.duties.due import Handler
     from passerelle.gateway.links import LinkFacts
     from passerelle.gateway.reverse.routing import Routing
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
 def list_handlers(
     service: Service,
     deadlines: Deadlines,
+    forwarding: Forwarding,
     deliveries: Deliveries,
     links: LinkFacts,
     routing: Routing,
@@ -41,6 +51,9 @@ def list_handlers(
         EXPIRE: deadlines.on_expire,
         ESCALATE: deadlines.on_escalate,
         RETURN: deadlines.on_return,
+        NOTIFY: forwarding.on_notify,
+        STALLED: forwarding.on_stalled,
+        CLEAR: forwarding.on_clear,
         MINT: deadlines.on_mint,
         "cancel": deadlines.on_cancel,
         "input": deadlines.on_input,

@@ -65,6 +65,7 @@ from passerelle.gateway.devices.devices import Devices
 from passerelle.gateway.devices.entrance import Entrance
 from passerelle.gateway.devices.pairing import Pairing
 from passerelle.gateway.devices.subscriptions import Subscriptions
+from passerelle.gateway.devices.web_push import WebPush, is_installed
 from passerelle.gateway.hooks.calling import HookCaller
 from passerelle.gateway.hooks.hearing import Hooks
 from passerelle.gateway.outputs.policy import OutputPolicy
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
+    from passerelle.gateway.targets.sender import WebhookSender
     from passerelle.permission_bridge.rules import Policy
     from passerelle.store.store import Store
 
@@ -118,6 +120,9 @@ class Surroundings:
     """Calls code of the operator's."""
     public_url: str | None = None
     """Where peers can call back; None: they cannot."""
+    push_sender: WebhookSender | None = None
+    """What Web Push goes through; None: there is none."""
+    push_contact: str = ""
     signatures: Demand = "paired"
     """Of whom signed decisions are wanted."""
     find_entrance: Callable[[], Entrance] = Entrance
@@ -283,6 +288,16 @@ def _make_devices(
         projections=store.projections,
         log=store.log,
         clock=around.clock,
+        web_push=_make_web_push(around, webhooks),
+    )
+
+
+def _make_web_push(around: Surroundings, webhooks: Webhooks) -> WebPush | None:
+    sender, sealer = around.push_sender, webhooks.sealer
+    if sender is None or sealer is None or not is_installed():
+        return None
+    return WebPush(
+        around.store.push_keys, sealer, sender, webhooks.rules, around.clock, around.push_contact
     )
 
 

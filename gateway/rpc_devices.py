@@ -9,6 +9,7 @@ from passerelle.core.device_requests import (
     ConfirmDevice,
     DeviceChanged,
     DevicePaired,
+    GetPushKey,
     ListDevices,
     PairDevice,
     RemoveDevicePush,
@@ -37,6 +38,7 @@ def _row(
 
 DEVICE_ROWS: Final[Sequence[Call]] = (
     _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
+    _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),
     _row("pair_device", "Offer a device a code", _MANAGE, PairDevice, DevicePaired),
     _row("confirm_device", "Trust a device by the digits that it shows", _MANAGE, ConfirmDevice),
     _row("rename_device", "Call a device something else", _MANAGE, RenameDevice),

@@ -16,3 +16,8 @@ class ApprovalSettings(Section):
         description="Whose yes to something of high or critical risk must be signed by a device: `paired`, of "
         "everybody who has a paired device with a key; `always`; `never`.",
     )
+    push_contact: str = Field(
+        default="mailto:passerelle@localhost.invalid",
+        pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$",
+        description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
+    )

@@ -196,6 +196,11 @@ def probe(shard: Shard) -> str:
     return _key(shard, "probe")
 
 
+def push_key() -> str:
+    """STRING the key pair of this runtime towards push services, sealed."""
+    return _key(Shard(0), "vapid")
+
+
 def runtime() -> str:
     """STRING the id of this runtime, set once."""
     return _key(Shard(0), "runtime")
@@ -235,7 +240,7 @@ PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
-    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime)"
+    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime|vapid)"
 )
 """Matches every key that may live without an expiry."""
 

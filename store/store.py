@@ -32,6 +32,7 @@ from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
+from passerelle.store.push_keys import RedisPushKeys
 from passerelle.store.replicas import RedisReplicas
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
@@ -82,6 +83,7 @@ class Store:
         self.agents = RedisAgents(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
+        self.push_keys = RedisPushKeys(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)

@@ -18,22 +18,39 @@ EXPIRE: Final = "expire"
 RETURN: Final = "return"
 MINT: Final = "mint"
 ESCALATE: Final = "escalate"
+NOTIFY: Final = "notify"
+STALLED: Final = "stalled"
+CLEAR: Final = "clear"
+
+UNSEEN_MS: Final = 20_000
+"""Who looks at a device and has not answered for so long gets a push as well."""
+STALLED_MS: Final = 300_000
+_SOON_MS: Final = 100
 
 
 def open_rows(request: Request) -> tuple[DueChange, ...]:
     """The rows of a question that is put to people."""
     action, begins_ms = request.action_id, request.created_ms
-    escalations = (
-        DueChange(name_escalation(action, step), begins_ms + later.after_ms)
-        for step, later in enumerate(request.audience)
-        if step > 0
-    )
-    return (DueChange(f"{EXPIRE}:{action}", request.expires_ms), *escalations)
+    rows = [
+        DueChange(f"{EXPIRE}:{action}", request.expires_ms),
+        DueChange(name_notice(action, "1"), begins_ms),
+        DueChange(name_notice(action, "2"), begins_ms + UNSEEN_MS),
+        DueChange(name_notice(action, "3"), (begins_ms + request.expires_ms) // 2),
+        DueChange(f"{STALLED}:{action}", begins_ms + STALLED_MS),
+    ]
+    for step, later in enumerate(request.audience):
+        if step > 0:
+            at_ms = begins_ms + later.after_ms
+            rows.append(DueChange(name_escalation(action, step), at_ms))
+            rows.append(DueChange(name_notice(action, f"s{step}"), at_ms + _SOON_MS))
+    # What would come after the end need not be owed.
+    return tuple(row for row in rows if (row.at_ms or 0) <= request.expires_ms)
 
 
 def close_rows(record: ActionRecord, now_ms: int) -> tuple[DueChange, ...]:
     """Nothing is owed to people any more; the asking side may be owed the answer."""
     rows = [DueChange(row.member, None) for row in open_rows(record.request)]
+    rows.append(DueChange(f"{CLEAR}:{record.request.action_id}", now_ms))
     owed_ms = now_ms if record.return_state == "owed" else None
     rows.append(DueChange(f"{RETURN}:{record.request.action_id}", owed_ms))
     if mint_grant(record) is not None:
@@ -44,3 +61,8 @@ def close_rows(record: ActionRecord, now_ms: int) -> tuple[DueChange, ...]:
 def name_escalation(action_id: str, step: int) -> str:
     """The row of a step of the audience."""
     return f"{ESCALATE}:{action_id}:{step}"
+
+
+def name_notice(action_id: str, attempt: str) -> str:
+    """The row of an attempt to tell people; ``s<step>`` is that of a step of the audience."""
+    return f"{NOTIFY}:{action_id}:{attempt}"

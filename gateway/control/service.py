@@ -40,7 +40,7 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.device_requests import DeviceRequest, ListDevices
+from passerelle.core.device_requests import DeviceQuery, DeviceRequest, GetPushKey, ListDevices
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
@@ -204,7 +204,7 @@ class Service:
     async def _read_others(
         self,
         principal: Principal,
-        query: ListRecords | ListSessions | GetOutput | GetChannels | ListDevices | PolicyQuery,
+        query: ListRecords | ListSessions | GetOutput | GetChannels | DeviceQuery | PolicyQuery,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -215,8 +215,8 @@ class Service:
                 return await self.session_control.sessions.list_sessions(principal, query)
             case GetChannels():
                 return await self.channel_summaries.read(principal, query)
-            case ListDevices():
-                return await self.devices.list_all(principal)
+            case ListDevices() | GetPushKey():
+                return await self.devices.read(principal, query)
             case ListGrants() | EvaluatePermission():
                 return await self.policy_control.read(principal, query)
             case _:

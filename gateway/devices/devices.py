@@ -16,13 +16,15 @@ from passerelle.core.device import Confirm, Rename, Revoke, derive_digits
 from passerelle.core.device_requests import (
     ConfirmDevice,
     DeviceChanged,
+    GetPushKey,
+    ListDevices,
     PairDevice,
     RemoveDevicePush,
     RenameDevice,
     RevokeDevice,
     SetDevicePush,
 )
-from passerelle.core.errors import CallerError, InvalidInput, NotFound
+from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.event_type import EventType
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.times import format_ms, parse_ms
@@ -30,7 +32,7 @@ from passerelle.gateway.devices.pairing import name_actor
 
 if TYPE_CHECKING:
     from passerelle.core.device import DeviceCommand, DeviceList
-    from passerelle.core.device_requests import DeviceAnswer, DeviceRequest
+    from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.device import Device
     from passerelle.core.ports import Channels, Clock, EventLog, Projections
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.devices.pairing import Pairing
     from passerelle.gateway.devices.subscriptions import Subscriptions
+    from passerelle.gateway.devices.web_push import WebPush
 
 RECENT_MS: Final = 60_000
 _RECENT_EVENTS: Final = 512
@@ -57,6 +60,7 @@ class Devices:
     projections: Projections
     log: EventLog
     clock: Clock
+    web_push: WebPush | None = None
 
     async def execute(self, principal: Principal, command: DeviceRequest) -> DeviceAnswer:
         """Carries out one command on a device of the caller.
@@ -84,6 +88,16 @@ class Devices:
             case _:
                 assert_never(command)
 
+    async def read(self, principal: Principal, query: DeviceQuery) -> JsonObject:
+        """Answers a query about devices."""
+        match query:
+            case ListDevices():
+                return await self.list_all(principal)
+            case GetPushKey():
+                return await self.read_push_key()
+            case _:
+                assert_never(query)
+
     async def list_all(self, principal: Principal) -> JsonObject:
         """Every device of the caller; what was offered and not taken up in time is left out."""
         found = await self.lists.load(principal)
@@ -94,6 +108,16 @@ class Devices:
             if one.state in {"active", "revoked"} or one.until_ms > now_ms
         ]
         return {"devices": shown}
+
+    async def read_push_key(self) -> JsonObject:
+        """What a browser subscribes with.
+
+        Raises:
+            UnsupportedOperation: no Web Push goes out from here.
+        """
+        if self.web_push is None:
+            raise UnsupportedOperation("Web Push takes the extra webpush and a secret_key")
+        return {"publicKey": await self.web_push.read_public_key()}
 
     async def _change(self, principal: Principal, command: DeviceCommand) -> DeviceChanged:
         listed = await self.lists.change(principal, command, name_actor(principal))

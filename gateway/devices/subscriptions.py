@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.device import SetPush, name_list
-from passerelle.core.errors import ConfigInvalid, UnsupportedOperation
+from passerelle.core.errors import ConfigInvalid, InvalidInput, UnsupportedOperation
 from passerelle.core.record import record
 from passerelle.gateway.devices.pairing import name_actor
 
 if TYPE_CHECKING:
     from passerelle.core.device import DeviceList
     from passerelle.core.device_requests import SetDevicePush
+    from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.targets.addresses import WebhookRules
 
-_FIELD = "push:"
+_FIELD: Final = "push:"
+_ENDPOINT_LIMIT: Final = 1_024
+_P256DH: Final = re.compile(r"[A-Za-z0-9_-]{87}=?")
+_AUTH: Final = re.compile(r"[A-Za-z0-9_-]{22}(==)?")
 
 
 @record
@@ -50,11 +56,11 @@ class Subscriptions:
         """
         if self.sealer is None:
             raise UnsupportedOperation("secrets cannot be stored: redis_url wants a secret_key")
-        self.rules.judge(command.endpoint)
-        kept = Subscription(command.endpoint, command.p256dh, command.auth)
+        kept = read_subscription(command.subscription)
+        self.rules.judge(kept.endpoint, "subscription.endpoint")
         place = _name_place(name_list(principal), command.device_id)
         sealed = self.sealer.seal(to_bytes(kept), place)
-        host = urlsplit(command.endpoint).hostname
+        host = urlsplit(kept.endpoint).hostname
         return await self.lists.change(
             principal,
             SetPush(command.device_id, host),
@@ -97,6 +103,23 @@ class Subscriptions:
                 continue  # sealed with a key that is gone: the device subscribes anew
             found[device] = from_bytes(Subscription, plain, newer=True)
         return found
+
+
+def read_subscription(said: JsonObject) -> Subscription:
+    """What a browser says of a subscription; members that mean nothing here are passed over.
+
+    Raises:
+        InvalidInput: an address or a key is missing, or is none.
+    """
+    keys = object_at(said, "keys")
+    found = Subscription(text_at(said, "endpoint"), text_at(keys, "p256dh"), text_at(keys, "auth"))
+    if not 0 < len(found.endpoint) <= _ENDPOINT_LIMIT:
+        raise InvalidInput("subscription.endpoint", f"is 1 to {_ENDPOINT_LIMIT} characters")
+    if not _P256DH.fullmatch(found.p256dh):
+        raise InvalidInput("subscription.keys.p256dh", "is a point of P-256 in base64url")
+    if not _AUTH.fullmatch(found.auth):
+        raise InvalidInput("subscription.keys.auth", "is 16 bytes in base64url")
+    return found
 
 
 def _name_place(list_id: str, device: str) -> str:

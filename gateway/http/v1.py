@@ -132,6 +132,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
     Operation("GET", "/v1/devices", CALLS["list_devices"]),
+    Operation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),
     Operation("POST", "/v1/devices/pair", CALLS["pair_device"], 201),
     Operation("POST", "/v1/devices/{deviceId}/confirm", CALLS["confirm_device"]),
     Operation("PATCH", "/v1/devices/{deviceId}", CALLS["rename_device"]),

@@ -1,0 +1,228 @@
+"""A question on its way to people, by due rows: links first, pushes where nobody looks, and a fact for each target.
+
+The rows of a question are set with its opening (``control/action_rows.py``). The first tells all: whoever is connected
+has it from the inbox, and who has no active device gets a push at once. The second, 20 s later, pushes to those whose
+active device has not answered. The third, at half of the time, reminds everybody. Those who come later in the audience
+have a row of their own. Every target has an outcome, and that there was none is a fact too: an outage of all pushes
+must not look like care. When the question ends, one more push takes the shown one away.
+
+A push may go out twice where a process dies between sending and recording it: it replaces itself, by its topic. Facts
+are written once, by the row of their attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.errors import CallerError
+from passerelle.core.events import Fact
+from passerelle.core.ids import place, read_shard
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.principal import Principal
+from passerelle.core.times import format_ms
+from passerelle.gateway.control.action_rows import name_notice
+from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.devices.web_push import GONE
+from passerelle.permission_bridge.forwarding import Target, record_forwarding
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.devices.reaching import Reach, Reaching
+    from passerelle.gateway.devices.subscriptions import Subscription
+    from passerelle.gateway.devices.web_push import WebPush
+
+FIRST: Final = "1"
+REMINDER: Final = "3"
+_KEEP_MS: Final = 31 * 24 * 3_600_000
+_CLEAR_S: Final = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """Handlers of the rows that bring a question to people. Without ``web_push`` there are links and webhooks."""
+
+    writes: Writes
+    reaching: Reaching
+    web_push: WebPush | None
+    drop: Callable[[Shard, DueRow], Awaitable[bool]]
+
+    async def on_notify(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``notify:<action>:<attempt>``: tells people, and records whom and how."""
+        action = await self._find(row.entity)
+        attempt = row.member.rpartition(":")[2]
+        step = int(attempt[1:]) if attempt.startswith("s") else None
+        if action is None or not action.is_open:
+            await self.drop(shard, row)
+            return
+        if step is not None and action.step < step:
+            return  # the audience grows in a moment; the row comes due again
+        before = await self._list_pushed(action)
+        targets: list[Target] = []
+        for principal in list_people(action, step):
+            reach = await self.reaching.find(principal)
+            targets += await self._tell(action, principal, reach, attempt, before)
+        await self._record(action, row, attempt, targets)
+
+    async def on_stalled(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``stalled:<action>``: nobody has decided for long, which somebody should notice."""
+        action = await self._find(row.entity)
+        if action is None or not action.is_open:
+            await self.drop(shard, row)
+            return
+        warning = WarningRaised("approval_stalled", f"still open: {action.request.title}")
+        await self._append(action, row, [Fact(action.scope, warning)], b"")
+
+    async def on_clear(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``clear:<action>``: it has ended, so pushes that show it are replaced."""
+        action = await self._find(row.entity)
+        if action is not None and not action.is_open and self.web_push is not None:
+            pushed = await self._list_pushed(action)
+            message = _describe_end(action)
+            for principal in list_people(action, None) if pushed else ():
+                reach = await self.reaching.find(principal)
+                wanted = {name: one for name, one in reach.subscriptions.items() if name in pushed}
+                await self._push(action, principal, wanted, message, _CLEAR_S)
+        await self.drop(shard, row)
+
+    async def _tell(
+        self,
+        action: ActionRecord,
+        principal: Principal,
+        reach: Reach,
+        attempt: str,
+        before: frozenset[str],
+    ) -> list[Target]:
+        reminds = attempt == REMINDER
+        first = attempt not in {"2", REMINDER}
+        told = [Target(link, "queued", "ws", device) for link, device in reach.links.items()]
+        told += [
+            Target(name, "queued" if works else "failed", "webhook")
+            for name, works in reach.webhooks.items()
+        ]
+        wanted = {
+            name: one for name, one in reach.subscriptions.items() if reminds or name not in before
+        }
+        if first and reach.is_active:
+            held = [Target(None, "suppressed", "webpush", name, "active") for name in wanted]
+            return [*told, *held]
+        left_s = (action.request.expires_ms - self.writes.clock.now_ms()) // 1000
+        pushed = await self._push(action, principal, wanted, _describe(action), left_s)
+        return [*told, *pushed] if first else pushed
+
+    async def _push(
+        self,
+        action: ActionRecord,
+        principal: Principal,
+        wanted: dict[str, Subscription],
+        message: JsonObject,
+        ttl_s: int,
+    ) -> list[Target]:
+        web_push = self.web_push
+        if web_push is None:
+            return [Target(None, "failed", "webpush", name, "not_installed") for name in wanted]
+        topic = action.request.action_id
+        faults = await asyncio.gather(
+            *(web_push.send(one, message, topic, ttl_s) for one in wanted.values())
+        )
+        told: list[Target] = []
+        for device, fault in zip(wanted, faults, strict=True):
+            told.append(Target(None, "failed" if fault else "sent", "webpush", device, fault))
+            if fault == GONE:
+                await self._forget(principal, device)
+        return told
+
+    async def _forget(self, principal: Principal, device: str) -> None:
+        """The browser takes no pushes there any more; whoever asks for its device next sees that."""
+        try:
+            await self.reaching.subscriptions.remove(principal, device, "push service")
+        except CallerError:
+            return  # the device itself is gone
+
+    async def _record(
+        self, action: ActionRecord, row: DueRow, attempt: str, targets: list[Target]
+    ) -> None:
+        number = int(attempt) if attempt.isdecimal() else 1
+        pushed = [
+            one.device_id for one in targets if one.way == "webpush" and one.outcome == "sent"
+        ]
+        # A later attempt with nobody to be told says nothing new.
+        facts = record_forwarding(action, targets, number) if targets or number == 1 else []
+        await self._append(action, row, facts, orjson.dumps(pushed))
+
+    async def _append(
+        self, action: ActionRecord, row: DueRow, facts: list[Fact], result: bytes
+    ) -> None:
+        key = _name_row(row.member)
+        idem = IdempotencyRow(key, key, result, _KEEP_MS)
+
+        def body(decision: Decision) -> Terms:
+            decision.add(facts)
+            return Terms(claim=Claim(row.member, row.token), idem=idem)
+
+        await self.writes.decide(action.scope.session_id, [], body)
+
+    async def _list_pushed(self, action: ActionRecord) -> frozenset[str]:
+        """Devices that earlier attempts have pushed to."""
+        request = action.request
+        shard = place(request.action_id)
+        names = [*("123"), *(f"s{step}" for step in range(1, len(request.audience)))]
+        found: set[str] = set()
+        for name in names:
+            key = _name_row(name_notice(request.action_id, name))
+            stored = await self.writes.log.read_idempotency(shard, key)
+            if stored is not None and stored[1]:
+                found.update(orjson.loads(stored[1]))
+        return frozenset(found)
+
+    async def _find(self, action_id: str) -> ActionRecord | None:
+        if read_shard(action_id) is None:
+            return None
+        ref = EntityRef(EntityKind.ACTION, action_id)
+        record = (await self.writes.load([ref]))[ref].record
+        return record if isinstance(record, ActionRecord) else None
+
+
+def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:
+    """Who is told: all who may decide by now, or those of one step of the audience."""
+    request = action.request
+    steps = (
+        request.audience[: action.step + 1] if step is None else request.audience[step : step + 1]
+    )
+    named = [name for one in steps for name in one.principals] or [request.principal]
+    wanted = dict.fromkeys(named)
+    if not request.quorum.allow_self:
+        wanted.pop(request.principal, None)
+    return [Principal(name, request.tenant) for name in wanted]
+
+
+def _describe(action: ActionRecord) -> JsonObject:
+    """What a push service may carry, though it cannot read it: no word of the agent, and nothing to decide by."""
+    request = action.request
+    return {
+        "actionId": request.action_id,
+        "rev": action.rev,
+        "state": action.state,
+        "title": request.title,
+        "risk": request.risk,
+        "expiresAt": format_ms(request.expires_ms),
+    }
+
+
+def _describe_end(action: ActionRecord) -> JsonObject:
+    return {"actionId": action.request.action_id, "rev": action.rev, "state": action.state}
+
+
+def _name_row(member: str) -> str:
+    return f"forwarded {member}"

@@ -1,0 +1,62 @@
+"""By which ways a principal can be reached right now: links that are open, browsers that take pushes, webhooks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.channels.admission import name_channel
+from passerelle.core.ports import StreamKind, StreamRef
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.core.ports import Acks, Channels, Presences
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.devices.subscriptions import Subscription, Subscriptions
+    from passerelle.store.targets import RedisTargets
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """``links`` are channels with their devices; ``is_active``: somebody has just touched one of them.
+
+    ``webhooks`` are receivers of the inbox, each with whether its deliveries go through.
+    """
+
+    links: Mapping[str, str]
+    is_active: bool
+    subscriptions: Mapping[str, Subscription]
+    webhooks: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Reaching:
+    """Looks for ways to a principal."""
+
+    presences: Presences
+    acks: Acks
+    channels: Channels
+    subscriptions: Subscriptions
+    targets: RedisTargets
+
+    async def find(self, principal: Principal) -> Reach:
+        """The ways there are.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        inbox = StreamRef(StreamKind.INBOX, principal.key)
+        present = [one.presence for one in await self.presences.list_present(principal.key)]
+        links = {one.channel_id: one.device for one in present}
+        for acked in await self.acks.list_acks(inbox):
+            channel = name_channel(principal, acked.device)
+            if channel not in links and await self.channels.is_live(channel):
+                links[channel] = acked.device
+        hooks = await self.targets.read(inbox)
+        return Reach(
+            links,
+            any(one.state == "active" for one in present),
+            await self.subscriptions.load(principal),
+            {name: target.state != "dead" for name, target in hooks.items()},
+        )
