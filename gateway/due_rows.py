@@ -15,6 +15,7 @@ from passerelle.gateway.control.action_rows import (
 )
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
+from passerelle.gateway.delegation.delivering import STOP_ROW
 from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
 from passerelle.gateway.links import ROW as LINK_ROW
@@ -55,6 +56,7 @@ def list_handlers(
         STALLED: forwarding.on_stalled,
         CLEAR: forwarding.on_clear,
         MINT: deadlines.on_mint,
+        STOP_ROW: deadlines.on_stop,
         "cancel": deadlines.on_cancel,
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,

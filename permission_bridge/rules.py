@@ -130,6 +130,11 @@ class Policy:
         said = self.speaks_about("calls") or self.speaks_about("delegations")
         return said or self.hooks_at("before_delegate")
 
+    @property
+    def watches_answers(self) -> bool:
+        """Whether a hook wants to know of answers, or of the ends of tasks."""
+        return self.hooks_at("before_deliver") or self.hooks_at("on_stop")
+
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""
         return any(about in rule.about for rule in self.rules)

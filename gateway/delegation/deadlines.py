@@ -17,6 +17,7 @@ from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.delivering import tell_stop
 from passerelle.gateway.delegation.endings import time_out
 from passerelle.gateway.delegation.limits import find_end
 from passerelle.gateway.delegation.sending import is_kept_back
@@ -124,6 +125,11 @@ class Deadlines:
         written = await self.actions.expire(row.entity, now_ms, Claim(row.member, row.token))
         if written is not None:
             self.dispatch.wake(action.scope.task_id or "", row.entity)
+
+    async def on_stop(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``stop:<task>``: an end that hooks are told of."""
+        if not await tell_stop(self.dispatch, EntityRef(EntityKind.TASK, row.entity), row):
+            await self.drop(shard, row)
 
     async def on_mint(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``mint:<action>``: a grant that an "always" answer writes."""

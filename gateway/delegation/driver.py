@@ -35,6 +35,7 @@ from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.consulting import Unheard
 from passerelle.gateway.delegation.crowd import Crowd
+from passerelle.gateway.delegation.delivering import let_through
 from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.first_message import find_first
@@ -130,6 +131,8 @@ class Driver:
     refused: set[str] = field(default_factory=set[str])
     """Answers that the peer has refused in a way that no repeat can change."""
     ladder: Ladder = field(init=False)
+    let_through: frozenset[str] = frozenset()
+    """What hooks have let through of what the peer brought."""
     options: JsonObject | None = None
     """What the request of a gated run says beside its message."""
     _sent: JsonObject | None = None
@@ -305,6 +308,7 @@ class Driver:
     async def take(self, results: list[JsonObject]) -> None:
         """Stores what the peer answered, in as many appends as it takes."""
         results = [self.outputs.redaction.clean(one) for one in results]
+        results = await let_through(self, results)
         at_once = len(results)
         while results:
             taken = 0

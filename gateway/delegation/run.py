@@ -327,6 +327,8 @@ class Run:
             due = (*due, *drop_limits(task_id, last))
         if ends:
             due = (*due, DueChange(f"cancel:{task_id}", None))
+            if self.sight.find_rules().hooks_at("on_stop"):
+                due = (*due, DueChange(f"stop:{task_id}", step.decision.now_ms))
             if any(edge.is_waited_for for edge in step.record.relationships):
                 due = (*due, DueChange(f"unblock:{task_id}", step.decision.now_ms))
         if ends and self.record.run is None:

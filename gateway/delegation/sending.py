@@ -159,7 +159,7 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         outcome = last
     else:
         outcome = await driver.peer.send(sent)
-        if isinstance(outcome, Answered) and await take(driver.run, outcome.result):
+        if isinstance(outcome, Answered) and await _take_plainly(driver, outcome.result):
             return "settled"
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
@@ -171,6 +171,12 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
             refusal = explain(outcome, driver.run.sight, driver.run.record)
             return Held(refusal, wait_ms, is_ours, is_absent)
     return "settled" if await driver.settle(outcome) else "unknown"
+
+
+async def _take_plainly(driver: Driver, result: JsonObject) -> bool:
+    """Where a hook wants to know of answers, none of them is plain."""
+    is_watched = driver.consulting.find_rules().watches_answers
+    return not is_watched and await take(driver.run, result)
 
 
 def _fits(driver: Driver, wait_ms: int) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Applied: TypeAlias = Literal["silent", "ask", "deny"]
 
 VERSION: Final = 1
-REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate", "before_deliver"})
+REWRITING: Final[frozenset[HookPoint]] = frozenset({"before_delegate"})
 """Where the message may be changed."""
 _NOTHING: Final[Mapping[str, bytes]] = {}
 

@@ -308,6 +308,7 @@ class House:
             "expire": deadlines.on_expire,
             "return": deadlines.on_return,
             "mint": deadlines.on_mint,
+            "stop": deadlines.on_stop,
             "cancel": deadlines.on_cancel,
             "input": deadlines.on_input,
             "send": deadlines.on_send,

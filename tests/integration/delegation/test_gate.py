@@ -16,6 +16,8 @@ from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
+from tests.integration.delegation.test_policy import asks
+from tests.support.hook_server import HookServer
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
@@ -28,6 +30,7 @@ pytestmark = pytest.mark.anyio
 SENDS: Final[frozenset[About]] = frozenset({"delegations"})
 ASKS: Final = make_policy((Rule("ask-first", "ask", about=SENDS),))
 DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=SENDS),))
+STOPPED: Final[list[tuple[str, str]]] = []
 HERE: Final = "tests.integration.delegation.test_gate"
 
 
@@ -57,6 +60,19 @@ async def sleep(_given: JsonObject) -> None:
 
 def fall(_given: JsonObject) -> None:
     raise ValueError("secret")
+
+
+def withhold(given: JsonObject) -> JsonObject:
+    assert "answer" in given
+    return {"verdict": "deny", "reason": "it is not for them"}
+
+
+def note_end(given: JsonObject) -> None:
+    STOPPED.append((str(given["taskId"]), str(given["status"])))
+
+
+def doubt(_given: JsonObject) -> JsonObject:
+    return {"verdict": "deny", "risk": "high"}
 
 
 def allow(_given: JsonObject) -> JsonObject:
@@ -265,3 +281,86 @@ async def test_hook_that_allows_outweighs_no_rule_that_asks(house: House) -> Non
     evaluated = await judge(house, accepted)
     assert (evaluated.decision, evaluated.source) == ("ask", "rule")
     assert ("hook", "allow", "allow") in [(s.source, s.verdict, s.ref) for s in evaluated.trail]
+
+
+@pytest.mark.requirement("EXT-3", "PRS-4")
+async def test_answer_that_a_hook_withholds_is_stored_nowhere(house: House) -> None:
+    house.rules = hook("withhold", points=frozenset({"before_deliver"}))
+    accepted = await house.send("hello")
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert (record.last_error.code, record.artifacts) == ("withheld", ())
+    [completed] = await list_types(house, accepted, HookCompleted)
+    assert isinstance(completed, HookCompleted)
+    assert (completed.point, completed.verdict) == ("before_deliver", "deny")
+
+
+async def test_answer_that_a_hook_lets_through_is_asked_about_once(house: House) -> None:
+    house.rules = hook("allow", points=frozenset({"before_deliver"}))
+    accepted = await house.send("ask Which colour?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    await house.send("blue", task=accepted.facade)
+    await house.until(accepted, Status.COMPLETED)
+    completed = await list_types(house, accepted, HookCompleted)
+    assert 2 <= len(completed) <= 3
+
+
+@pytest.mark.requirement("EXT-3", "I9")
+async def test_hook_is_told_of_the_end_of_a_task_by_a_due_row(house: House) -> None:
+    house.rules = hook("forbid", points=frozenset({"on_stop"}))
+    ended = hook("note_end", points=frozenset({"on_stop"}))
+    house.rules = ended
+    STOPPED.clear()
+    accepted = await house.send("hello")
+    await house.until(accepted, Status.COMPLETED)
+    task = (await house.record(accepted)).task_id
+    await house.come_due("stop", task, after_ms=0)
+    assert [(task, "completed")] == STOPPED
+    [completed] = await list_types(house, accepted, HookCompleted)
+    assert isinstance(completed, HookCompleted)
+    assert completed.point == "on_stop"
+    assert f"stop:{task}" not in await house.due(task)
+
+
+@pytest.mark.requirement("PRS-3", "EXT-1")
+async def test_classifier_in_doubt_turns_a_yes_into_a_question_and_is_recorded(
+    house: House,
+) -> None:
+    doubtful = HookTerms("classifier", frozenset(), call=f"{HERE}:doubt", on_error="open")
+    made = make_policy((Rule("go", "allow", about=SENDS),), classifier=doubtful)
+    house.rules = made
+    accepted, _ = await house.talk("hello")
+    assert (await house.record(accepted)).status is Status.WAITING_PERMISSION
+    evaluated = await judge(house, accepted)
+    assert (evaluated.decision, evaluated.source, evaluated.risk) == ("ask", "classifier", "high")
+    assert [(s.source, s.verdict) for s in evaluated.trail] == [
+        ("rule", "allow"),
+        ("default", "allow"),
+        ("classifier", "ask"),
+    ]
+
+
+@pytest.mark.requirement("EXT-3", "PRS-3")
+async def test_hook_over_http_has_its_say_in_what_an_agent_asks(house: House) -> None:
+    async with HookServer() as server:
+        terms = HookTerms("remote", frozenset({"on_permission_request"}), url=server.url)
+        house.rules = make_policy(hooks=(terms,))
+        server.answer = {"verdict": "allow", "reason": "a small sum"}
+        first = await house.send(asks("pay"))
+        await house.until(first, Status.COMPLETED)
+        evaluated = await judge(house, first)
+        assert (evaluated.source, evaluated.reason) == ("hook", "a small sum")
+        assert cast("JsonObject", server.asked[0]["case"])["action.tool"] == "pay"
+        server.answer = {"verdict": "allow", "message": {"parts": []}}
+        second, _ = await house.talk(asks("pay"))
+        [failed] = await list_types(house, second, HookFailed)
+        assert isinstance(failed, HookFailed)
+        assert (failed.error.code, failed.applied) == ("bad_answer", "ask")
+        server.answer = None
+        third, _ = await house.talk(asks("pay"))
+        assert (await judge(house, third)).decision == "ask"
+    fourth, _ = await house.talk(asks("pay"))
+    [away] = await list_types(house, fourth, HookFailed)
+    assert isinstance(away, HookFailed)
+    assert away.error.code == "unreachable"
+    await house.service.dispatch.consulting.hooks.caller.close()
