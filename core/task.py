@@ -61,7 +61,7 @@ from passerelle.core.task_commands import (
     WaitFor,
     WithholdEnd,
 )
-from passerelle.core.task_record import WITHHELD
+from passerelle.core.task_record import CHUNKS, WITHHELD
 from passerelle.core.trace import SPAN_ID, TRACE_ID
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _observe(
                 phase=Phase.WORKING,
                 status=_S.RUNNING if works else None,
                 summary=summary,
-                counters={"chunks": chunks},
+                counters={CHUNKS: chunks},
             )
             return [Fact(scope_of(state, step_id), progress)]
         case ObserveArtifact(artifact=artifact, step_id=step_id, refs=refs):

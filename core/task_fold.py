@@ -13,6 +13,7 @@ from passerelle.core.payloads.run import ArtifactChanged, ModelRequested, RunSta
 from passerelle.core.record import change, fill
 from passerelle.core.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.task_record import (
+    CHUNKS,
     KEPT_ARTIFACTS,
     SCHEMA,
     WITHHELD,
@@ -205,7 +206,8 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
     if payload.coverage is not None:
         state = change(state, coverage=payload.coverage)
     if payload.native_status is not None or event.fact.scope.step_id is not None:
-        state = _step(state, event, payload.native_status)
+        flows: dict[str, Any] = {"streaming": True} if CHUNKS in payload.counters else {}
+        state = _step(state, event, payload.native_status, **flows)
     if payload.silent_since is not None:
         beat = {"last_seen_at": event.timestamp, "silent_since": payload.silent_since}
         state = _attempt(state, event, **beat)
@@ -425,6 +427,7 @@ def _attempt_completed(
         native_status=payload.native_status,
         completion_summary=payload.summary,
         pending_message_id=None,
+        streaming=None,
         output_refs=tuple(
             artifact.artifact_id
             for artifact in state.artifacts
@@ -443,6 +446,7 @@ def _attempt_failed(state: TaskRecord, payload: say.TaskAttemptFailed, event: Ev
         status=payload.status,
         ended_at=event.timestamp,
         last_error=payload.error,
+        streaming=None,
         **changes,
     )
 
@@ -500,7 +504,7 @@ def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> Task
         blob=ref.blob if ref else None,
         replaces=payload.replaces,
     )
-    return _step(_keep(state, artifact, event), event, None)
+    return _step(_keep(state, artifact, event), event, None, streaming=None)
 
 
 def _keep(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:

@@ -18,6 +18,8 @@ from passerelle.core.trace import Trace, read_trace
 SCHEMA = 1
 WITHHELD = "withheld"
 """The reference of a fact that names the frame which is kept back."""
+CHUNKS = "chunks"
+"""The counter of the parts of artifacts that were not whole when they came."""
 KEPT_ARTIFACTS = 16
 """Artifacts that a record names, the first ones, so that it stays small; of the others it has the number."""
 
@@ -70,6 +72,8 @@ class Attempt:
     """Why there is a further attempt; None for the first one."""
     asked_by: str | None = None
     """Who wanted it; None where it came by itself, or with the task."""
+    streaming: Literal[True] | None = None
+    """Chunks of an artifact have come that is not whole yet; None: none have (CF-9)."""
 
     @property
     def news_at(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import field
 
+from passerelle.core.facts import Ref
 from passerelle.core.read_models.mark import Mark, not_applicable, unknown
 from passerelle.core.read_models.task import doubt_status, name_task
-from passerelle.core.record import record
+from passerelle.core.record import change, record
 from passerelle.core.task_record import Attempt, TaskRecord
 
 
@@ -33,7 +34,18 @@ def list_attempts(task: TaskRecord, now_ms: int) -> Attempts:
         marks["active"] = not_applicable("no run is live")
     elif doubt is not None:
         marks[f"{task.current_run_id}.status"] = doubt
-    return Attempts(name_task(task), task.last, task.attempts, task.current_run_id, marks)
+    shown = tuple(_place(task, attempt) for attempt in task.attempts)
+    return Attempts(name_task(task), task.last, shown, task.current_run_id, marks)
+
+
+def _place(task: TaskRecord, attempt: Attempt) -> Attempt:
+    """With the checkpoint of a live run: the last event of it that callers have seen. Who takes it up goes on there.
+
+    The content of the task is folded up to it, and the agent is asked for what came after (ATT-7).
+    """
+    if attempt.run_id != task.current_run_id or attempt.steps == 0:
+        return attempt
+    return change(attempt, checkpoint_refs=(Ref(sequence=task.shown_to or task.last),))
 
 
 def _mark(attempt: Attempt) -> dict[str, Mark]:
@@ -46,6 +58,8 @@ def _mark(attempt: Attempt) -> dict[str, Mark]:
         marks["nativeStatus"] = unknown("the agent has told no state")
     if not attempt.output_refs:
         marks["outputRefs"] = not_applicable("the run has recorded no output")
-    if not attempt.checkpoint_refs:
-        marks["checkpointRefs"] = not_applicable("the run has recorded no checkpoint")
+    if attempt.ended_at is not None:
+        marks["checkpointRefs"] = not_applicable("the run has ended: nobody goes on with it")
+    elif attempt.steps == 0:
+        marks["checkpointRefs"] = not_applicable("the agent has said nothing yet")
     return marks

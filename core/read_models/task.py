@@ -13,7 +13,7 @@ from typing import Final
 from passerelle.core.facts import Failure
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.read_models.mark import Mark, blocked, not_applicable, stale, unknown
-from passerelle.core.record import record
+from passerelle.core.record import change, record
 from passerelle.core.status import ENDED, WAITING, WORKING, Delivery, Status, Visibility
 from passerelle.core.task_record import ArtifactRef, Edge, Progress, TaskRecord, TaskScope
 from passerelle.core.times import parse_ms
@@ -56,6 +56,10 @@ class TaskLine:
     evidence_refs: tuple[str, ...] = ()
     open_actions: tuple[str, ...] = ()
     delivery: dict[str, Delivery] = field(default_factory=dict[str, Delivery])
+    duration_ms: int | None = None
+    """From the first run to the end."""
+    streaming: bool = False
+    """Whether an artifact is being sent: some of its chunks are here, and the last one is not."""
     status_reason: str | None = None
     last_error: Failure | None = None
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
@@ -89,7 +93,7 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         priority=task.priority,
         created_at=task.created_at,
         updated_at=task.updated_at,
-        progress=task.progress,
+        progress=change(task.progress, counters=count(task)),
         thread_id=task.thread_id,
         turn_id=task.turn_id,
         assignee=task.assignee,
@@ -104,10 +108,36 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         evidence_refs=task.evidence_refs,
         open_actions=task.open_actions,
         delivery=task.delivery,
+        duration_ms=measure(task),
+        streaming=is_streaming(task),
         status_reason=task.status_reason,
         last_error=task.last_error,
         marks=marks,
     )
+
+
+def count(task: TaskRecord) -> dict[str, int]:
+    """What was reported, and what is counted from facts: a report of the latter is not believed (PO-1, PO-4)."""
+    children = sum(e.kind == "child" and e.status != "removed" for e in task.relationships)
+    return {
+        **task.progress.counters,
+        "artifacts": task.artifact_count,
+        "attempts": len(task.attempts),
+        "childTasks": children,
+        "inputs": len(task.inputs),
+    }
+
+
+def measure(task: TaskRecord) -> int | None:
+    """Milliseconds from the first run to the end; None before the end, or without a run (MK-31)."""
+    if task.started_at is None or task.ended_at is None:
+        return None
+    return max(0, parse_ms(task.ended_at) - parse_ms(task.started_at))
+
+
+def is_streaming(task: TaskRecord) -> bool:
+    """Whether chunks of an artifact flow: a state of the live run, and no status of a task (CF-9)."""
+    return task.run is not None and task.run.streaming is True
 
 
 def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
@@ -127,11 +157,13 @@ def _mark(task: TaskRecord) -> dict[str, Mark]:
     no_end = unknown("no end is recorded") if task.status in ENDED else not_applicable("not ended")
     lacking = (
         ("progress.percent", task.progress.percent, unknown("the agent has told no percentage")),
+        ("progress.step", task.progress.step, unknown("the agent has told no step")),
         ("progress.phase", task.progress.phase, unknown("nothing has begun that has a phase")),
         ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
         ("assignee", task.assignee, unknown("no agent has been chosen")),
         ("startedAt", task.started_at, not_applicable("no run has started")),
         ("endedAt", task.ended_at, no_end),
+        ("durationMs", measure(task), no_end if task.started_at else not_applicable("no run")),
         ("currentRunId", task.current_run_id, not_applicable("no run is live")),
         ("evidenceRefs", task.evidence_refs or None, not_applicable("nothing was exported")),
         ("delivery", task.delivery or None, unknown("no delivery is recorded")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from passerelle.core.facts import Failure
 from passerelle.core.read_models.blocked import BlockedTask, list_blocked
@@ -13,11 +13,32 @@ from passerelle.core.read_models.queue import QueueSnapshot, show_queue
 from passerelle.core.read_models.task import TaskLine, doubt_status, name_task, show_task
 from passerelle.core.read_models.versions import VersionChain, list_versions
 from passerelle.core.record import record
-from passerelle.core.status import ENDED
+from passerelle.core.status import ENDED, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord, ThreadStatus
 
 _INCIDENTS: Final = 20
+
+Activity: TypeAlias = Status | Literal["streaming"]
+_FIRST_TO_KNOW: Final[tuple[Activity, ...]] = (
+    Status.WAITING_PERMISSION,
+    Status.WAITING_INPUT,
+    Status.WAITING_RESOURCE,
+    Status.BLOCKED,
+    Status.PAUSED,
+    Status.LOST,
+    Status.STALE,
+    Status.CANCELLING,
+    Status.RETRYING,
+    "streaming",
+    Status.RUNNING,
+    Status.PREPARING,
+    Status.UNKNOWN,
+    Status.QUEUED,
+    Status.ACCEPTED,
+    Status.DRAFT,
+)
+"""What somebody has to do something about comes before what goes on by itself."""
 
 
 @record
@@ -60,6 +81,8 @@ class ThreadModel:
     artifacts: tuple[VersionChain, ...]
     queue: QueueSnapshot
     diagnostics: Diagnostics
+    activity: Activity | None = None
+    """What goes on: of all that its open tasks do, that which a reader should know first (CF-1…CF-11)."""
     last_outcome: str | None = None
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
 
@@ -76,6 +99,10 @@ def show_thread(
         marks["artifacts"] = not_applicable("no task of the thread has produced a named artifact")
     if left_out:
         marks["tasks"] = unavailable(f"{left_out} older tasks of the session are not looked at")
+    lines = tuple(show_task(task, now_ms) for task in mine)
+    activity = _find_activity(lines)
+    if activity is None:
+        marks["activity"] = not_applicable("no task of the thread is open")
     incidents = sorted((one for task in mine for one in _find(task)), key=lambda one: one.at)
     return ThreadModel(
         thread_id=thread.thread_id,
@@ -87,7 +114,7 @@ def show_thread(
         updated_at=thread.updated_at,
         active_turns=thread.active_turns,
         pending=list_blocked(mine),
-        tasks=tuple(show_task(task, now_ms) for task in mine),
+        tasks=lines,
         incidents=tuple(incidents[-_INCIDENTS:]),
         artifacts=list_versions(thread, mine),
         queue=show_queue(thread),
@@ -98,9 +125,16 @@ def show_thread(
             doubtful=tuple(name_task(task) for task in mine if doubt_status(task, now_ms)),
             remotes=thread.remotes,
         ),
+        activity=activity,
         last_outcome=thread.last_outcome,
         marks=marks,
     )
+
+
+def _find_activity(lines: Sequence[TaskLine]) -> Activity | None:
+    doing: set[Activity] = {line.status for line in lines if line.status not in ENDED}
+    doing |= {"streaming" for line in lines if line.streaming and line.status is Status.RUNNING}
+    return next((activity for activity in _FIRST_TO_KNOW if activity in doing), None)
 
 
 def _find(task: TaskRecord) -> list[Incident]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 
+from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.status import Status
+from passerelle.core.times import parse_ms
 from tests.support.desk import Desk
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -36,3 +43,134 @@ async def test_question_stands_in_its_thread_until_it_has_an_answer(desk: Desk) 
     assert (thread["pending"], thread["lastOutcome"]) == ([], "completed")
     kinds = await desk.types(task_id)
     assert kinds.index("task.waiting") < kinds.index("task.resumed")
+
+
+@pytest.mark.requirement("CF-9")
+async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: Desk) -> None:
+    peer = desk.house.peer
+    peer.hold()
+    task_id = await desk.start("chunks 3")
+
+    async def look(steps: int) -> tuple[object, object]:
+        async def has_come() -> bool:
+            run = (await desk.record(task_id)).attempts[-1]
+            return run.steps >= steps
+
+        await wait_until(has_come, 5, f"{steps} frames are stored")
+        line: Any = await desk.do("get_task_summary", taskId=task_id)
+        return (await read_thread(desk, task_id))["activity"], line["streaming"]
+
+    peer.release(2)
+    assert await look(2) == ("running", False)
+    for frames in (3, 4):
+        peer.release(1)
+        assert await look(frames) == ("streaming", True)
+    peer.release(1)
+    assert await look(5) == ("running", False)
+    peer.release_all()
+    await desk.until(task_id, Status.COMPLETED)
+    thread = await read_thread(desk, task_id)
+    assert "activity" not in thread
+    assert thread["marks"]["activity"]["state"] == "not_applicable"
+
+
+@pytest.mark.requirement("CF-10", "ST-11")
+async def test_thread_says_that_a_task_is_tried_again_until_it_is_at_work(desk: Desk) -> None:
+    house = desk.house
+    house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
+
+    async def fail(turn: Turn) -> None:
+        await turn.status("FAILED", "no luck")
+
+    house.peer.next(fail)
+    task_id = await desk.start("silent")
+    await desk.until(task_id, Status.RETRYING)
+    assert (await read_thread(desk, task_id))["activity"] == "retrying"
+    await house.come_due("retry", task_id, after_ms=120_000)
+    await desk.until(task_id, Status.QUEUED)
+    assert (await read_thread(desk, task_id))["activity"] == "queued"
+
+
+@pytest.mark.requirement("PO-1", "PO-4")
+async def test_what_can_be_counted_is_known_of_an_agent_that_sends_only_prose(desk: Desk) -> None:
+    async def chat(turn: Turn) -> None:
+        await turn.status("WORKING", "I have done nearly everything, 99 percent")
+        await turn.artifact("a part", artifact_id="one")
+        await turn.artifact("another", artifact_id="two")
+        await turn.status("INPUT_REQUIRED", "And now?")
+
+    desk.house.peer.next(chat)
+    task_id = await desk.start()
+    await desk.until(task_id, Status.WAITING_INPUT)
+    await desk.create("a part of it", parentTaskId=task_id)
+    await desk.do("append_task_progress", taskId=task_id, counters={"tests": 3, "artifacts": 99})
+    line: Any = await desk.do("get_task_summary", taskId=task_id)
+    events = await desk.events(task_id)
+    counted = line["progress"]["counters"]
+    assert counted["artifacts"] == len(
+        {
+            one.fact.payload.artifact_id
+            for one in events
+            if isinstance(one.fact.payload, ArtifactChanged)
+        }
+    )
+    kinds = [event.type for event in events]
+    assert counted["childTasks"] == kinds.count("task.delegated") == 1
+    assert counted["attempts"] == kinds.count("task.attempt.started")
+    assert counted["inputs"] == kinds.count("turn.submitted")
+    assert counted["tests"] == 3
+    assert line["progress"]["phase"] == "waiting"
+    for name in ("percent", "step"):
+        assert line["marks"][f"progress.{name}"]["state"] == "unknown"
+
+
+@pytest.mark.requirement("MK-31")
+async def test_duration_is_from_the_first_run_to_the_end_over_all_attempts(desk: Desk) -> None:
+    house = desk.house
+    house.policy = RetryPolicy(attempts=2, backoff_ms=60_000, backoff_max_ms=60_000)
+
+    async def fail(turn: Turn) -> None:
+        await turn.status("FAILED", "no luck")
+
+    house.peer.next(fail)
+    task_id = await desk.start()
+    await desk.until(task_id, Status.RETRYING)
+    line: Any = await desk.do("get_task_summary", taskId=task_id)
+    assert line["marks"]["durationMs"]["state"] == "not_applicable"
+    await house.come_due("retry", task_id, after_ms=120_000)
+    record = await desk.until(task_id, Status.COMPLETED)
+    line = await desk.do("get_task_summary", taskId=task_id)
+    assert record.started_at is not None
+    assert record.ended_at is not None
+    lasted = parse_ms(record.ended_at) - parse_ms(record.started_at)
+    assert (line["durationMs"], line["attempts"]) == (lasted, 2)
+    assert lasted >= 120_000
+
+
+@pytest.mark.requirement("ATT-7", "SNAP-17")
+async def test_run_that_is_taken_up_goes_on_from_its_checkpoint(desk: Desk) -> None:
+    house = desk.house
+    house.peer.hold()
+    task_id = await desk.start("chunks 4")
+    house.peer.release(4)
+
+    async def has_two() -> bool:
+        return (await desk.record(task_id)).progress.counters.get("chunks") == 2
+
+    await wait_until(has_two, 5, "two chunks are stored")
+    model: Any = await desk.do("get_attempts", taskId=task_id)
+    ((checkpoint,),) = [one["checkpointRefs"] for one in model["attempts"]]
+    await house.restart()
+    house.peer.release_all()
+    await house.service.dispatch.adopt(EntityRef(EntityKind.TASK, task_id))
+    await desk.until(task_id, Status.COMPLETED)
+    texts = {"before": "", "after": ""}
+    for event in await desk.events(task_id):
+        side = "before" if event.sequence <= checkpoint["sequence"] else "after"
+        frame: Any = orjson.loads(event.fact.frame or b"{}")
+        parts = frame.get("artifactUpdate", {}).get("artifact", {}).get("parts", ())
+        texts[side] += "".join(part["text"] for part in parts)
+    assert texts == {"before": "chunk-1 chunk-2 ", "after": "chunk-3 chunk-4 "}
+    model = await desk.do("get_attempts", taskId=task_id)
+    (run,) = model["attempts"]
+    assert model["marks"][f"{run['runId']}.checkpointRefs"]["state"] == "not_applicable"

@@ -51,7 +51,14 @@ from passerelle.core.thread import ThreadRecord
 from passerelle.core.times import parse_ms
 from tests.support.payloads import FULL_SCOPE, sample
 
-TASK = change(sample(TaskRecord), stale_from=None, status=Status.RUNNING, current_run_id="word")
+TASK = change(
+    sample(TaskRecord),
+    stale_from=None,
+    status=Status.RUNNING,
+    current_run_id="word",
+    started_at="2026-11-20T00:00:00.000Z",
+    ended_at="2026-11-20T00:00:01.500Z",
+)
 IDLE = change(TASK, current_run_id=None)
 """Nobody works on it, so that nothing is said about silence."""
 
@@ -138,6 +145,7 @@ def test_attempts_say_what_they_lack() -> None:
         native_status=None,
         output_refs=(),
         checkpoint_refs=(),
+        steps=0,
     )
     now_ms = parse_ms("2026-11-21T00:00:00.000Z")
     quiet = change(bare, last_seen_at="2026-11-21T00:00:00.000Z")
@@ -147,7 +155,8 @@ def test_attempts_say_what_they_lack() -> None:
     }
     full = list_attempts(change(TASK, current_run_id=None), now_ms)
     assert {name: mark.state for name, mark in full.marks.items()} == {
-        "active": MarkState.NOT_APPLICABLE
+        "active": MarkState.NOT_APPLICABLE,
+        f"{TASK.attempts[0].run_id}.checkpointRefs": MarkState.NOT_APPLICABLE,
     }
     none = list_attempts(change(TASK, attempts=(), current_run_id=None), now_ms)
     assert set(none.marks) == {"attempts", "active"}
