@@ -18,6 +18,8 @@ import orjson
 from passerelle.a2a_mapping.extensions import PREFIX
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
+from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
+from passerelle.a2a_mapping.socket_frames import PATH as SOCKET_PATH
 from passerelle.a2a_mapping.v0_3.cards import CARD_VERSION as LEGACY
 from passerelle.a2a_mapping.v0_3.cards import LEGACY_MEMBERS, lift_card
 from passerelle.a2a_mapping.version import SERVED
@@ -55,6 +57,8 @@ class Edge:
     grpc: str | None = None
     grpc_default: str | None = None
     links: bool = True
+    sockets: bool = False
+    """Whether A2A is served over WebSocket too, which is a binding of our own."""
     versions: tuple[str, ...] = SERVED
 
 
@@ -108,7 +112,16 @@ def list_interfaces(place: Place, edge: Edge) -> list[Json]:
         if edge.grpc and (version != LEGACY or place.agent == edge.grpc_default):
             named: JsonObject = {} if version == LEGACY else {"tenant": place.agent}
             listed.append({**_describe(edge.grpc, "GRPC", version), **named})
+        if edge.sockets and version != LEGACY:
+            listed.append(_describe(_find_socket(place.base_url), SOCKET_BINDING, version))
     return listed
+
+
+def _find_socket(base_url: str) -> str:
+    """Where the socket of an agent is; an address without a scheme stays one."""
+    scheme, colon, rest = base_url.partition("://")
+    found = f"{scheme.replace('http', 'ws', 1)}{colon}{rest}" if colon else base_url
+    return f"{found}{SOCKET_PATH}"
 
 
 def list_origins(card: JsonObject, card_url: str) -> set[str]:

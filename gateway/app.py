@@ -75,6 +75,7 @@ async def run_gateway(
                     edges.drain,
                     settings.channels.inbound_bytes,
                     tls.context if tls else None,
+                    settings.requests.body_bytes,
                 )
                 async with (
                     open_grpc(settings, edges.face, tls) as port,

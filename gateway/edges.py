@@ -14,7 +14,9 @@ from starlette.routing import Route, WebSocketRoute
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
+from passerelle.gateway.a2a.paths import AGENTS
 from passerelle.gateway.a2a.push import ServicePush
+from passerelle.gateway.a2a_socket.edge import SocketEdge
 from passerelle.gateway.auth.tickets import Tickets
 from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel_edges import make_channel_edges
@@ -117,6 +119,7 @@ def make_edges(
     routes = [
         *_make_routes(gateway, access, endpoint, find_fault),
         *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
+        make_socket_route(face, tickets, settings),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),
     ]
@@ -132,6 +135,12 @@ def make_edges(
 
 def _admit_all(_scope: Scope) -> bool:
     return True
+
+
+def make_socket_route(face: Face, tickets: Tickets, settings: Settings) -> BaseRoute:
+    """A2A over WebSocket."""
+    sockets = SocketEdge(face, tickets.redeem, settings.channels.origins)
+    return WebSocketRoute(f"{AGENTS}/{{rest:path}}", sockets.handle)
 
 
 def _make_extended_cards(

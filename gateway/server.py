@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.request_bounds import BoundedRequests
+from passerelle.gateway.socket_bounds import make_socket_protocol
 from passerelle.gateway.version import SERVER
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ CONNECTIONS_S: Final = 1
 KEEP_ALIVE_S: Final = 75
 BACKLOG: Final = 2_048
 SOCKET_MESSAGE_BYTES: Final = 65_536
+FRAME_BYTES: Final = 1_048_576
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  compared, never bound
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -92,9 +94,11 @@ class Server:
         drain: Drain | None = None,
         message_bytes: int = SOCKET_MESSAGE_BYTES,
         tls: ssl.SSLContext | None = None,
+        frame_bytes: int = FRAME_BYTES,
     ) -> None:
+        """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
         self._listener = listener
-        self._uvicorn = _Quiet(_configure(app, message_bytes, tls), drain)
+        self._uvicorn = _Quiet(_configure(app, message_bytes, tls, frame_bytes), drain)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.
@@ -166,12 +170,14 @@ class _Quiet(uvicorn.Server):
             await super().shutdown(sockets)
 
 
-def _configure(app: ASGIApp, message_bytes: int, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def _configure(
+    app: ASGIApp, message_bytes: int, tls: ssl.SSLContext | None, frame_bytes: int
+) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         loop="none",
         http=BoundedRequests,
-        ws="websockets-sansio",
+        ws=make_socket_protocol(frame_bytes),
         ws_max_size=message_bytes,
         # The channel protocol has heartbeats of its own, which also prove that the reader is alive.
         ws_ping_interval=None,

@@ -54,6 +54,7 @@ def make_edge(settings: Settings) -> Edge:
         links=settings.card_links == "keep",
         grpc=_find_grpc(settings),
         grpc_default=settings.grpc.default_agent,
+        sockets=True,
     )
 
 

@@ -21,6 +21,8 @@ _Unwrap: TypeAlias = Callable[[Json], Json]
 JSONRPC: Final = "JSONRPC"
 HTTP_JSON: Final = "HTTP+JSON"
 GRPC: Final = "GRPC"
+WEBSOCKET: Final = "WEBSOCKET"
+"""Of our own; it is no business of the kit."""
 VERSION: Final = "A2A-Version"
 EXTENSIONS: Final = "A2A-Extensions"
 ERROR_INFO: Final = "type.googleapis.com/google.rpc.ErrorInfo"

@@ -28,12 +28,14 @@ from tests.conformance.callers import (
     GRPC,
     HTTP_JSON,
     JSONRPC,
+    WEBSOCKET,
     Caller,
     HttpJsonCaller,
     Json,
     JsonRpcCaller,
 )
 from tests.conformance.grpc_caller import GrpcCaller
+from tests.conformance.socket_caller import open_socket
 from tests.support.processes import run_gateway
 from tests.support.scripted_peer import ScriptedPeer
 
@@ -103,6 +105,10 @@ class Site:
         if binding == GRPC:
             async with grpc.aio.insecure_channel(self.grpc_address) as channel:
                 yield GrpcCaller(channel, agent, headers)
+            return
+        if binding == WEBSOCKET:
+            async with open_socket(self.find_url(agent), headers) as caller:
+                yield caller
             return
         async with open_http(headers) as http:
             yield CALLERS[binding](http, self.find_url(agent))

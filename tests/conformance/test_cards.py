@@ -6,8 +6,9 @@ import httpx
 import pytest
 from a2a.types import a2a_pb2
 
+from passerelle.a2a_mapping.socket_frames import BINDING
 from tests.conformance import errors
-from tests.conformance.callers import JSONRPC, Json, make_params
+from tests.conformance.callers import JSONRPC, WEBSOCKET, Json, make_params
 from tests.conformance.conftest import BINDINGS
 from tests.conformance.shapes import check_shape, list_members
 from tests.conformance.site import Site, find_origin, write
@@ -39,7 +40,7 @@ async def test_card_has_what_a_card_must_have_and_nothing_else(card: Json) -> No
 async def test_card_names_every_binding_and_where_it_is(site: Site, card: Json) -> None:
     interfaces = card["supportedInterfaces"]
     current = {one["protocolBinding"] for one in interfaces if one["protocolVersion"] == "1.0"}
-    assert current == set(BINDINGS)
+    assert current == {*BINDINGS, BINDING}
     assert all(one.keys() >= {"url", "protocolBinding", "protocolVersion"} for one in interfaces)
 
 
@@ -47,7 +48,7 @@ async def test_card_names_every_binding_and_where_it_is(site: Site, card: Json) 
 async def test_every_binding_on_the_card_answers_where_the_card_says(
     site: Site, card: Json
 ) -> None:
-    for binding in BINDINGS:
+    for binding in (*BINDINGS, WEBSOCKET):
         async with site.open_caller(binding) as caller:
             answer = await caller.call("SendMessage", make_params(write("tck-complete-task")))
             assert "task" in answer.said

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tests.conformance.callers import Caller, Json, make_params
+from tests.conformance.callers import WEBSOCKET, Caller, Json, make_params
 from tests.conformance.conftest import BINDINGS
 from tests.conformance.site import Site, write
 
@@ -67,9 +67,9 @@ def list_refused(ended: str) -> list[tuple[str, Json]]:
 @pytest.mark.kit("BIND-EQUIV-001", "BIND-EQUIV-002", "BIND-EQUIV-003")
 async def test_story_is_the_same_over_every_binding(site: Site) -> None:
     told: list[object] = []
-    for binding in BINDINGS:
+    for binding in (*BINDINGS, WEBSOCKET):
         names = Names()
         async with site.open_caller(binding) as caller:
             told.append([names.replace(said) async for said in tell(caller)])
-    assert len(told) == len(BINDINGS)
+    assert len(told) == len(BINDINGS) + 1
     assert all(one == told[0] for one in told[1:])

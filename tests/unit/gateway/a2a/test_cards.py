@@ -146,4 +146,5 @@ def test_options_follow_the_settings() -> None:
     signed = make_card_options(Settings.model_validate({"signing": signing}), SIGNER)
     assert (signed.shape, signed.signer) == ("v1", SIGNER)
     opened = make_card_options(Settings(auth="open", card_links="drop", card_shape="v1"), None)
-    assert (opened.shape, opened.edge) == ("v1", Edge(extensions=OPEN_EDGE.extensions, links=False))
+    edge = Edge(extensions=OPEN_EDGE.extensions, links=False, sockets=True)
+    assert (opened.shape, opened.edge) == ("v1", edge)

@@ -1,0 +1,120 @@
+"""Frames of the WebSocket binding (docs/protocol/a2a-websocket.md): JSON-RPC requests and what stands beside them.
+
+A frame is a JSON-RPC 2.0 request of A2A 1.0. Its service parameters, which are headers over HTTP, may stand in the
+metadata of its params. ``cancelStream`` is no method of A2A: it ends the reading of a stream, never a task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.resume import LAST_EVENT_ID, RESUMED
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from passerelle.a2a_mapping.rpc import RpcId
+    from passerelle.core.json import Json, JsonObject
+
+BINDING: Final = "urn:passerelle:binding:websocket:1"
+"""``protocolBinding`` on a card (A2A 1.0 section 5.8)."""
+SUBPROTOCOL: Final = "a2a.v1"
+PATH: Final = "/ws"
+"""Below the address of an agent."""
+SERVICE_PARAMETERS: Final = "a2a-service-parameters"
+CANCEL_STREAM: Final = "cancelStream"
+_METADATA: Final = "metadata"
+_AFTER: Final = "after"
+_PARAMETERS: Final = frozenset(
+    {
+        "a2a-version",
+        "a2a-extensions",
+        "a2a-stream-snapshot",
+        "idempotency-key",
+        "traceparent",
+        "tracestate",
+    }
+)
+"""What a call may say for itself. Who calls is said once, in the handshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFrame:
+    """A request. ``body`` is JSON-RPC as any binding reads it; ``headers`` are its service parameters, lower case."""
+
+    id: RpcId
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFrame:
+    """Nobody reads the stream of a request any more."""
+
+    id: RpcId
+
+
+def read_frame(text: str) -> CallFrame | CancelFrame:
+    """A frame of a caller. What is no JSON-RPC request passes as it is, for whoever judges requests."""
+    body = text.encode()
+    try:
+        value: Json = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return CallFrame(None, body)
+    if not isinstance(value, dict):
+        return CallFrame(None, body)
+    params = object_at(value, "params")
+    if value.get("method") == CANCEL_STREAM:
+        return CancelFrame(_read_id(params))
+    headers = _take_parameters(params)
+    if headers or _AFTER in params:
+        after = params.pop(_AFTER, None)
+        if isinstance(after, str):
+            headers[LAST_EVENT_ID.lower()] = after
+        body = orjson.dumps({**value, "params": params})
+    return CallFrame(_read_id(value), body, headers)
+
+
+def write_item(event: bytes, cursor: str, headers: Mapping[str, str], *, is_first: bool) -> str:
+    """One item of a stream: a JSON-RPC response, with what a reader needs who means to come back.
+
+    ``event`` is the response as it would stand in a server-sent event, an object.
+    """
+    beside = b""
+    if RESUME in headers.get("a2a-extensions", ""):
+        beside = b',"cursor":%b' % orjson.dumps(cursor)
+        resumed = headers.get(RESUMED.lower())
+        if is_first and resumed is not None:
+            beside += b',"resumed":%b' % orjson.dumps(resumed)
+    return (event[:-1] + beside + b"}").decode()
+
+
+def write_end(rpc_id: RpcId) -> str:
+    """The end of a stream."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": rpc_id, "streamEnd": True}).decode()
+
+
+def _take_parameters(params: JsonObject) -> dict[str, str]:
+    metadata = dict(object_at(params, _METADATA))
+    said = metadata.pop(SERVICE_PARAMETERS, None)
+    if not isinstance(said, dict):
+        return {}
+    if metadata:
+        params[_METADATA] = metadata
+    else:
+        del params[_METADATA]
+    return {
+        name.lower(): value
+        for name, value in said.items()
+        if isinstance(value, str) and name.lower() in _PARAMETERS and value.isprintable()
+    }
+
+
+def _read_id(holder: JsonObject) -> RpcId:
+    value = holder.get("id")
+    return value if isinstance(value, str) or type(value) is int else None

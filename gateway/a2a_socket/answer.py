@@ -1,0 +1,81 @@
+"""What the face answers to one call, as frames: one for a whole answer, one for each event of a stream and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.socket_frames import write_end, write_item
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import Message
+
+    from passerelle.a2a_mapping.rpc import RpcId
+
+_STREAM: Final = b"text/event-stream"
+_PROBLEM: Final = b"application/problem+json"
+_ID: Final = b"id: "
+_DATA: Final = b"data: "
+_ERROR: Final = b'"error":'
+_UNAUTHORIZED: Final = 401
+
+
+@dataclass(slots=True)
+class SocketAnswer:
+    """Takes the ASGI messages of one response; ``send`` takes the text of a frame."""
+
+    rpc_id: RpcId
+    send: Callable[[str], Awaitable[None]]
+    is_unauthenticated: bool = field(default=False, init=False)
+    is_missing: bool = field(default=False, init=False)
+    """The agent is not there for this caller any more."""
+    _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    _streams: bool = field(default=False, init=False)
+    _whole: bytearray = field(default_factory=bytearray, init=False)
+    _has_begun: bool = field(default=False, init=False)
+    _has_failed: bool = field(default=False, init=False)
+
+    async def take(self, message: Message) -> None:
+        """One message of the response."""
+        if message["type"] == "http.response.start":
+            self._begin(message)
+        elif self._streams:
+            await self._take_events(message)
+        else:
+            self._whole += message.get("body", b"")
+            if not message.get("more_body", False) and not self.is_missing:
+                await self.send(self._whole.decode())
+
+    async def end_early(self) -> None:
+        """Its reader has left; on a stream that had begun it hears so."""
+        if self._streams and not self._has_failed:
+            await self.send(write_end(self.rpc_id))
+
+    def _begin(self, message: Message) -> None:
+        pairs: list[tuple[bytes, bytes]] = message["headers"]
+        media_type = dict(pairs).get(b"content-type", b"")
+        self._headers = {name.decode(): value.decode("latin-1") for name, value in pairs}
+        self._streams = media_type == _STREAM
+        self.is_missing = media_type == _PROBLEM
+        self.is_unauthenticated = message["status"] == _UNAUTHORIZED
+
+    async def _take_events(self, message: Message) -> None:
+        """Whole events, as ``EventStream`` writes them: the cursor, and the data in one line."""
+        cursor = ""
+        for line in message.get("body", b"").split(b"\n"):
+            if line.startswith(_ID):
+                cursor = line.removeprefix(_ID).decode()
+            elif line.startswith(_DATA):
+                await self._send_item(line.removeprefix(_DATA), cursor)
+        if not message.get("more_body", False) and not self._has_failed:
+            await self.send(write_end(self.rpc_id))
+
+    async def _send_item(self, data: bytes, cursor: str) -> None:
+        self._has_failed = not cursor and _ERROR in data
+        if self._has_failed:
+            await self.send(data.decode())
+            return
+        is_first, self._has_begun = not self._has_begun, True
+        await self.send(write_item(data, cursor, self._headers, is_first=is_first))

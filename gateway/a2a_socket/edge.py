@@ -1,0 +1,244 @@
+"""``GET /agents/<name>/ws``: the handshake, and the calls of one socket.
+
+A call takes the same way as one over HTTP, from the reading of its body on: it is judged, counted and answered by the
+same code, so the bindings cannot come apart. What differs is here: who calls is said in the handshake and judged anew
+for each call, answers are told apart by their id, and a reader that leaves a stream leaves nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import orjson
+from starlette.responses import PlainTextResponse
+from starlette.websockets import WebSocketDisconnect
+
+from passerelle.a2a_mapping.envelopes import render_rpc_error
+from passerelle.a2a_mapping.errors import InvalidRequest
+from passerelle.a2a_mapping.socket_frames import (
+    PATH,
+    SUBPROTOCOL,
+    CallFrame,
+    CancelFrame,
+    read_frame,
+)
+from passerelle.a2a_mapping.version import CURRENT, HEADER
+from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
+from passerelle.gateway.a2a.paths import AGENTS, split_path
+from passerelle.gateway.a2a_socket.answer import SocketAnswer
+from passerelle.gateway.auth.credentials import API_KEY_HEADER
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection
+
+    from starlette.types import Message, Scope
+    from starlette.websockets import WebSocket
+
+    from passerelle.core.credentials import Credentials
+    from passerelle.core.errors import PasserelleError
+    from passerelle.gateway.a2a.face import Face
+
+MOST_CALLS: Final = 64
+"""Calls that one socket may have open; at this number nothing more is read from it."""
+_UNSUPPORTED_DATA: Final = 1003
+_TOKEN_EXPIRED: Final = 4401
+_FORBIDDEN: Final = 4503
+_OWN_HEADERS: Final = frozenset(
+    {
+        *("connection", "upgrade", "content-length", "content-type", "transfer-encoding"),
+        *("sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol"),
+        *("sec-websocket-extensions", "cookie", "accept", "last-event-id"),
+    }
+)
+"""Of the handshake alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketEdge:
+    """Serves sockets. ``redeem`` gives what was shown for a ticket; ``origins`` are those of web pages beside ours."""
+
+    face: Face
+    redeem: Callable[[str, str | None, str], Awaitable[Credentials]]
+    origins: Collection[str] = ()
+
+    async def handle(self, websocket: WebSocket) -> None:
+        """One socket from its handshake to its end."""
+        try:
+            scope = await self._admit(websocket)
+        except CallerError as error:
+            status = _choose_status(error)
+            headers = {"www-authenticate": 'Bearer realm="passerelle"'} if status == 401 else {}  # noqa: PLR2004  unauthorized
+            await websocket.send_denial_response(PlainTextResponse(error.message, status, headers))
+            return
+        await websocket.accept(subprotocol=SUBPROTOCOL)
+        await _Connection(self.face, websocket, scope).serve()
+
+    async def _admit(self, websocket: WebSocket) -> Scope:
+        """The scope that the calls of a socket have, once it is known who calls, and that the agent is there.
+
+        Raises:
+            Unauthenticated: no credential that holds.
+            NotFound: no agent of that name for this caller.
+            InvalidRequest: another subprotocol, another version, or a page that is not ours.
+        """
+        if SUBPROTOCOL not in websocket.scope.get("subprotocols", []):
+            raise InvalidRequest("Sec-WebSocket-Protocol", f"must be {SUBPROTOCOL}")
+        headers = {
+            name: value for name, value in websocket.headers.items() if name not in _OWN_HEADERS
+        }
+        origin = headers.get("origin")
+        if not self._allows(origin, headers.get("host")):
+            raise InvalidRequest("Origin", "is not allowed")
+        version = headers.setdefault(HEADER.lower(), CURRENT)
+        if version != CURRENT:
+            raise VersionNotSupported(version, (CURRENT,))
+        parts = self.face.parts
+        shown = parts.reader.read_scope(websocket.scope)
+        ticket = websocket.query_params.get("ticket")
+        if ticket is not None:
+            shown = await self.redeem(ticket, origin, websocket.query_params.get("device", ""))
+            headers |= _show(shown)
+        principal = await parts.authenticator.authenticate(replace(shown, origin=origin))
+        names = parts.agents.names
+        agent, rest = split_path(websocket.scope["path"], names) or ("", "")
+        if rest != PATH or agent not in names or not principal.sees(agent):
+            raise NotFound("agent", agent)
+        return {
+            **websocket.scope,
+            "type": "http",
+            "scheme": "https" if websocket.scope["scheme"] == "wss" else "http",
+            "method": "POST",
+            "path": f"{AGENTS}/{agent}",
+            "query_string": b"",
+            "headers": headers,
+        }
+
+    def _allows(self, origin: str | None, host: str | None) -> bool:
+        """A web page must be listed or of the same host; a program sends no origin."""
+        return origin is None or origin in self.origins or urlsplit(origin).netloc == host
+
+
+@dataclass(slots=True)
+class _Call:
+    """One call under way. Its request is its frame; it is left when nobody reads its answer any more."""
+
+    frame: CallFrame
+    answer: SocketAnswer
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    is_read: bool = False
+
+    async def receive(self) -> Message:
+        """The request, and later that its caller has left."""
+        if not self.is_read:
+            self.is_read = True
+            return {"type": "http.request", "body": self.frame.body, "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+class _Connection:
+    """One accepted socket."""
+
+    def __init__(self, face: Face, websocket: WebSocket, scope: Scope) -> None:
+        self._face = face
+        self._websocket = websocket
+        self._scope = scope
+        self._calls: dict[str | int, _Call] = {}
+        self._room = asyncio.Semaphore(MOST_CALLS)
+
+    async def serve(self) -> None:
+        """Until the socket ends; whatever was asked for goes on without its caller (I6)."""
+        async with asyncio.TaskGroup() as group:
+            try:
+                while (text := await self._read()) is not None:
+                    await self._take(group, text)
+            finally:
+                for call in self._calls.values():
+                    call.left.set()
+
+    async def _read(self) -> str | None:
+        try:
+            message = await self._websocket.receive()
+        except WebSocketDisconnect:
+            return None
+        if message["type"] == "websocket.disconnect":
+            return None
+        text: str | None = message.get("text")
+        if text is None:
+            await self._close(_UNSUPPORTED_DATA)
+        return text
+
+    async def _take(self, group: asyncio.TaskGroup, text: str) -> None:
+        frame = read_frame(text)
+        if isinstance(frame, CancelFrame):
+            call = self._calls.get(frame.id) if frame.id is not None else None
+            if call is not None:
+                call.left.set()
+            return
+        if frame.id in self._calls:
+            await self._refuse(frame, InvalidRequest("id", "belongs to a call that is open"))
+            return
+        await self._room.acquire()
+        call = _Call(frame, SocketAnswer(frame.id, self._send))
+        if frame.id is not None:
+            self._calls[frame.id] = call
+        group.create_task(self._serve(call))
+
+    async def _serve(self, call: _Call) -> None:
+        headers = {
+            **self._scope["headers"],
+            **call.frame.headers,
+            "content-type": "application/json",
+        }
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        try:
+            await self._face({**self._scope, "headers": raw}, call.receive, call.answer.take)
+            if call.left.is_set():
+                await call.answer.end_early()
+            await self._judge(call.answer)
+        finally:
+            if call.frame.id is not None:
+                self._calls.pop(call.frame.id, None)
+            self._room.release()
+
+    async def _judge(self, answer: SocketAnswer) -> None:
+        """Who may not come in any more has no use for the socket."""
+        if answer.is_missing:
+            await self._close(_FORBIDDEN)
+        elif answer.is_unauthenticated:
+            await self._close(_TOKEN_EXPIRED)
+
+    async def _refuse(self, frame: CallFrame, error: PasserelleError) -> None:
+        await self._send(orjson.dumps(render_rpc_error(error, frame.id).body).decode())
+
+    async def _send(self, text: str) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError, OSError):  # its reader sees the end
+            await self._websocket.send_text(text)
+
+    async def _close(self, code: int) -> None:
+        with suppress(WebSocketDisconnect, RuntimeError, OSError):
+            await self._websocket.close(code)
+
+
+def _choose_status(error: CallerError) -> int:
+    match error:
+        case Unauthenticated():
+            return 401
+        case NotFound():
+            return 404
+        case _:
+            return 400
+
+
+def _show(shown: Credentials) -> dict[str, str]:
+    """The headers that a browser could not send."""
+    headers: dict[str, str] = {}
+    if shown.bearer is not None:
+        headers["authorization"] = f"Bearer {shown.bearer}"
+    if shown.api_key is not None:
+        headers[API_KEY_HEADER] = shown.api_key
+    return headers

@@ -1,0 +1,249 @@
+"""A2A over WebSocket: the SDK's client over the transport of ours, and what a socket alone can get wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+import pytest
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.types import (
+    GetTaskRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import TaskNotFoundError
+from google.protobuf.json_format import ParseDict
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.channels.a2a_websocket import BINDING, bind_headers
+from tests.integration.callers.rig import Instance, Rig, run_rig
+from tests.support.engine import Server, engine_server, started_legs
+
+__all__ = ["engine_server", "started_legs"]
+
+pytestmark = pytest.mark.anyio
+
+Answer = dict[str, Any]
+CLIENTS: list[dict[str, object]] = [{"name": "ada"}, {"name": "bob", "may_call": ["other"]}]
+AGENTS = [{"name": "other", "url": "http://127.0.0.1:9"}]
+
+
+@pytest.fixture
+async def rig(engine_server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Rig]:
+    async with run_rig(engine_server.url, tmp_path) as started:
+        yield started
+
+
+async def start(rig: Rig, **settings: object) -> Instance:
+    agents = [{"name": "echo", "url": rig.peer.url}, *AGENTS]
+    return await rig.start(clients=[dict(one) for one in CLIENTS], agents=agents, **settings)
+
+
+def find_url(instance: Instance, agent: str = "echo") -> str:
+    base = str(instance.http.base_url).rstrip("/").replace("http", "ws", 1)
+    return f"{base}/agents/{agent}/ws"
+
+
+@asynccontextmanager
+async def open_socket(
+    instance: Instance,
+    key: str | None = "ada-key",
+    agent: str = "echo",
+    origin: str | None = None,
+    **headers: str,
+) -> AsyncGenerator[ClientConnection]:
+    shown = {} if key is None else {"Authorization": f"Bearer {key}"}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with connect(
+        find_url(instance, agent),
+        additional_headers={**shown, **named},
+        subprotocols=[Subprotocol("a2a.v1")],
+        origin=Origin(origin) if origin else None,
+        proxy=None,
+        compression=None,
+    ) as socket:
+        yield socket
+
+
+def write(text: str, number: int = 1) -> Answer:
+    return {"message": {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+async def tell(socket: ClientConnection, rpc_id: object, method: str, params: Answer) -> None:
+    frame = {"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params}
+    await socket.send(orjson.dumps(frame).decode())
+
+
+async def hear(socket: ClientConnection) -> Answer:
+    async with asyncio.timeout(5):
+        return cast("Answer", orjson.loads(await socket.recv()))
+
+
+async def hear_close(socket: ClientConnection) -> int:
+    async with asyncio.timeout(5):
+        await socket.wait_closed()
+    return socket.close_code or 0
+
+
+async def open_client(instance: Instance) -> Client:
+    card = await instance.http.get("/agents/echo/.well-known/agent-card.json")
+    from a2a.types import AgentCard
+
+    config = ClientConfig(supported_protocol_bindings=[BINDING], use_client_preference=True)
+    factory = ClientFactory(config)
+    factory.register(BINDING, bind_headers({"Authorization": "Bearer ada-key"}))
+    return factory.create(ParseDict(card.json(), AgentCard(), ignore_unknown_fields=True))
+
+
+def compose(text: str) -> SendMessageRequest:
+    message = Message(message_id="sdk-1", role=Role.ROLE_USER, parts=[Part(text=text)])
+    return SendMessageRequest(message=message)
+
+
+async def test_the_factory_of_the_sdk_finds_the_binding_on_the_card_and_speaks_it(rig: Rig) -> None:
+    client = await open_client(await start(rig))
+    events = [event async for event in client.send_message(compose("chunks 3"))]
+    assert events[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert sum(event.HasField("artifact_update") for event in events) == 3
+    task_id = events[-1].status_update.task_id
+    task = await client.get_task(GetTaskRequest(id=task_id))
+    assert task.status.state == TaskState.TASK_STATE_COMPLETED
+    with pytest.raises(TaskNotFoundError):
+        await client.get_task(GetTaskRequest(id="no-such-task"))
+    with pytest.raises(TaskNotFoundError):
+        await anext(client.subscribe(SubscribeToTaskRequest(id="no-such-task")))
+    await client.close()
+
+
+async def test_calls_on_one_socket_are_answered_by_their_ids(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await tell(socket, "slow", "SendStreamingMessage", write("silent"))
+        first = await hear(socket)
+        assert first["id"] == "slow"
+        task = first["result"]["task"]
+        for number in range(2, 6):
+            await tell(socket, number, "SendMessage", write("hello", number))
+        heard = {frame["id"]: frame for frame in [await hear(socket) for _ in range(4)]}
+        assert set(heard) == {2, 3, 4, 5}
+        await tell(socket, 6, "GetTask", {"id": task["id"]})
+        assert (await hear(socket))["result"]["id"] == task["id"]
+
+
+async def test_leaving_a_stream_ends_the_reading_and_not_the_task(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await tell(socket, 1, "SendStreamingMessage", write("silent"))
+        task = (await hear(socket))["result"]["task"]
+        await socket.send('{"jsonrpc":"2.0","method":"cancelStream","params":{"id":1}}')
+        while "streamEnd" not in (ended := await hear(socket)):
+            pass
+        assert ended == {"jsonrpc": "2.0", "id": 1, "streamEnd": True}
+        await tell(socket, 2, "GetTask", {"id": task["id"]})
+        state = (await hear(socket))["result"]["status"]["state"]
+        assert state in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
+
+
+async def test_a_reader_comes_back_with_the_cursor_of_its_last_item(rig: Rig) -> None:
+    instance = await start(rig)
+    resumes = {"a2a-service-parameters": {"A2A-Extensions": RESUME}}
+    async with open_socket(instance) as socket:
+        params = {**write("chunks 4"), "metadata": resumes}
+        await tell(socket, 1, "SendStreamingMessage", params)
+        items = []
+        while "streamEnd" not in (frame := await hear(socket)):
+            items.append(frame)
+        assert all("cursor" in item for item in items)
+        task = items[0]["result"]["task"]["id"]
+        asked = {"id": task, "after": items[1]["cursor"], "metadata": resumes}
+        await tell(socket, 2, "SubscribeToTask", asked)
+        again = []
+        while "streamEnd" not in (frame := await hear(socket)):
+            again.append(frame)
+    assert again[0].pop("resumed") == "true"
+    assert [item["result"] for item in again] == [item["result"] for item in items[2:]]
+
+
+async def test_without_the_extension_an_item_has_nothing_beside_its_result(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await tell(socket, 1, "SendStreamingMessage", write("chunks 1"))
+        assert set(await hear(socket)) == {"jsonrpc", "id", "result"}
+
+
+@pytest.mark.parametrize(
+    ("key", "agent", "headers", "status"),
+    [
+        (None, "echo", {}, 401),
+        ("wrong", "echo", {}, 401),
+        ("bob-key", "echo", {}, 404),
+        ("ada-key", "nobody", {}, 404),
+        ("ada-key", "echo", {"A2A_Version": "0.3"}, 400),
+    ],
+)
+async def test_a_handshake_is_judged_before_anything_is_accepted(
+    rig: Rig, key: str | None, agent: str, headers: dict[str, str], status: int
+) -> None:
+    instance = await start(rig)
+    with pytest.raises(InvalidStatus) as refused:
+        async with open_socket(instance, key, agent, **headers):
+            pass
+    assert refused.value.response.status_code == status
+
+
+async def test_a_page_of_somebody_else_gets_no_socket(rig: Rig) -> None:
+    instance = await start(rig)
+    with pytest.raises(InvalidStatus):
+        async with open_socket(instance, origin="https://evil.example"):
+            pass
+
+
+async def test_what_is_no_request_is_refused_and_the_socket_stays(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await socket.send("no json")
+        assert (await hear(socket))["error"]["code"] == -32700
+        await tell(socket, 1, "NoSuchMethod", {})
+        assert (await hear(socket))["error"]["code"] == -32601
+        await tell(socket, 2, "SendStreamingMessage", write("silent"))
+        await hear(socket)
+        await tell(socket, 2, "GetTask", {"id": "x"})
+        while "error" not in (frame := await hear(socket)):
+            pass
+        assert frame["error"]["code"] == -32600
+        await tell(socket, 3, "GetTask", {"id": "x"})
+        assert (await hear(socket))["error"]["code"] == -32001
+
+
+async def test_frames_may_be_as_long_as_bodies_and_no_longer_and_are_text(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        await tell(socket, 1, "SendMessage", write("x" * 500_000))
+        assert (await hear(socket))["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+        await socket.send("x" * 1_100_000)
+        assert await hear_close(socket) == 1009
+    async with open_socket(instance) as socket:
+        await socket.send(b"binary")
+        assert await hear_close(socket) == 1003
+
+
+async def test_a_call_whose_caller_may_not_come_in_any_more_ends_the_socket(rig: Rig) -> None:
+    instance = await start(rig)
+    async with open_socket(instance) as socket:
+        fewer = instance.settings.model_copy(update={"clients": ()})
+        instance.access.reload(fewer)
+        await tell(socket, 1, "GetTask", {"id": "x"})
+        assert "error" in await hear(socket)
+        assert await hear_close(socket) == 4401
