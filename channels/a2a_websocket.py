@@ -38,9 +38,7 @@ BINDING: Final = "urn:passerelle:binding:websocket:1"
 SUBPROTOCOL: Final = "a2a.v1"
 SERVICE_PARAMETERS: Final = "a2a-service-parameters"
 _CARRIED: Final = frozenset(
-    {
-        *("a2a-extensions", "a2a-stream-snapshot", "idempotency-key", "traceparent", "tracestate"),
-    }
+    {"a2a-extensions", "a2a-stream-snapshot", "idempotency-key", "traceparent", "tracestate"}
 )
 _STREAMS: Final = frozenset({"SendStreamingMessage", "SubscribeToTask"})
 _MAX_FRAME: Final = 4 * 1024 * 1024
@@ -187,12 +185,13 @@ class _Events(httpx.AsyncByteStream):
 def _add_parameters(call: JsonObject, headers: httpx.Headers) -> JsonObject:
     said: dict[str, Json] = {name: value for name, value in headers.items() if name in _CARRIED}
     params = call.get("params")
-    known = params if isinstance(params, dict) else {}
+    known: JsonObject = dict(params) if isinstance(params, dict) else {}
     after = headers.get("last-event-id")
     if after is not None and call["method"] == "SubscribeToTask":
-        known = {**known, "after": after}
+        known["after"] = after
     if said:
         metadata = known.get("metadata")
-        kept = metadata if isinstance(metadata, dict) else {}
-        known = {**known, "metadata": {**kept, SERVICE_PARAMETERS: said}}
+        kept: JsonObject = dict(metadata) if isinstance(metadata, dict) else {}
+        kept[SERVICE_PARAMETERS] = said
+        known["metadata"] = kept
     return {**call, "params": known}

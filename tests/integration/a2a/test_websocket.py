@@ -162,14 +162,14 @@ async def test_a_reader_comes_back_with_the_cursor_of_its_last_item(rig: Rig) ->
     async with open_socket(instance) as socket:
         params = {**write("chunks 4"), "metadata": resumes}
         await tell(socket, 1, "SendStreamingMessage", params)
-        items = []
+        items: list[Answer] = []
         while "streamEnd" not in (frame := await hear(socket)):
             items.append(frame)
         assert all("cursor" in item for item in items)
         task = items[0]["result"]["task"]["id"]
         asked = {"id": task, "after": items[1]["cursor"], "metadata": resumes}
         await tell(socket, 2, "SubscribeToTask", asked)
-        again = []
+        again: list[Answer] = []
         while "streamEnd" not in (frame := await hear(socket)):
             again.append(frame)
     assert again[0].pop("resumed") == "true"
