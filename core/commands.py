@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.audit_requests import GetAudit
 from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
@@ -289,6 +290,7 @@ Query: TypeAlias = (
     | ListSessions
     | GetChannels
     | DeviceQuery
+    | GetAudit
     | PolicyQuery
 )
 

@@ -12,6 +12,7 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
+from passerelle.gateway.control.auditing import Auditing
 from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.channel_notices import ChannelNotices
@@ -42,6 +43,7 @@ from passerelle.gateway.control.receivers import Receivers
 from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.control.references import References
+from passerelle.gateway.control.refusals import Refusals
 from passerelle.gateway.control.rerunning import Rerunning
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
@@ -140,7 +142,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     references = References(ownership, contents)
     dispatch = _make_dispatch(around, writes, contents, runs, references)
     lists = DeviceLists(writes)
-    actions, inputs = Actions(writes, Assurance(lists, around.signatures)), Inputs(dispatch)
+    actions, inputs = _make_actions(around, writes, lists), Inputs(dispatch)
     following = Following(writes, store.log, around.hub, contents)
     webhooks = webhooks or Webhooks()
     push_configs = PushConfigs(
@@ -190,6 +192,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
         devices=_make_devices(around, webhooks, lists, actions),
         channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
+        auditing=Auditing(actions, store.log),
         device_streams=DeviceStreams(
             store.acks,
             store.channels,
@@ -273,6 +276,10 @@ def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
     if around.public_url is None:
         return None
     return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)
+
+
+def _make_actions(around: Surroundings, writes: Writes, lists: DeviceLists) -> Actions:
+    return Actions(writes, Assurance(lists, around.signatures), Refusals(writes))
 
 
 def _make_devices(

@@ -1,10 +1,11 @@
-"""The calls about devices. Their parameters are the commands and queries themselves."""
+"""The calls about devices, and about what was decided. Their parameters are the commands and queries themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
+from passerelle.core.audit_requests import Audit, GetAudit
 from passerelle.core.device_requests import (
     ConfirmDevice,
     DeviceChanged,
@@ -38,6 +39,14 @@ def _row(
 
 DEVICE_ROWS: Final[Sequence[Call]] = (
     _row("list_devices", "The devices of the caller", _LOOK, ListDevices, None),
+    Call(
+        "get_audit",
+        "How a question came to be decided: its facts, and what proves them",
+        (Scope.READ_AUDIT,),
+        GetAudit,
+        lambda given, _: given,
+        model=Audit,
+    ),
     _row("get_push_key", "The key that browsers subscribe with", _LOOK, GetPushKey, None),
     _row("pair_device", "Offer a device a code", _MANAGE, PairDevice, DevicePaired),
     _row("confirm_device", "Trust a device by the digits that it shows", _MANAGE, ConfirmDevice),

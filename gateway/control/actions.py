@@ -25,6 +25,7 @@ from passerelle.core.task_commands import EndWait
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import format_ms
 from passerelle.gateway.control.action_rows import close_rows
+from passerelle.gateway.control.refusals import RECORDED, Refusals
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, show
 from passerelle.gateway.devices.assurance import Assured
@@ -57,6 +58,7 @@ class Actions:
 
     writes: Writes
     assurance: Assurance
+    refusals: Refusals
 
     async def respond(
         self, principal: Principal, command: RespondAction
@@ -108,11 +110,15 @@ class Actions:
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
         assured = Assured(principal)
-        # Words are no decision: whoever owns the task may say them, from wherever.
-        if turn_id is None:
-            assured = await self.assurance.judge(principal, command, before)
-        answer = _make_answer(assured, command, turn_id)
-        outcome = await self.close(command.action_id, answer, beside=beside, held=held)
+        try:
+            # Words are no decision: whoever owns the task may say them, from wherever.
+            if turn_id is None:
+                assured = await self.assurance.judge(principal, command, before)
+            answer = _make_answer(assured, command, turn_id)
+            outcome = await self.close(command.action_id, answer, beside=beside, held=held)
+        except RECORDED as refused:
+            await self.refusals.record(assured.who, before, refused)
+            raise
         if isinstance(outcome, Written):
             return outcome
         await self.expire(command.action_id, outcome.now_ms)

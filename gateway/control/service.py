@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.audit_requests import GetAudit
 from passerelle.core.codec import to_wire
 from passerelle.core.commands import (
     ActionAnswered,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from passerelle.core.session_requests import SessionRequest
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.answers import Answers
+    from passerelle.gateway.control.auditing import Auditing
     from passerelle.gateway.control.cancelling import Cancelling
     from passerelle.gateway.control.catalogue import Catalogue
     from passerelle.gateway.control.channel_summaries import ChannelSummaries
@@ -131,6 +133,7 @@ class Service:
     session_control: SessionControl
     device_streams: DeviceStreams
     devices: Devices
+    auditing: Auditing
     channel_summaries: ChannelSummaries
     policy_control: PolicyControl
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
@@ -204,7 +207,13 @@ class Service:
     async def _read_others(
         self,
         principal: Principal,
-        query: ListRecords | ListSessions | GetOutput | GetChannels | DeviceQuery | PolicyQuery,
+        query: ListRecords
+        | ListSessions
+        | GetOutput
+        | GetChannels
+        | DeviceQuery
+        | GetAudit
+        | PolicyQuery,
     ) -> JsonObject:
         match query:
             case GetOutput():
@@ -215,6 +224,8 @@ class Service:
                 return await self.session_control.sessions.list_sessions(principal, query)
             case GetChannels():
                 return await self.channel_summaries.read(principal, query)
+            case GetAudit():
+                return await self.auditing.read(principal, query)
             case ListDevices() | GetPushKey():
                 return await self.devices.read(principal, query)
             case ListGrants() | EvaluatePermission():

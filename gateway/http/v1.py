@@ -131,6 +131,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+    Operation("GET", "/v1/audit", CALLS["get_audit"]),
     Operation("GET", "/v1/devices", CALLS["list_devices"]),
     Operation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),
     Operation("POST", "/v1/devices/pair", CALLS["pair_device"], 201),

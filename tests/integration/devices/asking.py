@@ -20,6 +20,7 @@ PEOPLE = [
     "approvals:decide",
     "channels:connect",
     "devices:manage",
+    "audit:read",
 ]
 ADA: dict[str, object] = {"name": "ada", "kind": "person", "scopes": PEOPLE}
 BOB: dict[str, object] = {"name": "bob", "kind": "person", "scopes": PEOPLE}
