@@ -29,6 +29,7 @@ from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.interrupting import Interrupting
 from passerelle.gateway.control.judging import Judging
+from passerelle.gateway.control.lag import Lag
 from passerelle.gateway.control.linking import Linking
 from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
@@ -156,7 +157,13 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     )
     finishing = Finishing(writes, ownership, dispatch)
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
-    records = Records(writes, store.log, store.projections, around.catalogue.list_names)
+    records = Records(
+        writes,
+        store.log,
+        store.projections,
+        around.catalogue.list_names,
+        Lag(store.projections, around.clock),
+    )
     sessions = Sessions(records)
     receivers = Receivers(store.targets, store.acks)
     models = Models(writes, store.log, ownership, around.clock, receivers)

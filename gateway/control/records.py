@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.session import SessionRecord
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import EventLog, Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import ListRecords
+    from passerelle.gateway.control.lag import Lag
     from passerelle.gateway.control.writes import Writes
 
 Row: TypeAlias = "tuple[int, str]"
@@ -45,26 +47,31 @@ class Records:
     log: EventLog
     projections: Projections
     list_agents: Callable[[], tuple[str, ...]]
+    lag: Lag
 
     async def list_tasks(self, principal: Principal, query: ListRecords) -> JsonObject:
-        """One page: ``tasks``, and ``nextPageToken`` where there may be more.
+        """One page: ``tasks``, and ``nextPageToken`` where there may be more; ``marks`` where it may be behind.
 
         Raises:
             InvalidInput: a page token or a time that is not one.
             NotFound: a session that is not the caller's.
         """
         bounds = _read_time("since", query.since), _read_time("until", query.until)
+        # Before the rows: what is carried in between is no reason to doubt them.
+        doubt = await self.lag.find() if query.session_id is None else None
         found: list[Json] = []
         last: Row | None = None
-        looked = 0
+        looked, token = 0, ""
         async for row, held in self.walk(self._choose_rows(principal, query)):
             if len(found) == query.page_size or looked == _MOST_ROWS:
-                return {"tasks": found, "nextPageToken": write_token(last) if last else ""}
+                token = write_token(last) if last else ""
+                break
             last, looked = row, looked + 1
             record = held.record
             if isinstance(record, TaskRecord) and _fits(record, principal, query, bounds):
                 found.append(summarize(record, held.stamp.version))
-        return {"tasks": found, "nextPageToken": ""}
+        page: JsonObject = {"tasks": found, "nextPageToken": token}
+        return page if doubt is None else {**page, "marks": {"tasks": to_wire(doubt)}}
 
     def _choose_rows(self, principal: Principal, query: ListRecords) -> AsyncIterator[Row]:
         before = read_token(query.page_token)

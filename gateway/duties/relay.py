@@ -20,6 +20,7 @@ from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, place
 from passerelle.core.machine import read_snapshot
 from passerelle.core.ports import IndexRow, ProjectionRow, StreamKind, StreamRef
+from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.duties.joining import join_all
 from passerelle.gateway.duties.projections import REGISTRY, Projection, read_entity
 from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from passerelle.core.machine import Record
     from passerelle.core.ports import Entry, EventLog, FeedRow, Projections
 
-CONSUMER: Final = "relay"
 _PAGE: Final = 128
 _BUSY_S: Final = 0.2
 """A shard that had questions is looked at again so soon: other instances may be writing there now."""
@@ -101,7 +101,7 @@ class Relay:
             position = Position(self.facts.shard_epoch(shard), None)
         if feed:
             await self._send(shard, await self._project(shard, feed))
-            await self.projections.move_mark(shard, CONSUMER, feed[-1].id)
+            await self.projections.move_mark(shard, RELAY, feed[-1].id)
             position = Position(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
@@ -111,7 +111,7 @@ class Relay:
         return _BUSY_S if any(row.look for row in feed) else LONGEST_S
 
     async def _read_position(self, shard: Shard) -> Position:
-        mark = await self.projections.read_mark(shard, CONSUMER)
+        mark = await self.projections.read_mark(shard, RELAY)
         if mark is None:
             return Position(self.facts.shard_epoch(shard), None)
         epoch, _, feed_id = mark.partition(".")

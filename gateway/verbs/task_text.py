@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 _TOPICS: Final = ("agent", "policy", "limits", "waiting", "retries", "end")
 
 
-def list_tasks(tasks: list[JsonObject], next_page: str) -> Iterator[str]:
-    """One line for each task, and how to get the others."""
+def list_tasks(answer: JsonObject) -> Iterator[str]:
+    """One line for each task, how to get the others, and whether what is shown may be behind."""
+    tasks = objects_at(answer, "tasks")
     yield from format_table(
         ("TASK", "STATUS", "AGENT", "SINCE", "PROGRESS", "TITLE"),
         [
@@ -32,8 +33,11 @@ def list_tasks(tasks: list[JsonObject], next_page: str) -> Iterator[str]:
         ],
     )
     yield f"tasks: {len(tasks)}"
-    if next_page:
-        yield f"more: --page {next_page}"
+    if text_at(answer, "nextPageToken"):
+        yield f"more: --page {text_at(answer, 'nextPageToken')}"
+    doubt = object_at(object_at(answer, "marks"), "tasks")
+    if doubt:
+        yield f"{text_at(doubt, 'state')}: {text_at(doubt, 'reason')}"
 
 
 def describe_progress(progress: JsonObject) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.gateway.verbs.link import Link, name_path
 from passerelle.gateway.verbs.task_text import (
     describe_change,
@@ -73,7 +73,7 @@ def list_all(
             "pageToken": page,
         },
     )
-    link.tell(answer, list_tasks(objects_at(answer, "tasks"), text_at(answer, "nextPageToken")))
+    link.tell(answer, list_tasks(answer))
 
 
 @add_verb(tasks, "tasks show task_2f…")

@@ -21,7 +21,7 @@ from passerelle.core.standing import is_open, list_rows
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
-from passerelle.gateway.duties.relay import CONSUMER
+from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> lis
 async def _read_owed(store: Store, look: Look) -> list[FeedRow]:
     """What the feed has of a session above the mark of the relay."""
     shard = EntityRef(EntityKind.SESSION, look.session).shard
-    mark = await store.projections.read_mark(shard, CONSUMER)
+    mark = await store.projections.read_mark(shard, RELAY)
     after = None if mark is None else mark.partition(".")[2]
     found: list[FeedRow] = []
     while page := await store.projections.read_feed(shard, after, _FEED_PAGE):

@@ -1,0 +1,62 @@
+"""Lists of tasks that are carried by the relay, while it stands still: what may be missing is said (ST-19, SNAP-21)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog
+
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.status import Status
+from passerelle.gateway.control.lag import BEHIND_MS
+from passerelle.gateway.duties.relay import Relay
+from passerelle.gateway.verbs.task_text import list_tasks
+from tests.support.desk import Desk
+
+pytestmark = pytest.mark.anyio
+
+
+async def carry(desk: Desk) -> None:
+    """What the relay of every shard does, until nothing is left."""
+    store = desk.house.store
+
+    async def learn_nothing() -> None:
+        """No epoch changes here."""
+
+    relay = Relay(
+        store.log,
+        store.projections,
+        lambda: frozenset(ALL_SHARDS),
+        structlog.get_logger(),
+        learn_nothing,
+    )
+    for shard in ALL_SHARDS:
+        while await relay.pass_on(shard) < 1.0:
+            continue
+
+
+@pytest.mark.requirement("ST-19", "SNAP-21", "CF-16")
+async def test_list_says_how_far_it_is_behind_while_the_relay_stands_still(desk: Desk) -> None:
+    task_id = await desk.start()
+    await desk.until(task_id, Status.COMPLETED)
+    desk.house.clock.ahead_ms += BEHIND_MS + 60_000
+    behind: Any = await desk.do("list_tasks")
+    mark = behind["marks"]["tasks"]
+    assert mark["state"] == "stale"
+    assert mark["behindMs"] > BEHIND_MS + 50_000
+    assert any(line.startswith("stale: ") for line in list_tasks(behind))
+    session = str((await desk.record(task_id)).session_id)
+    alone: Any = await desk.do("list_tasks", sessionId=session)
+    assert "marks" not in alone, "the list of a session is written with its tasks"
+    await carry(desk)
+    desk.house.clock.ahead_ms += 2_000
+    fresh: Any = await desk.do("list_tasks")
+    assert "marks" not in fresh
+    assert [one["taskId"] for one in fresh["tasks"]] == [task_id]
+
+
+@pytest.mark.requirement("SNAP-21")
+async def test_list_that_was_just_written_is_not_doubted(desk: Desk) -> None:
+    await desk.create()
+    assert "marks" not in await desk.do("list_tasks")
