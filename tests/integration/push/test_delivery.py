@@ -303,13 +303,17 @@ async def test_dead_origin_is_not_tried_by_every_target(rig: Rig) -> None:
 
 async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> None:
     nodes = rig.gateway.store.nodes.all
+    rig.peer.hold()
+    rig.peer.release(1)
+    task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    await rig.receiver.until("/hook", 1)
     for node in nodes:
         node.has_replicas = True
-    task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
+    rig.peer.release_all()
     waiting = await rig.until_state(task, "mine", "backoff")
     assert waiting is not None
     assert (waiting.tries, waiting.reason) == (0, "unconfirmed")
-    assert rig.receiver.notices == []
+    assert len(rig.receiver.notices) == 1
     for node in nodes:
         node.has_replicas = False
     await rig.until_state(task, "mine", "gone")
