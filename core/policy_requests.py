@@ -156,4 +156,48 @@ class Judgement:
     grant_id: str | None = None
 
 
-PolicyQuery: TypeAlias = ListGrants | EvaluatePermission
+@record
+class ExplainAction:
+    """Why a question was asked, what everybody said, and what became of it."""
+
+    action_id: Id
+
+
+@record
+class TryPolicy:
+    """What would other rules have said to what was asked lately? Nothing is written.
+
+    ``policy`` has ``rules``, ``owners``, ``mode`` and ``grants`` as in the settings. Looked at are the newest
+    ``limit`` evaluations of the caller's tasks.
+    """
+
+    policy: JsonObject
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 200
+
+
+@record
+class Tried:
+    """One recorded case: what was decided, and what the other rules say. Without ``now`` it was not recorded whole."""
+
+    evaluation_id: str
+    task_id: str
+    at: str
+    subject: str
+    before: str
+    rules_before: tuple[str, ...] = ()
+    now: str | None = None
+    source: str | None = None
+    rules: tuple[str, ...] = ()
+
+
+@record
+class PolicyTried:
+    """What the other rules say; ``changed`` counts those that say something else than what was decided."""
+
+    version: str
+    looked_at: int
+    changed: int
+    cases: tuple[Tried, ...] = ()
+
+
+PolicyQuery: TypeAlias = ListGrants | EvaluatePermission | ExplainAction | TryPolicy

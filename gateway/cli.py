@@ -17,6 +17,7 @@ import typer
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
 from passerelle.gateway.verbs.agents import agents
+from passerelle.gateway.verbs.approvals import approvals
 from passerelle.gateway.verbs.deliveries import deliveries
 from passerelle.gateway.verbs.sessions import sessions
 from passerelle.gateway.verbs.task_changes import changes
@@ -47,6 +48,7 @@ tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 app.add_typer(deliveries, name="deliveries")
+app.add_typer(approvals, name="approvals")
 app.add_typer(agents)
 
 ConfigFlag = Annotated[

@@ -54,7 +54,7 @@ class ControlClient:
 
     def send(
         self,
-        method: Literal["POST", "PATCH"],
+        method: Literal["POST", "PATCH", "DELETE"],
         path: str,
         body: JsonObject,
         key: str | None = None,

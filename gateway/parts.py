@@ -22,6 +22,7 @@ from passerelle.gateway.control.contents import Contents
 from passerelle.gateway.control.creating import Creating
 from passerelle.gateway.control.dead_letters import DeadLetters
 from passerelle.gateway.control.device_streams import DeviceStreams
+from passerelle.gateway.control.explaining import Explaining
 from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
@@ -208,7 +209,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             ChannelNotices(Home(writes), store.channels),
             around.clock,
         ),
-        policy_control=_make_policy_control(around, dispatch, ownership, actions),
+        policy_control=_make_policy_control(around, dispatch, ownership, actions, records),
         message_bounds=around.message_bounds,
     )
 
@@ -316,7 +317,11 @@ def _make_web_push(around: Surroundings, webhooks: Webhooks) -> WebPush | None:
 
 
 def _make_policy_control(
-    around: Surroundings, dispatch: Dispatch, ownership: Ownership, actions: Actions
+    around: Surroundings,
+    dispatch: Dispatch,
+    ownership: Ownership,
+    actions: Actions,
+    records: Records,
 ) -> PolicyControl:
     granting = dispatch.consulting.granting
     return PolicyControl(
@@ -330,4 +335,5 @@ def _make_policy_control(
             around.ids,
         ),
         WorkerAsking(actions, dispatch),
+        Explaining(actions, records, dispatch.writes.log),
     )

@@ -9,13 +9,16 @@ from passerelle.core.policy_requests import (
     AskPermission,
     BypassSet,
     EvaluatePermission,
+    ExplainAction,
     GrantRevoked,
     Judgement,
     ListGrants,
     PermissionView,
+    PolicyTried,
     ResolvePermission,
     RevokeGrant,
     SetBypass,
+    TryPolicy,
     UsePermission,
 )
 from passerelle.core.principal import Scope
@@ -76,5 +79,20 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         ResolvePermission,
         lambda given, _: given,
         PermissionView,
+    ),
+    Call(
+        "explain_action",
+        "Why a question was asked, what every source said, and what became of it",
+        (Scope.READ_APPROVALS,),
+        ExplainAction,
+        lambda given, _: given,
+    ),
+    Call(
+        "try_policy",
+        "What other rules would have said to what was asked lately",
+        (Scope.READ_APPROVALS,),
+        TryPolicy,
+        lambda given, _: given,
+        model=PolicyTried,
     ),
 )

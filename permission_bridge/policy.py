@@ -42,6 +42,7 @@ from passerelle.permission_bridge.rules import CHANGING, DEFAULT_POLICY, Effect,
 
 if TYPE_CHECKING:
     from passerelle.core.approval_commands import PolicyCause
+    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.governance import Grant
     from passerelle.permission_bridge.rules import Rule
 
@@ -113,6 +114,8 @@ class Evaluation:
     """The grant that it relies on; its use is recorded before this is."""
     offers_grant: bool = False
     """Whether a yes may be given for more than this once."""
+    case: JsonObject | None = None
+    """What was judged, as it is recorded."""
 
     @property
     def cause(self) -> PolicyCause:
@@ -131,6 +134,7 @@ class Evaluation:
             risk=self.risk,
             trail=self.trail,
             rules=self.rules,
+            case=self.case,
         )
 
 

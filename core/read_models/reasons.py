@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
+from passerelle.core.payloads.governance import HookCompleted, HookFailed
 from passerelle.core.payloads.limit import (
     CostEstimated,
     CostRecorded,
@@ -40,6 +41,16 @@ def _tell_candidates(said: CandidatesResolved) -> Told:
 def _tell_policy(said: PermissionEvaluated) -> Told:
     by = f" by {', '.join(said.rules)}" if said.rules else ""
     return "policy", said.decision, f"{said.source}{by}: {said.reason}"
+
+
+def _tell_hook(said: HookCompleted) -> Told:
+    why = f": {said.reason}" if said.reason else ""
+    return "policy", f"hook_{said.verdict}", f"hook {said.hook} at {said.point}{why}"
+
+
+def _tell_failed_hook(said: HookFailed) -> Told:
+    text = f"hook {said.hook} at {said.point} failed ({said.error.code}), taken as {said.applied}"
+    return "policy", "hook_failed", text
 
 
 def _tell_question(said: ActionRequired) -> Told:
@@ -93,6 +104,8 @@ REASONS: Final[dict[type, Callable[[Any], Told]]] = {
     RoutingNotPossible: _tell_no_route,
     CandidatesResolved: _tell_candidates,
     PermissionEvaluated: _tell_policy,
+    HookCompleted: _tell_hook,
+    HookFailed: _tell_failed_hook,
     ActionRequired: _tell_question,
     ActionResolved: _tell_answer,
     say.TaskQueued: lambda said: ("waiting", "queued", f"{said.queue}: {said.reason}"),

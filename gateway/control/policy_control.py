@@ -9,10 +9,12 @@ from passerelle.core.errors import Forbidden
 from passerelle.core.policy_requests import (
     AskPermission,
     EvaluatePermission,
+    ExplainAction,
     ListGrants,
     ResolvePermission,
     RevokeGrant,
     SetBypass,
+    TryPolicy,
     UsePermission,
 )
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.explaining import Explaining
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.judging import Judging
     from passerelle.gateway.control.worker_asking import WorkerAsking
@@ -32,6 +35,7 @@ class PolicyControl:
     granting: Granting
     judging: Judging
     workers: WorkerAsking
+    explaining: Explaining
 
     async def execute(self, principal: Principal, command: PolicyRequest) -> PolicyAnswer:
         """Carries out one command; each is the same when it comes twice.
@@ -71,5 +75,9 @@ class PolicyControl:
                 return await self.granting.show(principal)
             case EvaluatePermission():
                 return await self.judging.evaluate(principal, query)
+            case ExplainAction():
+                return await self.explaining.explain(principal, query)
+            case TryPolicy():
+                return await self.explaining.try_policy(principal, query)
             case _:
                 assert_never(query)

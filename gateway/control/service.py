@@ -48,9 +48,11 @@ from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChann
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.policy_requests import (
     EvaluatePermission,
+    ExplainAction,
     ListGrants,
     PolicyQuery,
     PolicyRequest,
+    TryPolicy,
 )
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
@@ -228,7 +230,7 @@ class Service:
                 return await self.auditing.read(principal, query)
             case ListDevices() | GetPushKey():
                 return await self.devices.read(principal, query)
-            case ListGrants() | EvaluatePermission():
+            case ListGrants() | EvaluatePermission() | ExplainAction() | TryPolicy():
                 return await self.policy_control.read(principal, query)
             case _:
                 assert_never(query)

@@ -38,6 +38,7 @@ from passerelle.gateway.delegation.spill import Spill, write_notes
 from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 from passerelle.permission_bridge.views import render_view
 from passerelle.permission_bridge.worker_asks import (
@@ -203,6 +204,7 @@ class _Opening:
             raise UnsupportedOperation("nobody works on the task")
         rules, now_ms = self.dispatch.consulting.find_rules(), decision.now_ms
         evaluation = evaluate(self.case, self.consulted.facts, now_ms, rules)
+        evaluation = replace(evaluation, case=state_case(self.case))
         scope = tasks.scope_of(record)
         asking = Asking(
             action_id=self.action_id,

@@ -54,6 +54,7 @@ from passerelle.permission_bridge.cases import (
 )
 from passerelle.permission_bridge.delegations import digest_use, make_delegation_request
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 
 if TYPE_CHECKING:
@@ -128,14 +129,14 @@ async def _judge(driver: Driver) -> Judged | None:
     sent = message if heard.message is None else _adopt(heard.message, message)
     opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
     facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
-    found = [evaluate(_make_case(driver, sent), facts, now_ms, rules)]
+    sends = _make_case(driver, sent)
+    found = [replace(evaluate(sends, facts, now_ms, rules), case=state_case(sends))]
     if sent is not message:
         found += _judge_again(driver, message, rules, now_ms)
     if rules.speaks_about("calls") and record.run.ordinal == 1:
         called = InboundCall(record.scope.principal, record.kind, sight.peer_tags)
-        found.append(
-            evaluate(called, PolicyFacts(sight.mint("eval"), may_call=True), now_ms, rules)
-        )
+        facts = PolicyFacts(sight.mint("eval"), may_call=True)
+        found.append(replace(evaluate(called, facts, now_ms, rules), case=state_case(called)))
     return Judged(tuple(found), heard, sent)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from passerelle.core import approval
@@ -18,6 +18,7 @@ from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
+from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking, make_request
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
     case, rules = read_case(step, prompt), sight.find_rules()
     heard = sight.consulted.get(prompt.occurrence) if sight.consulted else None
     facts = heard.facts if heard else PolicyFacts(sight.mint("eval"))
-    evaluation = evaluate(case, facts, now_ms, rules)
+    evaluation = replace(evaluate(case, facts, now_ms, rules), case=state_case(case))
     asking = Asking(
         action_id=sight.mint("act"),
         owner=record.owner,

@@ -62,6 +62,10 @@ class Link:
         """The answer of a command that changes what describes something."""
         return self.open().send("PATCH", path, _leave_out(body), self.key)
 
+    def delete(self, path: str) -> JsonObject:
+        """The answer of a command that ends something."""
+        return self.open().send("DELETE", path, {}, self.key)
+
     def tell(self, answer: JsonObject, lines: Iterable[str]) -> None:
         """Prints an answer: as it is for programs, as ``lines`` for people."""
         if self.as_json:

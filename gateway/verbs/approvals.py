@@ -1,0 +1,200 @@
+"""``passerelle approvals``: questions, why they were asked, standing yeses, and rules tried on what was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, cast
+
+import typer
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
+from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.verbs.link import Link, name_path
+from passerelle.gateway.verbs.table import flatten, format_fields, format_table
+from passerelle.gateway.verbs.verb import add_verb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from passerelle.core.json import JsonObject
+
+_MOST: Final = 1_000
+
+approvals: Final = typer.Typer(
+    help="Questions, standing yeses, and rules tried on what was asked.",
+    epilog="Example: passerelle approvals list",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+ActionArgument = Annotated[str, typer.Argument(metavar="QUESTION", help="Id of the question.")]
+PolicyFlag = Annotated[
+    Path,
+    typer.Option("--policy", help="YAML: a configuration, or its section `policy` alone."),
+]
+
+
+@add_verb(approvals, "approvals list", "list")
+def list_pending(
+    link: Link,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
+) -> None:
+    """List the questions that wait for an answer."""
+    answer = link.read("/v1/approvals", {"limit": limit})
+    link.tell(answer, _list(objects_at(answer, "pending")))
+
+
+@add_verb(approvals, "approvals show act_2f…")
+def show(link: Link, question: ActionArgument) -> None:
+    """Show a question and where it stands."""
+    view = link.read(name_path("/v1/approvals", question))
+    link.tell(view, _describe(view))
+
+
+@add_verb(approvals, "approvals explain act_2f…")
+def explain(link: Link, question: ActionArgument) -> None:
+    """Say why a question was asked, and what became of it."""
+    answer = link.read(name_path("/v1/approvals", question, "explain"))
+    link.tell(answer, _explain(answer))
+
+
+@add_verb(approvals, "approvals grants")
+def grants(link: Link) -> None:
+    """List standing yeses with their uses, those that ended lately too."""
+    answer = link.read("/v1/grants")
+    link.tell(answer, _list_grants(answer))
+
+
+@add_verb(approvals, "approvals revoke gr_2f…", changes=True)
+def revoke(
+    link: Link,
+    grant: Annotated[str, typer.Argument(metavar="GRANT", help="As the list names it.")],
+) -> None:
+    """End a standing yes; what it has answered already stays answered."""
+    answer = link.delete(name_path("/v1/grants", grant))
+    link.tell(answer, [f"{text_at(answer, 'outcome')}  {grant}"])
+
+
+@add_verb(approvals, "approvals bypass --seconds 1800", changes=True)
+def bypass(
+    link: Link,
+    seconds: Annotated[
+        int, typer.Option(min=0, max=28_800, help="For how long; 0 ends it.")
+    ] = 3_600,
+) -> None:
+    """Have all allowed for a while, but for what is critical or destroys."""
+    answer = link.post("/v1/policy/bypass", {"seconds": seconds})
+    until = text_at(answer, "until")
+    link.tell(answer, [f"bypass until {until}" if until else "bypass is off"])
+
+
+@add_verb(approvals, "approvals dry-run --policy passerelle.yaml", "dry-run")
+def dry_run(
+    link: Link,
+    policy: PolicyFlag,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 200,
+) -> None:
+    """Say what other rules would have decided of what was asked lately."""
+    answer = link.post("/v1/policy/try", {"policy": _read(policy), "limit": limit})
+    link.tell(answer, _compare(answer))
+
+
+def _read(path: Path) -> JsonObject:
+    import yaml
+
+    try:
+        loaded: object = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigInvalid(str(path), str(error).splitlines()[0]) from None
+    if not isinstance(loaded, dict):
+        raise ConfigInvalid(str(path), "is no mapping")
+    section = cast("JsonObject", loaded)
+    stated = object_at(section, "policy") or section
+    return {name: one for name, one in stated.items() if name in _TRIED}
+
+
+_TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
+"""What says something of cases that were recorded; hooks and devices are asked about new ones."""
+
+
+def _list(found: list[JsonObject]) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "actionId"),
+            text_at(one, "risk"),
+            text_at(one, "expiresAt"),
+            flatten(text_at(one, "title")),
+        ]
+        for one in found
+    ]
+    yield from format_table(("QUESTION", "RISK", "EXPIRES", "TITLE"), rows)
+    yield f"approvals: {len(found)} pending"
+
+
+def _describe(view: JsonObject) -> Iterator[str]:
+    names = ("actionId", "state", "title", "actionType", "risk", "peer", "taskId", "expiresAt")
+    yield from format_fields([(name, text_at(view, name)) for name in names])
+    for option in objects_at(view, "options"):
+        yield f"option  {text_at(option, 'optionId')}: {text_at(option, 'name')}"
+    decision = object_at(view, "decision")
+    if decision:
+        said = (text_at(decision, name) for name in ("outcome", "cause", "decidedBy", "decidedAt"))
+        yield f"decided {'  '.join(said)}"
+
+
+def _explain(answer: JsonObject) -> Iterator[str]:
+    yield from _describe(object_at(answer, "action"))
+    judged = object_at(answer, "evaluation")
+    if judged:
+        yield ""
+        yield f"{text_at(judged, 'decision')} by {text_at(judged, 'source')}: {text_at(judged, 'reason')}"
+        rows = [
+            [text_at(step, "source"), text_at(step, "verdict"), flatten(text_at(step, "ref"))]
+            for step in objects_at(judged, "trail")
+        ]
+        yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
+    yield ""
+    for fact in objects_at(answer, "facts"):
+        yield f"{fact.get('sequence')}  {text_at(fact, 'at')}  {text_at(fact, 'type')}"
+
+
+def _list_grants(answer: JsonObject) -> Iterator[str]:
+    found = objects_at(answer, "grants")
+    rows = [
+        [
+            text_at(one, "grantId"),
+            text_at(one, "state"),
+            text_at(one, "scope"),
+            f"{one.get('uses', 0)}/{one.get('maxUses', '-')}",
+            text_at(one, "expiresAt"),
+            text_at(one, "peer") or "every agent",
+            text_at(one, "tool") or "the same subject",
+        ]
+        for one in found
+    ]
+    yield from format_table(("GRANT", "STATE", "WHERE", "USES", "EXPIRES", "AGENT", "WHAT"), rows)
+    until = text_at(answer, "bypassUntil")
+    if until:
+        yield f"bypass until {until}"
+    live = sum(text_at(one, "state") == "live" for one in found)
+    yield f"grants: {live} of {len(found)} hold"
+
+
+def _compare(answer: JsonObject) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "at"),
+            flatten(text_at(one, "subject"), 40),
+            text_at(one, "before"),
+            text_at(one, "now"),
+            ", ".join(texts_at(one, "rules")),
+        ]
+        for one in objects_at(answer, "cases")
+        if text_at(one, "now") not in {"", text_at(one, "before")}
+    ]
+    yield from format_table(("AT", "WHAT", "WAS", "WOULD BE", "BY"), rows)
+    whole = sum(1 for one in objects_at(answer, "cases") if text_at(one, "now"))
+    yield (
+        f"dry run: {answer.get('changed')} of {whole} would be decided otherwise "
+        f"({answer.get('lookedAt')} looked at)"
+    )

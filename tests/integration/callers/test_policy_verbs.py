@@ -1,0 +1,151 @@
+"""Policy from outside: why a question was asked, standing yeses, and rules tried on what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from passerelle.gateway.cli import app
+from tests.integration.delegation.test_policy import asks
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.callers.rig import Instance, Rig
+
+pytestmark = pytest.mark.anyio
+
+ADA: Final = {
+    "name": "ada",
+    "kind": "person",
+    "scopes": [
+        *("a2a:call", "tasks:read", "tasks:write"),
+        *("approvals:read", "approvals:decide", "approvals:grant"),
+    ],
+}
+POLICY: Final = {
+    "grants": {"scope": "owner", "max_uses": 5},
+    "rules": [{"name": "no-drop", "effect": "deny", "when": "action.tool == 'drop'"}],
+}
+
+
+async def run(one: Instance, *arguments: str) -> str:
+    """What a verb prints, asked by ada."""
+
+    def invoke() -> str:
+        url = str(one.http.base_url).rstrip("/")
+        flags = ["--url", url, "--token-env", "ADA_KEY"]
+        result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
+            app, ["approvals", *arguments, *flags]
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return await asyncio.to_thread(invoke)
+
+
+async def ask(one: Instance, tool: str) -> dict[str, Any]:
+    """A question of the agent about a tool, once it is open."""
+    headers = {"Authorization": "Bearer ada-key"}
+    before = await list_pending(one)
+    turn = {"agent": "echo", "text": asks(tool)}
+    await one.http.post("/v1/turns", json=turn, headers=headers)
+
+    async def look() -> dict[str, Any] | None:
+        fresh = [view for view in await list_pending(one) if view not in before]
+        return fresh[0] if fresh else None
+
+    found = await wait_until(look, 10, "the question is open")
+    assert found is not None
+    return cast("dict[str, Any]", found)
+
+
+async def list_pending(one: Instance) -> list[dict[str, Any]]:
+    headers = {"Authorization": "Bearer ada-key"}
+    answer = await one.http.get("/v1/approvals", headers=headers)
+    return cast("list[dict[str, Any]]", answer.json()["pending"])
+
+
+async def answer(one: Instance, view: dict[str, Any], option: str) -> None:
+    body = {"rev": 1, "digest": view["digest"], "decisionId": view["actionId"], "optionId": option}
+    headers = {"Authorization": "Bearer ada-key", "Idempotency-Key": view["actionId"]}
+    path = f"/v1/approvals/{view['actionId']}/decision"
+    done = await one.http.post(path, json=body, headers=headers)
+    assert done.status_code == 200, done.text
+
+
+@pytest.mark.requirement("VAL-8")
+async def test_question_is_explained_by_every_source_that_spoke(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    view = await ask(one, "pay")
+    await answer(one, view, "yes")
+    headers = {"Authorization": "Bearer ada-key"}
+    path = f"/v1/approvals/{view['actionId']}/explain"
+    found = (await one.http.get(path, headers=headers)).json()
+    assert found["evaluation"]["evaluationId"] == view["evaluationId"]
+    assert [step["source"] for step in found["evaluation"]["trail"]] == ["default"]
+    types = [fact["type"] for fact in found["facts"]]
+    assert types[:3] == ["permission.evaluated", "action.required", "permission.requested"]
+    assert "action.resolved" in types
+    printed = await run(one, "explain", view["actionId"])
+    assert "ask by default: what a peer asks is for somebody to decide" in printed
+    assert "action.resolved" in printed
+    stranger = await one.http.get(f"{path.replace('act_', 'act_0')}", headers=headers)
+    assert stranger.status_code == 404
+
+
+@pytest.mark.requirement("EXT-1")
+async def test_other_rules_are_tried_on_what_was_asked_and_change_nothing(
+    rig: Rig, tmp_path: Path
+) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    for tool in ("pay", "look"):
+        await ask(one, tool)
+    other = {
+        "policy": {"rules": [{"name": "pay", "effect": "allow", "when": "action.tool == 'pay'"}]}
+    }
+    file = tmp_path / "other.yaml"
+    file.write_bytes(orjson.dumps(other))
+    printed = await run(one, "dry-run", "--policy", str(file))
+    assert "dry run: 1 of 2 would be decided otherwise" in printed
+    assert "tool_call <- echo" in printed
+    answered = orjson.loads(await run(one, "dry-run", "--policy", str(file), "--json"))
+    said = {
+        (case["before"], case.get("now"), tuple(case["rules"]))
+        for case in answered["cases"]
+        if case["subject"].startswith("tool_call")
+    }
+    assert said == {("ask", "allow", ("pay",)), ("ask", "ask", ())}
+    assert len(await list_pending(one)) == 2
+    headers = {"Authorization": "Bearer ada-key"}
+    wrong = {"name": "x", "effect": "deny", "when": "nobody == 1"}
+    bad: list[dict[str, Any]] = [{"hooks": []}, {"rules": [wrong]}]
+    for policy in bad:
+        body = {"policy": policy}
+        refused = await one.http.post("/v1/policy/try", json=body, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_input")
+
+
+@pytest.mark.requirement("EXT-3")
+async def test_standing_yes_is_listed_and_revoked_by_hand(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    await answer(one, await ask(one, "pay"), "always")
+
+    async def is_there() -> bool:
+        return "1 of 1 hold" in await run(one, "grants")
+
+    assert await wait_until(is_there, 10, "the grant is written")
+    listed = orjson.loads(await run(one, "grants", "--json"))["grants"]
+    [grant] = listed
+    assert (grant["scope"], grant["maxUses"]) == ("owner", 5)
+    assert "revoked" in await run(one, "revoke", grant["grantId"])
+    assert "gone" in await run(one, "revoke", grant["grantId"])
+    assert "0 of 1 hold" in await run(one, "grants")
+    assert "bypass until" in await run(one, "bypass", "--seconds", "60")
+    assert "bypass until" in await run(one, "grants")
+    assert "bypass is off" in await run(one, "bypass", "--seconds", "0")
