@@ -26,6 +26,7 @@ from passerelle.core.session_requests import (
     TurnInterrupted,
 )
 from passerelle.core.task_requests import ListRecords, TaskChanged, TaskRequest
+from passerelle.core.webhook_requests import ListStreamWebhooks
 
 if TYPE_CHECKING:
     from passerelle.core.credentials import Credentials
@@ -289,6 +290,7 @@ Query: TypeAlias = (
     | ListRecords
     | ListSessions
     | GetChannels
+    | ListStreamWebhooks
     | DeviceQuery
     | GetAudit
     | PolicyQuery

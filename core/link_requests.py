@@ -9,6 +9,7 @@ from pydantic import Field
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.channel import NoticeKind, Recovery
 from passerelle.core.record import record
+from passerelle.core.webhook_requests import WebhookAnswer, WebhookRequest
 
 EVENTS_LIMIT = 256
 StreamText: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
@@ -91,5 +92,5 @@ class NoticeSent:
     channel_id: str
 
 
-LinkRequest: TypeAlias = AckEvents | ReconnectChannel | SendNotice
-LinkAnswer: TypeAlias = EventsAcked | ChannelReconnected | NoticeSent
+LinkRequest: TypeAlias = AckEvents | ReconnectChannel | SendNotice | WebhookRequest
+LinkAnswer: TypeAlias = EventsAcked | ChannelReconnected | NoticeSent | WebhookAnswer

@@ -50,6 +50,8 @@ from passerelle.gateway.control.rerunning import Rerunning
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
 from passerelle.gateway.control.starting import Starting
+from passerelle.gateway.control.stream_webhooks import KIND as STREAM
+from passerelle.gateway.control.stream_webhooks import StreamWebhooks
 from passerelle.gateway.control.task_changes import TaskChanges
 from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
@@ -74,6 +76,7 @@ from passerelle.gateway.hooks.calling import HookCaller
 from passerelle.gateway.hooks.hearing import Hooks
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.targets.push import PushKind
+from passerelle.gateway.targets.stream import StreamKind
 from passerelle.gateway.targets.webhooks import Webhooks
 
 if TYPE_CHECKING:
@@ -86,6 +89,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
+    from passerelle.gateway.targets.kinds import TargetKind
     from passerelle.gateway.targets.sender import WebhookSender
     from passerelle.permission_bridge.rules import Policy
     from passerelle.store.store import Store
@@ -150,7 +154,13 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     push_configs = PushConfigs(
         writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
-    kinds = {PUSH: PushKind(push_configs, following, webhooks.authority)}
+    stream_webhooks = StreamWebhooks(
+        writes, store.targets, Home(writes), webhooks.sealer, webhooks.rules
+    )
+    kinds: dict[str, TargetKind] = {
+        PUSH: PushKind(push_configs, following, webhooks.authority),
+        STREAM: StreamKind(stream_webhooks, store.log, around.clock),
+    }
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     conditions = Conditions(around.find_acceptance)
     planning = Planning(
@@ -207,6 +217,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             store.log,
             Recoveries(writes, store.log, store.projections),
             ChannelNotices(Home(writes), store.channels),
+            stream_webhooks,
             around.clock,
         ),
         policy_control=_make_policy_control(around, dispatch, ownership, actions, records),

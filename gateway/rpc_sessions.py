@@ -24,6 +24,13 @@ from passerelle.core.session_requests import (
     ThreadResumed,
     TurnInterrupted,
 )
+from passerelle.core.webhook_requests import (
+    DeleteStreamWebhook,
+    ListStreamWebhooks,
+    SetStreamWebhook,
+    StreamWebhookDeleted,
+    StreamWebhookSet,
+)
 from passerelle.gateway.rpc_call import Call
 
 
@@ -65,6 +72,29 @@ SESSION_ROWS: Final[Sequence[Call]] = (
         SendNotice,
         lambda given, _: given,
         NoticeSent,
+    ),
+    Call(
+        "set_stream_webhook",
+        "Deliver a stream to an address, in signed batches",
+        _FOLLOW,
+        SetStreamWebhook,
+        lambda given, _: given,
+        StreamWebhookSet,
+    ),
+    Call(
+        "delete_stream_webhook",
+        "Deliver a stream there no more",
+        _FOLLOW,
+        DeleteStreamWebhook,
+        lambda given, _: given,
+        StreamWebhookDeleted,
+    ),
+    Call(
+        "list_stream_webhooks",
+        "The webhooks of a stream, and how far they have come",
+        _FOLLOW,
+        ListStreamWebhooks,
+        lambda given, _: given,
     ),
     _row("resume_thread", "Attach to the runs of a thread again", ResumeThread, ThreadResumed),
 )

@@ -22,6 +22,7 @@ from passerelle.core.link_requests import (
     SendNotice,
 )
 from passerelle.core.payloads.channel import Resumption
+from passerelle.core.webhook_requests import WebhookRequest
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.channel_notices import ChannelNotices
     from passerelle.gateway.control.recoveries import Recoveries
+    from passerelle.gateway.control.stream_webhooks import StreamWebhooks
 
 _Mode: TypeAlias = Literal["resumed", "acked", "snap", "gap"]
 
@@ -56,6 +58,7 @@ class DeviceStreams:
     log: EventLog
     recoveries: Recoveries
     notices: ChannelNotices
+    webhooks: StreamWebhooks
     clock: Clock
 
     async def execute(
@@ -75,6 +78,8 @@ class DeviceStreams:
         """
         if isinstance(command, SendNotice):
             return await self.notices.send(principal, command, idem)
+        if isinstance(command, WebhookRequest):
+            return await self.webhooks.execute(access, principal, command)
         name = parse_stream_name(command.stream)
         grant = await access.grant(principal, name, full=False)
         match command:

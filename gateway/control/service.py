@@ -57,6 +57,11 @@ from passerelle.core.policy_requests import (
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import read_trace
+from passerelle.core.webhook_requests import (
+    DeleteStreamWebhook,
+    ListStreamWebhooks,
+    SetStreamWebhook,
+)
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation
@@ -159,7 +164,13 @@ class Service:
                 return PushConfigDeleted()
             case RetryDelivery():
                 return await self.dead_letters.retry(principal, command)
-            case AckEvents() | ReconnectChannel() | SendNotice():
+            case (
+                AckEvents()
+                | ReconnectChannel()
+                | SendNotice()
+                | SetStreamWebhook()
+                | DeleteStreamWebhook()
+            ):
                 return await self.device_streams.execute(
                     ServiceAccess(self), ServiceSnapshots(self), principal, command, idem
                 )
@@ -213,6 +224,7 @@ class Service:
         | ListSessions
         | GetOutput
         | GetChannels
+        | ListStreamWebhooks
         | DeviceQuery
         | GetAudit
         | PolicyQuery,
@@ -228,6 +240,9 @@ class Service:
                 return await self.channel_summaries.read(principal, query)
             case GetAudit():
                 return await self.auditing.read(principal, query)
+            case ListStreamWebhooks():
+                webhooks = self.device_streams.webhooks
+                return await webhooks.list_all(ServiceAccess(self), principal, query)
             case ListDevices() | GetPushKey():
                 return await self.devices.read(principal, query)
             case ListGrants() | EvaluatePermission() | ExplainAction() | TryPolicy():

@@ -127,6 +127,11 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
     Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
     Operation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),
+    Operation("GET", "/v1/streams/{stream}/webhooks", CALLS["list_stream_webhooks"]),
+    Operation("PUT", "/v1/streams/{stream}/webhooks/{webhookId}", CALLS["set_stream_webhook"]),
+    Operation(
+        "DELETE", "/v1/streams/{stream}/webhooks/{webhookId}", CALLS["delete_stream_webhook"]
+    ),
     Operation("POST", "/v1/notices", CALLS["send_notice"], 202),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),

@@ -154,19 +154,29 @@ class Job:
         return settled.confirmed
 
     async def _tell(self, found: Run) -> None:
-        """One event after the other; each is settled before the next is sent."""
-        ends = self._feed.is_over(found.cursor)
-        for place, linked in enumerate(found.wanted, 1):
-            position = replace(found.cursor, sequence=linked.entry.sequence, chain=linked.chain)
-            await self._send(partial(self._feed.compose, linked.entry, position))
-            if place < len(found.wanted):
+        """One part after the other; each is settled before the next is sent."""
+        feed = self._feed
+        ends = feed.is_over(found.cursor)
+        parts = feed.split(found.wanted)
+        for place, together in enumerate(parts, 1):
+            last = together[-1]
+            position = replace(found.cursor, sequence=last.entry.sequence, chain=last.chain)
+            answer = await self._send(partial(feed.compose, together, self._cursor, position))
+            acked = feed.find_acked(answer, together, position)
+            if acked is None:
+                refused = Unreached("nothing_acked")
+                await self._judge(refused)
+            elif acked != position:
+                await self._move(acked, ends=False)
+                return  # what follows is read from there
+            elif place < len(parts):
                 await self._move(position, ends=False)
             else:
-                ends = ends or self._feed.ends_with(linked.entry)
+                ends = ends or feed.ends_with(last.entry)
         await self._move(found.cursor, ends=ends)
 
     async def _tell_whole(self, why: str) -> None:
-        whole = await self._feed.compose_whole()
+        whole = await self._feed.compose_whole(why, self._cursor)
         self.means.logger.info("delivery.behind", target=self.name, why=why)
         if (parcel := whole.parcel) is not None:
             self.means.count(self._kind, "whole")
@@ -189,8 +199,8 @@ class Job:
             now_ms = self.means.clock.now_ms()
             await self._stop(put_off(self._trouble, _UNCONFIRMED_MS, "unconfirmed", now_ms))
 
-    async def _send(self, compose: Compose) -> None:
-        """Sends one parcel; returns when the receiver has it.
+    async def _send(self, compose: Compose) -> bytes:
+        """Sends one parcel; returns when the receiver has it, with the beginning of what it said.
 
         Raises:
             StoppedError: it has not, and when it is tried again is stored.
@@ -208,7 +218,13 @@ class Job:
         reached = not is_unreached(outcome)
         origin.breaker = breakers.end(origin.breaker, clock.now_ms(), reached=reached)
         self.means.count(self._kind, read_reaction(outcome).value)
-        verdict = judge(self._trouble, outcome, clock.now_ms(), self.means.chance())
+        await self._judge(outcome)
+        return outcome.body if isinstance(outcome, Answered) else b""
+
+    async def _judge(self, outcome: Outcome) -> None:
+        """Goes on where the receiver has it. Raises StoppedError where it has not."""
+        now_ms, chance = self.means.clock.now_ms(), self.means.chance()
+        verdict = judge(self._trouble, outcome, now_ms, chance)
         if not isinstance(verdict, Delivered):
             await self._stop(verdict)
 

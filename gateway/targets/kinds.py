@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.cursor import Cursor, Linked
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Entry, StreamRef
     from passerelle.gateway.targets.addresses import Address
@@ -35,6 +35,14 @@ class Whole:
     ends: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far behind a receiver may be and still get every event: in events that it wants, and in all of the stream."""
+
+    wanted: int
+    events: int
+
+
 class Feed(Protocol):
     """What one target gets, opened for one run of deliveries."""
 
@@ -45,6 +53,11 @@ class Feed(Protocol):
         Raises:
             InvalidInput: it may not be called (any more).
         """
+        ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """When it gets the state in place of events."""
         ...
 
     def wants(self, entry: Entry) -> bool:
@@ -59,12 +72,22 @@ class Feed(Protocol):
         """Whether nothing will ever come after a cursor."""
         ...
 
-    async def compose(self, entry: Entry, cursor: Cursor) -> Parcel:
-        """The request for an entry; ``cursor`` is the position behind it."""
+    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+        """What goes in one request, in order; no part is empty."""
         ...
 
-    async def compose_whole(self) -> Whole:
-        """The request for the state as it stands, for a receiver that cannot get every event."""
+    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
+        """The request for entries after ``since``; ``cursor`` is the position behind the last of them."""
+        ...
+
+    def find_acked(
+        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+    ) -> Cursor | None:
+        """How far a receiver has come that has answered well; None where it has nothing of it."""
+        ...
+
+    async def compose_whole(self, why: str, since: Cursor) -> Whole:
+        """The request for the state as it stands, for a receiver that cannot get every event after ``since``."""
         ...
 
     async def warn(self, reason: str, since_ms: int) -> None:

@@ -30,11 +30,11 @@ from passerelle.gateway.control.exposures import look_back
 from passerelle.gateway.control.following import LAST
 from passerelle.gateway.control.push_configs import StoredPush, read_push_name
 from passerelle.gateway.control.writes import Terms
-from passerelle.gateway.targets.kinds import Described, Opened, Parcel, Whole
+from passerelle.gateway.targets.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.gateway.targets.push_headers import compose_headers
 
 if TYPE_CHECKING:
-    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.cursor import Cursor, Linked
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import Entry
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.targets.addresses import Address
     from passerelle.gateway.targets.push_headers import Authority
 
+BOUNDS: Final = Bounds(wanted=100, events=2_000)
+"""Reading through more of a session than this would cost more than the Task as it stands."""
 _WARNING_MS: Final = 3_600_000
 
 
@@ -124,6 +126,11 @@ class PushFeed:
         """The URL of the config, judged by the rules as they are now."""
         return self.kind.configs.rules.judge(self.stored.url)
 
+    @property
+    def bounds(self) -> Bounds:
+        """When it gets the Task in place of frames."""
+        return BOUNDS
+
     def wants(self, entry: Entry) -> bool:
         """Every frame of its task."""
         return entry.facade == self.name.facade
@@ -136,8 +143,21 @@ class PushFeed:
         """Whether the task had ended when it was read, and the receiver has all of it."""
         return self._has_ended() and cursor.sequence >= self.record.last
 
-    async def compose(self, entry: Entry, cursor: Cursor) -> Parcel:
+    def split(self, wanted: tuple[Linked, ...]) -> list[tuple[Linked, ...]]:
+        """Each frame by itself."""
+        return [(linked,) for linked in wanted]
+
+    def find_acked(
+        self, answer: bytes, together: tuple[Linked, ...], cursor: Cursor
+    ) -> Cursor | None:
+        """All of it: A2A has no word for less."""
+        del answer, together
+        return cursor
+
+    async def compose(self, together: tuple[Linked, ...], since: Cursor, cursor: Cursor) -> Parcel:
         """The frame of an entry as it is stored; a 0.3 receiver gets the Task as it stands."""
+        del since
+        entry = together[0].entry
         if self.stored.dialect == "0.3":
             return self._pack(await self._compose_old(entry), entry.event_id, cursor)
         if entry.frame is not None:
@@ -145,8 +165,9 @@ class PushFeed:
             return self._pack(entry.data[offset : offset + length], entry.event_id, cursor)
         return self._pack(orjson.dumps(await self._read_frame(entry)), entry.event_id, cursor)
 
-    async def compose_whole(self) -> Whole:
+    async def compose_whole(self, why: str, since: Cursor) -> Whole:
         """The Task as it stands, and the cursor behind its last event; both come from one reading of its record."""
+        del why, since
         await self._reload()
         cursor = await self.kind.following.locate(self.record)
         if not self.record.shown:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from passerelle.core.ports import EventLog, StreamRef
     from passerelle.gateway.targets.kinds import Feed
 
-MOST_BEHIND: Final = 100
-"""Events that a receiver wants and has not got."""
-FAR_BEHIND: Final = 2_000
-"""Events of the whole session: reading through all of them would cost more than the state."""
 _PAGE: Final = 256
 
 
@@ -67,7 +63,8 @@ async def read_next(log: EventLog, stream: StreamRef, cursor: Cursor, feed: Feed
 
 def _choose(held: Held, cursor: Cursor, feed: Feed) -> Next:
     wanted = tuple(linked for linked in held.entries if feed.wants(linked.entry))
-    if len(wanted) > MOST_BEHIND or held.head.sequence - cursor.sequence > FAR_BEHIND:
+    behind = held.head.sequence - cursor.sequence
+    if len(wanted) > feed.bounds.wanted or behind > feed.bounds.events:
         return Behind("limit")
     return Run(wanted, _end(held, cursor), more=len(held.entries) >= _PAGE)
 

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final, TypeAlias, assert_never
@@ -49,10 +49,11 @@ _BY_CLASS: Final[Mapping[int, Reaction]] = {
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The receiver answered; ``retry_after_ms`` is what it asked for."""
+    """The receiver answered; ``retry_after_ms`` is what it asked for, ``body`` how its answer begins."""
 
     status: int
     retry_after_ms: int = 0
+    body: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

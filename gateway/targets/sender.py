@@ -1,4 +1,4 @@
-"""One POST to a webhook: no redirect, no proxy, no cookie, and nothing of the answer but its status and Retry-After.
+"""One POST to a webhook: no redirect, no proxy, no cookie; of the answer its status, Retry-After and the first 4 KiB.
 
 Each address is judged again when it is connected to, unless the operator wrote it. Two pools: what one origin may do
 to its connections is no business of the other.
@@ -60,8 +60,8 @@ class WebhookSender:
                 timeout=self._timeout,
                 allow_redirects=False,
             ) as response:
-                await _drop(response)
-                return Answered(response.status, self._read_retry_after(response))
+                body = await _read_some(response)
+                return Answered(response.status, self._read_retry_after(response), body)
         except TimeoutError:
             return Unreached("timeout")
         except (ClientError, OSError, ValueError) as error:
@@ -82,14 +82,18 @@ class WebhookSender:
         return max(0, min(round(at_ms) - self._clock.now_ms(), _DAY_S * 1000))
 
 
-async def _drop(response: ClientResponse) -> None:
+async def _read_some(response: ClientResponse) -> bytes:
     """Reads so little of the answer that a friendly receiver keeps its connection, and a hostile one gains nothing."""
-    left = ANSWER_BYTES
+    said = b""
     with contextlib.suppress(ClientError, TimeoutError, ValueError):
-        while left > 0 and (chunk := await response.content.read(left)):
-            left -= len(chunk)
+        while len(said) < ANSWER_BYTES:
+            chunk = await response.content.read(ANSWER_BYTES - len(said))
+            if not chunk:
+                break
+            said += chunk
     if not response.content.at_eof():
         response.close()
+    return said
 
 
 def _explain(error: Exception) -> Outcome:

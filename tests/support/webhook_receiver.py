@@ -50,6 +50,10 @@ class WebhookReceiver:
     """Headers of answers that are no success."""
     held: set[str] = field(default_factory=set[str])
     """Paths whose requests wait until they are released."""
+    said: dict[str, deque[str]] = field(
+        default_factory=lambda: defaultdict[str, "deque[str]"](deque)
+    )
+    """Per path, what the next answers say; nothing after that."""
     waiting: int = 0
     url: str = ""
     _answers: dict[str, deque[int]] = field(
@@ -108,4 +112,7 @@ class WebhookReceiver:
         answers = self._answers[request.path]
         status = answers.popleft() if answers else 200
         self.notices.append(Notice(request.path, CIMultiDict(request.headers), raw, status))
-        return web.Response(status=status, headers=self.headers if status >= 300 else {})
+        said = self.said[request.path]
+        text = said.popleft() if said else ""
+        headers = self.headers if status >= 300 else {}
+        return web.Response(status=status, headers=headers, text=text)

@@ -20,6 +20,8 @@ UNREPEATED: Final = frozenset(
         *("ack_events", "reconnect_channel"),
         # What a device says over a link: test_notices.py.
         "send_notice",
+        # A webhook has a name of its own: test_stream_webhooks.py.
+        *("set_stream_webhook", "delete_stream_webhook"),
         # An answer has a name of its own: test_approval.py, test_questions.py.
         "respond_action",
         # A task that is ended well by its owner needs facts that come late: test_completing.py.

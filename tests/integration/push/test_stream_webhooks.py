@@ -1,0 +1,284 @@
+"""Streams delivered to an address: whole, in order, signed, and never with a hole (CHN-1, EXT-8, I8)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any, Final, cast
+
+import httpx
+import orjson
+import pytest
+
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.gateway.auth.keys import OWNER
+from passerelle.gateway.control.home import name_home
+from passerelle.gateway.targets import retries, stream
+from passerelle.store import keys
+from passerelle.store.targets import Target
+from tests.integration.push.rig import Rig
+from tests.support.engine import ask
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import Notice
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EXT-8")]
+SECRET: Final = "whsec_" + base64.b64encode(b"k" * 32).decode()
+PATH: Final = "/stream"
+OTHER: Final = {"Authorization": "Bearer other-key"}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries again after milliseconds."""
+    monkeypatch.setattr(retries, "FIRST_PAUSE_MS", 5)
+
+
+class Hook:
+    """A webhook on the session of a task, or on the task."""
+
+    def __init__(self, rig: Rig, name: str, session: str) -> None:
+        self.rig = rig
+        self.name = name
+        self.ref = StreamRef(StreamKind.SESSION, session)
+        self.path = f"/v1/streams/{name}/webhooks/mine"
+
+    async def set(self, *, status: int = 200, **members: object) -> dict[str, Any]:
+        body = {"url": self.rig.receiver.url + PATH, **members}
+        response = await self.rig.http.put(self.path, json=body)
+        assert response.status_code == status, response.text
+        return cast("dict[str, Any]", response.json())
+
+    async def stored(self) -> list[bytes]:
+        """The envelopes that the plain view of the session has."""
+        page = await self.rig.gateway.store.log.read_page(self.ref, 0, 1_000)
+        return [one.data for one in page if not one.type.startswith("reasoning.")]
+
+    async def target(self) -> Target | None:
+        return await self.rig.gateway.store.targets.find(self.ref, f"stream:{self.ref.id}:mine")
+
+    async def until_state(self, state: str) -> None:
+        async def look() -> bool:
+            target = await self.target()
+            return (target.state if target else "gone") == state
+
+        await wait_until(look, 10, f"the webhook is {state}")
+
+    async def until_ended(self) -> None:
+        """Returns when the task has ended."""
+
+        async def look() -> bool:
+            return any(b'"task.completed"' in one for one in await self.stored())
+
+        await wait_until(look, 10, "the task has ended")
+
+    async def until_whole(self, since: int = 0) -> list[bytes]:
+        """What came of an ended task, once it is all that is stored behind ``since`` events."""
+        await self.until_ended()
+
+        async def look() -> bool:
+            return len(read_events(self.rig)) >= len(await self.stored()) - since
+
+        await wait_until(look, 10, "everything has come")
+        return read_events(self.rig)
+
+    async def told(self) -> list[dict[str, Any]]:
+        """What the home session says of channels."""
+        home = StreamRef(StreamKind.SESSION, name_home(OWNER))
+        page = await self.rig.gateway.store.log.read_page(home, 0, 1_000)
+        found = [orjson.loads(one.data) for one in page if one.type.startswith("channel.")]
+        return [{"type": one["type"], **one["payload"]} for one in found]
+
+
+async def begin(rig: Rig, *, of_task: bool = False) -> tuple[str, Hook]:
+    """A task whose agent says nothing more before it is released."""
+    task = await rig.held_task()
+    session = (await rig.session_of(task)).id
+    return task, Hook(rig, f"task:{task}" if of_task else f"session:{session}", session)
+
+
+def read_events(rig: Rig) -> list[bytes]:
+    """Envelopes of all batches that were taken, byte for byte."""
+    batches = [one for one in rig.receiver.taken(PATH) if one.body["kind"] == "events"]
+    return [orjson.dumps(event) for one in batches for event in one.body["events"]]
+
+
+def verify(notice: Notice, secret: str = SECRET) -> bool:
+    """What a receiver does that goes by the standard (Standard Webhooks, v1)."""
+    key = base64.b64decode(secret.removeprefix("whsec_"))
+    stamp = f"{notice.headers['webhook-id']}.{notice.headers['webhook-timestamp']}.".encode()
+    mac = hmac.new(key, stamp + notice.raw, hashlib.sha256).digest()
+    return notice.headers["webhook-signature"] == f"v1,{base64.b64encode(mac).decode()}"
+
+
+async def test_everything_comes_in_order_in_signed_batches_that_fit_together(rig: Rig) -> None:
+    _, hook = await begin(rig)
+    before = len(await hook.stored())
+    answer = await hook.set(secret=SECRET)
+    assert "secret" not in answer or answer["secret"] is None
+    rig.peer.release_all()
+    events = await hook.until_whole(before)
+    await hook.until_state("live")
+    assert events == (await hook.stored())[before:]
+    notices = rig.receiver.taken(PATH)
+    assert all(verify(one) for one in notices)
+    cursors = [(one.body["from"], one.body["cursor"]) for one in notices]
+    assert [since for since, _ in cursors[1:]] == [cursor for _, cursor in cursors[:-1]]
+    assert {one.body["stream"] for one in notices} == {hook.name}
+    assert len({one.headers["webhook-id"] for one in notices}) == len(notices)
+    [connected] = [one for one in await hook.told() if one["type"] == "channel.connected"]
+    assert (connected["transport"], connected["channelId"]) == ("webhook", answer["channelId"])
+
+
+async def test_task_has_its_own_events_and_a_batch_is_bounded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "BATCH_EVENTS", 2)
+    task, hook = await begin(rig, of_task=True)
+    await hook.set(secret=SECRET)
+    rig.peer.release_all()
+    await rig.begin("chunks 1")
+
+    def has_ended() -> bool:
+        return any(b"task.completed" in one for one in read_events(rig))
+
+    await wait_until(has_ended, 10, "the end of the task has come")
+    assert {orjson.loads(one)["taskId"] for one in read_events(rig)} == {task}
+    assert {len(one.body["events"]) for one in rig.receiver.taken(PATH)} <= {1, 2}
+
+
+@pytest.mark.usefixtures("quick")
+async def test_receiver_that_fails_and_takes_less_gets_the_rest_again(rig: Rig) -> None:
+    _, hook = await begin(rig)
+    before = len(await hook.stored())
+    await hook.set(secret=SECRET)
+    rig.receiver.held.add(PATH)
+    rig.peer.release_all()
+    await wait_until(lambda: rig.receiver.waiting, 10, "a batch is on its way")
+    await hook.until_ended()
+    rig.receiver.answer(PATH, 503, 500)
+    rig.receiver.release()
+    await hook.until_whole(before)
+    assert read_events(rig) == (await hook.stored())[before:]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_answer_can_ack_less_than_the_batch(rig: Rig) -> None:
+    _, hook = await begin(rig)
+    before = len(await hook.stored())
+    await hook.set(secret=SECRET)
+    rig.receiver.held.add(PATH)
+    rig.peer.release_all()
+    await wait_until(lambda: rig.receiver.waiting, 10, "the first batch is on its way")
+    await hook.until_ended()
+    # The first batch is taken, of the second only its first event, of the third nothing.
+    page = await rig.gateway.store.log.read_page(hook.ref, 0, 1_000)
+    rig.receiver.said[PATH].extend(["", "?", '{"ack":"0000000b.1.00000000"}'])
+    rig.receiver.release()
+    await wait_until(lambda: rig.receiver.at(PATH), 10, "the first batch is taken")
+    first = rig.receiver.at(PATH)[0].body
+    expected = len(page) - before
+    await hook.until_whole(before)
+    got = [orjson.loads(one)["sequence"] for one in read_events(rig)]
+    assert got[: len(first["events"])] == [one["sequence"] for one in first["events"]]
+    assert sorted(set(got)) == [one.sequence for one in page[before:]]
+    assert len(set(got)) == expected
+
+
+@pytest.mark.usefixtures("quick")
+async def test_receiver_that_refuses_is_a_dead_letter_that_is_told_and_can_be_driven_again(
+    rig: Rig,
+) -> None:
+    _, hook = await begin(rig)
+    before = len(await hook.stored())
+    answer = await hook.set(secret=SECRET)
+    rig.receiver.answer(PATH, *[403] * retries.MOST_REFUSALS)
+    rig.peer.release_all()
+    await hook.until_state("dead")
+    [message] = [one for one in await hook.told() if one["type"] == "channel.message"]
+    assert (message["channelId"], message["direction"]) == (answer["channelId"], "out")
+    assert (message["kind"], message["code"]) == ("status", "webhook_given_up")
+    [stuck] = await rig.deliveries()
+    assert (stuck["state"], stuck["subject"]) == ("dead", hook.name)
+    assert await rig.deliveries(**OTHER) == []
+    retried = await rig.http.post("/v1/deliveries/retry", json={"delivery": stuck["delivery"]})
+    assert retried.status_code == 202
+    await hook.until_whole(before)
+    assert read_events(rig) == (await hook.stored())[before:]
+
+
+async def test_receiver_that_is_gone_is_removed(rig: Rig) -> None:
+    _, hook = await begin(rig)
+    await hook.set(secret=SECRET)
+    rig.receiver.answer(PATH, 410)
+    rig.peer.release_all()
+    await hook.until_state("gone")
+
+    async def is_told() -> list[dict[str, Any]]:
+        return [one for one in await hook.told() if one["type"] == "channel.disconnected"]
+
+    [ended] = await wait_until(is_told, 5, "its end is told") or []
+    assert ended["reason"] == "refused"
+    listed = await rig.http.get(f"/v1/streams/{hook.name}/webhooks")
+    assert listed.json() == {"webhooks": []}
+
+
+async def test_cursor_that_does_not_hold_is_a_gap_and_then_goes_on(rig: Rig) -> None:
+    _, hook = await begin(rig)
+    await hook.set(secret=SECRET)
+    assert rig.settings.redis_url is not None
+    targets = keys.stream_targets(hook.ref)
+    name = f"stream:{hook.ref.id}:mine"
+    lost = f"live|*|0|{'0000000b.7.00000000'}|0|0|"
+    ask(rig.settings.redis_url.get_secret_value(), "HSET", targets, name, lost)
+    rig.peer.release_all()
+    await hook.until_state("live")
+    gap = (await rig.receiver.until(PATH, 1))[0]
+    assert verify(gap)
+    assert (gap.body["kind"], gap.body["why"], gap.body["from"]) == (
+        "gap", "epoch", "0000000b.7.00000000",
+    )  # fmt: skip
+    state = await rig.http.get(gap.body["snapshot"])
+    assert state.status_code == httpx.codes.OK
+
+    async def has_all() -> bool:
+        head, target = await rig.gateway.store.log.read_head(hook.ref), await hook.target()
+        assert head is not None
+        assert target is not None
+        return target.cursor == f"{head.epoch}.{head.sequence}.{head.chain}"
+
+    await wait_until(has_all, 10, "it has gone on")
+    batches = [one.body for one in rig.receiver.taken(PATH)]
+    assert [one["from"] for one in batches[1:]] == [one["cursor"] for one in batches[:-1]]
+
+
+async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_addresses_that_pass(
+    rig: Rig,
+) -> None:
+    _, hook = await begin(rig)
+    url = {"url": rig.receiver.url + PATH}
+    for method in ("put", "delete"):
+        given = {"json": url} if method == "put" else {}
+        answer = await getattr(rig.http, method)(hook.path, headers=OTHER, **given)
+        assert answer.status_code == httpx.codes.NOT_FOUND
+    answer = await rig.http.get(f"/v1/streams/{hook.name}/webhooks", headers=OTHER)
+    assert answer.status_code == httpx.codes.NOT_FOUND
+    refused = await hook.set(status=400, url="http://169.254.169.254/latest")
+    assert refused["field"] == "url"
+    inbox = await rig.http.put("/v1/streams/inbox/webhooks/mine", json=url)
+    assert inbox.status_code == httpx.codes.BAD_REQUEST
+    made = await hook.set()
+    assert made["secret"].startswith("whsec_")
+    assert (await hook.set()).get("secret") is None
+    listed = (await rig.http.get(f"/v1/streams/{hook.name}/webhooks")).json()["webhooks"]
+    assert [(one["webhookId"], one["state"]) for one in listed] == [("mine", "live")]
+    assert made["secret"] not in str(listed)
+    for number in range(9):
+        path = f"/v1/streams/{hook.name}/webhooks/w{number}"
+        assert (await rig.http.put(path, json=url)).status_code == httpx.codes.OK
+    assert (
+        await rig.http.put(f"/v1/streams/{hook.name}/webhooks/more", json=url)
+    ).status_code == 400
+    assert (await rig.http.delete(hook.path)).status_code == httpx.codes.OK
+    assert (await rig.http.delete(hook.path)).status_code == httpx.codes.OK
+    await hook.until_state("gone")
