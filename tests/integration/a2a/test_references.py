@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import cast
 
@@ -101,3 +102,25 @@ async def test_what_goes_along_is_consumed_here_and_leads_to_the_run_that_produc
             one["target"] for one in before["relationships"] if one["kind"] == "produced_artifact"
         ] == [edge["target"]]
         assert before["attempts"][-1]["runId"] == produced["runId"]
+
+
+@pytest.mark.requirement("LT-14", "GR-8")
+async def test_each_artifact_of_five_refinements_has_one_task_that_produced_it(rig: Rig) -> None:
+    done: list[Answer] = [await rig.send("draft")]
+    context = done[0]["contextId"]
+    for step in range(4):
+        before = str(done[-1]["id"])
+        done.append(await rig.send(f"better {step}", contextId=context, referenceTaskIds=[before]))
+    records = [cast(Answer, await rig.service.read(OWNER, GetRecord(one["id"]))) for one in done]
+    produced: dict[str, list[str]] = {}
+    for record in records:
+        for artifact in record["artifacts"]:
+            if artifact["direction"] == "produced":
+                key = f"{artifact['artifactId']} {artifact['version']}"
+                produced.setdefault(key, []).append(record["taskId"])
+    assert len(produced) == len(records) == 5
+    assert all(len(tasks) == 1 for tasks in produced.values())
+    for earlier, later in itertools.pairwise(records):
+        sources = [one["target"] for one in later["relationships"] if one["kind"] == "source_task"]
+        assert sources == [earlier["taskId"]]
+    assert len({record["taskId"] for record in records}) == 5

@@ -201,7 +201,7 @@ async def test_what_is_no_frame_closes(rig: Rig, message: str | bytes, code: int
         assert await hear_close(socket) == code
 
 
-@pytest.mark.requirement("CMD-29")
+@pytest.mark.requirement("CMD-29", "ID-15")
 async def test_a_frame_that_only_the_server_sends_is_refused_and_changes_nothing(rig: Rig) -> None:
     session = rig.make_session()
     await rig.append(session, 2)
