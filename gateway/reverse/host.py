@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.channels.reverse_frames import Registered
-from passerelle.core.errors import Forbidden, InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    PasserelleError,
+    StoreUnavailable,
+)
 from passerelle.core.ports import AgentCancelled, AgentOffered, AgentRegistered
 from passerelle.gateway.reverse.cards import BroughtCards
 from passerelle.gateway.reverse.local import Served
@@ -121,8 +127,7 @@ class Host:
         """Works until cancelled."""
         try:
             while True:
-                with suppress(StoreUnavailable):
-                    await self._look_around()
+                await self._guard(self._look_around())
                 await asyncio.sleep(self.round_s)
         finally:
             for task in tuple(self._work):
@@ -181,5 +186,7 @@ class Host:
     async def _guard(self, work: Coroutine[None, None, None]) -> None:
         try:
             await work
-        except StoreUnavailable as error:
-            self.log.info("agent.late", reason=error.reason)  # the due row brings it up again
+        except PasserelleError as error:
+            self.log.info("agent.late", reason=error.message)  # the due row brings it up again
+        except Exception:
+            self.log.exception("agent.fault")

@@ -153,6 +153,11 @@ class Caller:
     async def read(self, task: Answer) -> Answer:
         return await self.call("GetTask", {"id": task["id"]})
 
+    async def read_record(self, task_id: str) -> Answer:
+        """The local record of a task."""
+        answer = await self.instance.http.get(f"/v1/tasks/{task_id}", headers=_headers())
+        return cast("Answer", answer.json())
+
     async def until(self, task: Answer, state: str) -> Answer:
         """The Task once it has a state."""
 

@@ -33,6 +33,7 @@ async def await_links(instance: Instance, count: int) -> None:
     )
 
 
+@pytest.mark.requirement("ST-8", "CF-7", "I9")
 async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> None:
     instance = await rig.start()
     caller = Caller(instance)
@@ -45,6 +46,10 @@ async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> N
         return bool(await agents.list_waiting(NAME))
 
     await wait_until(waits, 5, "the task waits for its agent")
+    (waiting,) = await agents.list_waiting(NAME)
+    record = await caller.read_record(waiting)
+    assert record["status"] == "waiting_resource"
+    assert "not linked" in record["status_reason"]
     async with rig.link(instance):
         task = await sending
     assert read_texts(task) == ["hello"]
@@ -68,6 +73,7 @@ async def test_an_agent_that_never_dialled_in_is_unavailable_at_once(rig: Rig) -
     assert answer["error"]["data"][0]["reason"] == "UNAVAILABLE"
 
 
+@pytest.mark.requirement("I6", "CHN-13")
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_link_cut_under_a_call_leaves_one_execution(rig: Rig, *, streams: bool) -> None:
     instance = await rig.start()
@@ -121,12 +127,9 @@ async def test_an_agent_that_lost_its_tasks_is_not_given_them_again(rig: Rig) ->
         await caller.until(task, "WORKING")
     rig.agent.forget()
     async with rig.link(instance):
-        record = f"/v1/tasks/{task['id']}"
-        headers = {"Authorization": "Bearer ada-key"}
 
         async def is_lost() -> bool:
-            answer = await instance.http.get(record, headers=headers)
-            return bool(answer.json()["status"] == "lost")
+            return bool((await caller.read_record(task["id"]))["status"] == "lost")
 
         await wait_until(is_lost, 5, "the run is lost")
     assert rig.agent.executor.executed == {"m-1": 1}
