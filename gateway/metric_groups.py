@@ -92,13 +92,19 @@ class PeerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls: Final = Counter(
             "passerelle_peer_calls",
-            "Calls to agents by how they ended; `breaker` and `limit`: held back, nothing was sent.",
+            "Calls to agents by how they ended; `breaker`, `limit` and `absent`: held back, nothing was sent.",
             ["agent", "outcome"],
             registry=registry,
         )
         self.agents: Final = Gauge(
             "passerelle_agent_card",
             "What is known of an agent: 2 a card that is fresh, 1 an old one as it is away, 0 none.",
+            ["agent"],
+            registry=registry,
+        )
+        self.links: Final = Gauge(
+            "passerelle_agent_links",
+            "Sockets of an agent that dials in, to this instance.",
             ["agent"],
             registry=registry,
         )

@@ -33,11 +33,14 @@ def watch_agents(peers: PeerRegistry) -> Callable[[Metrics], None]:
     def read(metrics: Metrics) -> None:
         metrics.peers.agents.clear()
         metrics.peers.breakers.clear()
+        metrics.peers.links.clear()
         for name in peers.names:
             card = peers.peek(name)
             known = _NONE if card is None else _STALE if card.stale else _FRESH
             metrics.peers.agents.labels(name).set(known)
             for interface, mode in peers.list_breakers(name).items():
                 metrics.peers.breakers.labels(name, interface).set(_MODES[mode])
+        for name in peers.dialling:
+            metrics.peers.links.labels(name).set(peers.count_links(name))
 
     return read

@@ -71,6 +71,10 @@ class PeerRegistry:
         """Whether there is an agent of that name, and it dials in."""
         return name in self._peers and self._peers[name].config.dials_in
 
+    def count_links(self, name: str) -> int:
+        """Over how many sockets an agent that dials in is linked to this instance."""
+        return len(self._dialling.links.list(name)) if self._dialling else 0
+
     def find_dialled(self, name: str) -> AgentPeer:
         """The peer of that name, which dials in.
 

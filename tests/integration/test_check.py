@@ -14,6 +14,8 @@ from tests.support.scripted_peer import ScriptedPeer
 
 __all__ = ["engine_server", "started_legs"]
 
+SERVES = "channels:connect, agents:serve"
+
 
 def write(folder: Path, **urls: str) -> Sources:
     rows = "".join(f"  - {{name: {name}, url: '{url}'}}\n" for name, url in urls.items())
@@ -130,3 +132,15 @@ def test_every_documented_example_is_a_configuration_that_holds(tmp_path: Path, 
     named = re.findall(r"_env: ([A-Z0-9_]+)", block)
     reading = read_settings(Sources(dict.fromkeys(named, "x"), tmp_path))
     assert [str(fault) for fault in reading.faults] == []
+
+
+@pytest.mark.anyio
+async def test_an_agent_that_dials_in_is_named_with_who_may_be_it(tmp_path: Path) -> None:
+    agents = "agents: [{name: a, transport: channel}, {name: b, transport: channel}]\n"
+    key = "0" * 64
+    home = f"{{name: home, key_hash: '{key}', may_call: [], serves: [a], scopes: [{SERVES}]}}"
+    (tmp_path / "passerelle.yaml").write_text(f"{agents}clients: [{home}]\n", encoding="utf-8")
+    report = await run_check(Sources({}, tmp_path), SystemClock())
+    assert report.faults == ()
+    assert report.lines[-2] == "agents.a: dials in, as home"
+    assert report.lines[-1].startswith("notice: agents.b: dials in; only the owner may be it")

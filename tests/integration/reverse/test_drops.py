@@ -49,7 +49,7 @@ async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> N
     (waiting,) = await agents.list_waiting(NAME)
     record = await caller.read_record(waiting)
     assert record["status"] == "waiting_resource"
-    assert "not linked" in record["status_reason"]
+    assert "not linked" in record["statusReason"]
     async with rig.link(instance):
         task = await sending
     assert read_texts(task) == ["hello"]

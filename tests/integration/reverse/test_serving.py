@@ -92,6 +92,8 @@ async def test_what_is_served_is_on_the_card_and_the_agents_own_address_is_not(r
     async with rig.link(instance):
         card = await instance.http.get(path)
         listed = await instance.http.get("/v1/agents", headers={"Authorization": "Bearer ada-key"})
+        metrics = (await instance.http.get("/metrics")).text
+    assert f'passerelle_agent_links{{agent="{NAME}"}} 1.0' in metrics
     assert card.status_code == 200
     assert card.json()["name"] == "sdk"
     assert "10.0.0.7" not in card.text
