@@ -47,7 +47,9 @@ def check_schema(schema: JsonObject) -> None:
     for name, member in members.items():
         _check_member(member, f"responseSchema.properties.{name}")
     required = schema.get("required", [])
-    if not isinstance(required, list) or not all(name in members for name in required):
+    if not isinstance(required, list) or not all(
+        isinstance(name, str) and name in members for name in required
+    ):
         raise InvalidInput("responseSchema.required", "must be names of properties")
 
 

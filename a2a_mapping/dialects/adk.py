@@ -1,28 +1,39 @@
-"""google-adk: a confirmation of a tool call is a function call, and its answer a function response of the same id.
+"""google-adk: what waits for a person is a function call, and its answer a function response of the same id.
 
-A question is a data part with ``metadata.adk_type = function_call`` and the name ``adk_request_confirmation``; several
-calls in one message are a group. An answer with an id that the agent does not know fails its task for good, and words
-make a second confirmation: so the id is read here, kept, and sent back as it came. ``adk_request_credential`` wants a
-secret, which never goes through an answer: such a question can only be cancelled. A message that holds any other call
-beside these is none of this dialect, since one message would have to answer all of them.
+A question is a data part with ``metadata.adk_type = function_call``; several calls in one message are a group.
+
+- ``adk_request_confirmation``: may a tool run.
+- ``adk_request_input``: words, a small form, or (a workflow asks so) may a tool run.
+- ``adk_request_credential`` wants a secret, which never goes through an answer: it can only be cancelled.
+
+An answer with an id that the agent does not know fails its task for good, and words make a second confirmation: so the
+id is read here, kept, and sent back as it came. A message that holds any other call beside these is none of this
+dialect, since one message would have to answer all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
-from passerelle.a2a_mapping.dialects.plain_text import CANCEL
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.errors import InvalidInput
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.prompt import PeerPrompt
+from passerelle.core.response_schema import check_schema
 
 NAME: Final = "adk"
 CONFIRMATION: Final = "adk_request_confirmation"
 CREDENTIAL: Final = "adk_request_credential"
+INPUT: Final = "adk_request_input"
 _TYPE: Final = "adk_type"
+_LEAVE, _WORDS, _FORM = "leave ", "words ", "form "
+"""What an input was asked for stands before its id, which has no blank: the answer takes its form from that."""
+_RESULT: Final = "result"
 
 
 def detect(pause: Pause) -> list[PeerPrompt]:
@@ -38,28 +49,37 @@ def detect(pause: Pause) -> list[PeerPrompt]:
 
 
 def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
-    """One function response for each call; None where a credential was asked for: cancel the task."""
-    if any(reply.prompt.kind != "permission" for reply in replies):
-        return None
-    parts: list[Json] = [
-        {
-            "data": {
-                "id": reply.prompt.native_id,
-                "name": CONFIRMATION,
-                "response": {"confirmed": reply.answer.allowed, "payload": None},
-            },
-            "metadata": {_TYPE: "function_response"},
-        }
-        for reply in replies
-    ]
+    """One function response for each call; None where one has no answer, such as a credential: cancel the task."""
+    parts: list[Json] = []
+    for reply in replies:
+        response = _answer(reply)
+        if response is None:
+            return None
+        marked, _, plain = (reply.prompt.native_id or "").rpartition(" ")
+        name = INPUT if marked else CONFIRMATION
+        form: JsonObject = {"id": plain, "name": name, "response": response}
+        parts.append({"data": form, "metadata": {_TYPE: "function_response"}})
     return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+
+
+def _answer(reply: Reply) -> JsonObject | None:
+    given, native_id = reply.answer, reply.prompt.native_id or ""
+    if reply.prompt.kind == "permission":
+        return {"confirmed": given.allowed, "payload": None}
+    if not given.allowed or given.content is None:
+        return None
+    if native_id.startswith(_FORM):
+        return given.content
+    return {_RESULT: given.text} if native_id.startswith(_WORDS) else None
 
 
 def _read_call(pause: Pause, call: JsonObject) -> PeerPrompt | None:
     native_id, name = text_at(call, "id"), text_at(call, "name")
     args = object_at(call, "args")
-    if not native_id:
+    if not native_id or " " in native_id:
         return None
+    if name == INPUT:
+        return _read_input(pause, native_id, args)
     if name == CONFIRMATION:
         wanted = object_at(args, "originalFunctionCall")
         hint = text_at(object_at(args, "toolConfirmation"), "hint")
@@ -78,3 +98,38 @@ def _read_call(pause: Pause, call: JsonObject) -> PeerPrompt | None:
             text=pause.text or None,
         )
     return None
+
+
+def _read_input(pause: Pause, native_id: str, args: JsonObject) -> PeerPrompt | None:
+    text, payload = text_at(args, "message"), object_at(args, "payload")
+    schema = object_at(args, "response_schema") or object_at(args, "responseSchema")
+    tool = text_at(payload, "tool_name")
+    if tool and "confirmed" in object_at(schema, "properties"):
+        wanted = object_at(payload, "args")
+        return ask_leave(NAME, pause, _LEAVE + native_id, tool, wanted, text)
+    form = _read_form(schema)
+    if schema and form is None and schema.get("type") != "string":
+        return None
+    asked = ask_leave(NAME, pause, (_FORM if form else _WORDS) + native_id, INPUT, {}, text)
+    return replace(
+        asked,
+        kind="input",
+        action_type="free_input",
+        options=(REPLY, CANCEL),
+        subject=None,
+        response_schema=form,
+    )
+
+
+def _read_form(schema: JsonObject) -> JsonObject | None:
+    """The form that people can fill in; a single value is the one member of a form."""
+    if not schema or schema.get("type") == "string":
+        return None
+    form = schema
+    if schema.get("type") != "object":
+        form = {"type": "object", "properties": {_RESULT: schema}, "required": [_RESULT]}
+    try:
+        check_schema(form)
+    except InvalidInput:
+        return None
+    return form

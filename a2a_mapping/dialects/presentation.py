@@ -55,6 +55,8 @@ def list_request_parts(request: Request, rev: int) -> list[Json]:
         "expires_at": format_ms(request.expires_ms),
         "risk": request.risk,
     }
+    if request.response_schema is not None:
+        form["response_schema"] = request.response_schema
     return [{"text": text}, {"data": {PERMISSION: form}}]
 
 

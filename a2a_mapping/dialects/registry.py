@@ -13,6 +13,7 @@ from passerelle.a2a_mapping.dialects import (
     langgraph,
     permission,
     plain_text,
+    schema,
     strands,
 )
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, read_pause
@@ -36,6 +37,7 @@ DIALECTS: Final = (
     Dialect(strands.NAME, strands.detect, strands.encode),
     Dialect(langgraph.NAME, langgraph.detect, langgraph.encode),
     Dialect(cuga.NAME, cuga.detect, cuga.encode),
+    Dialect(schema.NAME, schema.detect, schema.encode),
     Dialect(plain_text.NAME, plain_text.detect, plain_text.encode),
 )
 

@@ -60,6 +60,8 @@ from passerelle.core.times import format_ms
 from passerelle.gateway.delegation.artifacts import check_number, settle, settle_one
 from passerelle.gateway.delegation.completion import complete, measure
 from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.lost_approvals import CODE as LOST_APPROVAL
+from passerelle.gateway.delegation.lost_approvals import find_lost
 from passerelle.gateway.delegation.step import Step
 
 if TYPE_CHECKING:
@@ -333,8 +335,10 @@ def _move(
             facts = step.tell(ObserveStatus(row.status, said, step.step_id))
             step.add_shown(facts or [Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
         case Follow.OPEN_ACTION:
-            _wait(step, frame, said, native)
+            _wait(step, frame, said, native, before)
         case Follow.RECONCILE:
+            if (lost := find_lost(step)) is not None:
+                _warn(step, LOST_APPROVAL, lost)
             step.close_actions("peer_terminal")
             complete(step, frame, said, before)
         case Follow.END_RUN:
@@ -345,11 +349,15 @@ def _move(
             assert_never(row.follow)
 
 
-def _wait(step: Step, frame: JsonObject, said: RunStatus, native: JsonObject) -> None:
+def _wait(
+    step: Step, frame: JsonObject, said: RunStatus, native: JsonObject, before: JsonObject | None
+) -> None:
     asked = step.asks(step, native, said)
     if asked.parts is not None or asked.settled:
         frame = show_parts(frame, asked.parts, WORKING if asked.settled else None)
-        step.sight.content = fold(step.sight.content, frame)
+        # Folded in place of the peer's own words, or these would stand in the history beside ours.
+        shown = fold(before, frame)
+        step.sight.content = complete_history(shown, step.sight.accepted) if shown else None
     step.add_shown(asked.facts, frame)
     # A peer that still shows the question whose answer it was just sent has not answered that turn.
     if step.record.status in WAITING:

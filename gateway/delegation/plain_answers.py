@@ -35,6 +35,7 @@ from passerelle.gateway.control.plain_turns import (
 from passerelle.gateway.control.writes import compose
 from passerelle.gateway.delegation.artifacts import Described, describe
 from passerelle.gateway.delegation.habits import see_habit
+from passerelle.gateway.delegation.lost_approvals import is_silent
 from passerelle.gateway.delegation.observe import observe, read_said
 from passerelle.gateway.delegation.run import Filled, Run
 from passerelle.gateway.delegation.spill import CAP
@@ -144,7 +145,7 @@ def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer
 def _read_task(sight: Sight, task: JsonObject, native: str) -> PlainAnswer | None:
     ours = complete_history(task, sight.accepted)
     artifacts = objects_at(ours, "artifacts")
-    if len(artifacts) > _MOST_ARTIFACTS or not all(map(_is_plain, artifacts)):
+    if len(artifacts) > _MOST_ARTIFACTS or not all(map(_is_plain, artifacts)) or is_silent(ours):
         return None
     described = [describe(artifact) for artifact in artifacts]
     names = {one.name_at_peer for one in described}

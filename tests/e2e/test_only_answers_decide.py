@@ -148,7 +148,7 @@ async def test_caller_that_leaves_its_stream_has_decided_nothing(
     peer.next(ask_leave())
     task: Answer = {}
     async for frame in caller.follow("go"):
-        found = frame.get("task") or frame.get("statusUpdate") or {}
+        found: Answer = frame.get("task") or frame.get("statusUpdate") or {}
         task = task or {"id": found.get("id")}
         if found.get("status", {}).get("state") == WAITING:
             break

@@ -97,9 +97,10 @@ async def malformed(turn: Turn) -> None:
 
 
 async def nonsense(turn: Turn) -> None:
-    """WORKING, a frame that is JSON-RPC but no StreamResponse, then COMPLETED."""
+    """WORKING, a frame that is JSON-RPC but no StreamResponse, then an artifact and COMPLETED."""
     await turn.status("WORKING")
     await turn.tell({"surprise": {"of": "a kind that nobody knows"}})
+    await turn.artifact("after the nonsense")
     await turn.status("COMPLETED")
 
 

@@ -68,6 +68,10 @@ def test_a_form_of_every_type_is_accepted() -> None:
             "responseSchema.required",
         ),
         (
+            {"type": "object", "properties": {"a": {"type": "string"}}, "required": [[]]},
+            "responseSchema.required",
+        ),
+        (
             {"type": "object", "properties": {"a": {"type": "string"}}, "allOf": []},
             "responseSchema.allOf",
         ),

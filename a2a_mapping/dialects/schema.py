@@ -1,0 +1,60 @@
+"""A form: a data part that is a JSON Schema wants data that fits it, and gets just that.
+
+One schema in a pause, small and flat enough to be filled in on a phone (``core/response_schema``). What is not is
+no question of this dialect: it is one in words. Nor is a form under AUTH_REQUIRED, where data could be a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
+from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.states import INPUT_REQUIRED
+from passerelle.core.errors import InvalidInput
+from passerelle.core.json import JsonObject
+from passerelle.core.prompt import PeerPrompt
+from passerelle.core.response_schema import check_schema
+
+NAME: Final = "schema"
+MEDIA_TYPE: Final = "application/schema+json"
+ANSWER_TYPE: Final = "application/json"
+
+
+def detect(pause: Pause) -> list[PeerPrompt]:
+    """The form of the status message; none when there are several, or it is more than a form."""
+    forms = [
+        object_at(part, "data")
+        for part in objects_at(pause.message, "parts")
+        if text_at(part, "mediaType").partition(";")[0].strip().lower() == MEDIA_TYPE
+    ]
+    if len(forms) != 1 or pause.native_status != INPUT_REQUIRED:
+        return []
+    try:
+        check_schema(forms[0])
+    except InvalidInput:
+        return []
+    return [
+        PeerPrompt(
+            dialect=NAME,
+            occurrence=identify_occurrence(pause, None),
+            native_status=pause.native_status,
+            kind="input",
+            action_type="free_input",
+            options=(REPLY, CANCEL),
+            message_id=pause.message_id,
+            text=pause.text or None,
+            response_schema=forms[0],
+        )
+    ]
+
+
+def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:
+    """The data that was filled in; None where there is none: cancel the task."""
+    reply = replies[0]
+    if not reply.answer.allowed or reply.answer.content is None:
+        return None
+    part: JsonObject = {"data": reply.answer.content, "mediaType": ANSWER_TYPE}
+    return make_reply((task, context), [reply.decision_id], [part])

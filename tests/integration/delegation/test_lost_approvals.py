@@ -1,0 +1,83 @@
+"""A peer that completes without the leave that it needed: nothing can be answered, and nothing passes in silence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Final, cast
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.status import Status
+from tests.support.asking import ask_leave
+from tests.support.house import House
+from tests.support.scripted_tasks import Turn
+
+pytestmark = pytest.mark.anyio
+
+RECORDED: Final = cast(
+    "JsonObject",
+    json.loads(
+        (Path(__file__).parents[2] / "vectors" / "agent-framework-silence.json").read_text("utf-8")
+    ),
+)
+"""What an agent of the Microsoft Agent Framework answered, behind its own A2A executor, to a message whose tool wants
+approval: as it came over the wire."""
+
+
+async def warnings_of(house: House, session: str) -> list[str]:
+    """The codes of the warnings of a session."""
+    entries = await house.entries(session)
+    found = [json.loads(entry.data) for entry in entries]
+    return [one["payload"]["code"] for one in found if one["type"] == WarningRaised.type]
+
+
+async def test_agent_of_a_framework_that_drops_approvals_is_warned_of(house: House) -> None:
+    async def answer_as_recorded(turn: Turn) -> None:
+        task = await turn.open()
+        recorded = cast("JsonObject", RECORDED["task"])
+        kept = {name: task.record[name] for name in ("id", "contextId", "history")}
+        task.record.clear()
+        task.record.update({**recorded, **kept})
+        task.show()
+
+    house.peer.next(answer_as_recorded)
+    accepted, _ = await house.talk("delete the old rows")
+    assert (await house.record(accepted)).status is Status.COMPLETED
+    assert await warnings_of(house, accepted.session_id) == ["peer_lost_approval"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_agent_that_completes_over_an_open_question_is_warned_of(
+    house: House, *, goes_on: bool
+) -> None:
+    async def lose(turn: Turn) -> None:
+        await ask_leave()(turn)
+        if goes_on:
+            await turn.status("WORKING")
+        await turn.artifact("done, or so it says")
+        await turn.status("COMPLETED")
+
+    house.peer.next(lose)
+    house.peer.hold()
+    accepted = await house.send("go", wait="stream")
+    house.peer.release(2)
+    await house.until(accepted, Status.WAITING_INPUT)
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    assert await warnings_of(house, accepted.session_id) == ["peer_lost_approval"]
+
+
+async def test_agent_that_was_answered_or_asked_for_words_is_not(house: House) -> None:
+    house.peer.next(ask_leave())
+    accepted, _ = await house.talk("go")
+    await house.respond(await house.question(accepted), option_id="leave")
+    await house.until(accepted, Status.COMPLETED)
+    assert await warnings_of(house, accepted.session_id) == []
+    house.peer.hold()
+    accepted = await house.send("auth-resume", wait="stream")
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    assert await warnings_of(house, accepted.session_id) == []
