@@ -481,7 +481,9 @@ def _requested(state: TaskRecord, payload: ModelRequested, event: Event) -> Task
         pending_message_id=payload.message_id,
         intended_at=event.timestamp,
         send_after=None,
-        gated=False,
+        gated=state.run is not None
+        and state.run.gated
+        and payload.message_id != state.run.message_id,
         **changes,
     )
 

@@ -8,8 +8,8 @@ as further input on its live run.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.core import task as tasks
@@ -18,12 +18,20 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.commands import RespondAction, TurnAccepted
-from passerelle.core.errors import Conflict, IdempotencyConflict, InvalidInput, UnsupportedOperation
+from passerelle.core.errors import (
+    Conflict,
+    Forbidden,
+    IdempotencyConflict,
+    InvalidInput,
+    UnsupportedOperation,
+)
+from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnCompleted
 from passerelle.core.payloads.run import ModelRequested
 from passerelle.core.status import ENDED, WAITING
+from passerelle.core.task import scope_of
 from passerelle.core.task_commands import SendInput
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
@@ -39,7 +47,8 @@ from passerelle.gateway.control.turns import (
 )
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.inputs import DOUBT_MS, name_row
-from passerelle.gateway.delegation.spill import Spill
+from passerelle.gateway.delegation.judging_sends import Send, judge_send
+from passerelle.gateway.delegation.spill import Spill, write_notes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +62,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Refusal, Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
+    from passerelle.gateway.delegation.judging_sends import Judged
+
+_NOTE_MS: Final = 600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +77,14 @@ class FollowUp:
     task: EntityRef
     record: TaskRecord
     turn_id: str
+    digest: str
+    """Tells the request from others; a hook may change the message, and a repeat is the same request all the same."""
 
     @property
     def works(self) -> bool:
         """Whether the message goes to the peer at once."""
-        return self.record.status not in WAITING and self.record.current_run_id is not None
+        run = self.record.run
+        return self.record.status not in WAITING and run is not None and not run.gated
 
     @property
     def thread(self) -> EntityRef:
@@ -122,7 +137,9 @@ class FollowUps:
         if command.context_id not in {None, record.scope.context_id}:
             raise InvalidInput("message.contextId", "it is not the context of the task")
         turn_id = self.writes.ids.mint("turn", owned.ref.shard)
-        message = FollowUp(principal, command, idem, owned.ref, record, turn_id)
+        message = FollowUp(
+            principal, command, idem, owned.ref, record, turn_id, digest_request(command)
+        )
         repeated = await self._find_repeat(message)
         if repeated is not None:
             return repeated
@@ -136,9 +153,60 @@ class FollowUps:
         if record.withheld is not None:
             raise UnsupportedOperation("the agent has ended the task; it is being looked at")
         question = await self._find_question(record)
+        if message.works or question is not None:
+            message = await self._govern(message)
         if question is not None:
             return await self._answer(message, _put_into_words(message, question), by_words=True)
         return await self._store(message, goes_on=False)
+
+    async def _govern(self, message: FollowUp) -> FollowUp:
+        """The message as it may go on to the agent, by all who have a say in what is sent.
+
+        Raises:
+            Forbidden: somebody speaks against it, or wants it asked about: it has to come as a task of its own then.
+        """
+        consulting, record = self.dispatch.consulting, message.record
+        if not consulting.find_rules().judges_sends:
+            return message
+        run = record.attempts[-1] if record.attempts else None
+        send = Send(
+            peer=record.peer or record.kind,
+            agent=record.kind,
+            caller=record.scope.principal,
+            tags=self.dispatch.find_tags(record.peer or record.kind),
+            card_hash=run.worker.card_hash if run else None,
+            scope=scope_of(record),
+            is_call=False,
+        )
+        shard = message.task.shard
+        judged = await judge_send(
+            consulting,
+            send,
+            message.command.message,
+            lambda name: self.writes.ids.mint(name, shard),
+        )
+        found = judged.strictest
+        if found.decision == "allow" and not judged.heard.notes:
+            return message
+        await self._note(message, judged)
+        if found.decision != "allow":
+            how = "policy forbids it" if found.decision == "deny" else "it has to be allowed first"
+            raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=found.decision)
+        return replace(message, command=replace(message.command, message=judged.message))
+
+    async def _note(self, message: FollowUp, judged: Judged) -> None:
+        spill, scope = Spill(), scope_of(message.record)
+        facts = write_notes(spill, scope, judged.heard.notes)
+        facts += [Fact(scope, one.to_payload()) for one in judged.evaluations]
+        for blob in spill.blobs:
+            await self.blobs.put(message.task.shard, blob)
+        key = self.writes.ids.mint("note", message.task.shard)
+
+        def body(decision: Decision) -> Terms:
+            decision.add(facts)
+            return Terms(idem=IdempotencyRow(key, key, b"", _NOTE_MS))
+
+        await self.writes.decide(message.record.session_id, [], body)
 
     async def _find_repeat(self, message: FollowUp) -> TurnAccepted | None:
         if message.idem is None:
@@ -147,7 +215,7 @@ class FollowUps:
         stored = await self.writes.log.read_idempotency(message.task.shard, key)
         if stored is None:
             return None
-        if stored[0] != digest_request(message.command):
+        if stored[0] != message.digest:
             raise IdempotencyConflict("the idempotency key was used for another request")
         return _accept(message.record, from_bytes(TurnReceipt, stored[1]).turn_id, repeated=True)
 
@@ -276,7 +344,7 @@ def _remember(message: FollowUp) -> IdempotencyRow | None:
     )
     return IdempotencyRow(
         key=hash_key(message.principal, message.idem),
-        digest=digest_request(message.command),
+        digest=message.digest,
         result=to_bytes(receipt),
         ttl_ms=IDEMPOTENCY_MS,
     )

@@ -17,16 +17,13 @@ The id of the question follows from the run, so whoever takes the run up finds i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
-
-import orjson
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.inbound import ROLE_USER
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
 from passerelle.core import approval
 from passerelle.core import task as tasks
@@ -42,19 +39,13 @@ from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
 from passerelle.core.times import format_ms
 from passerelle.gateway.control.action_rows import open_rows
-from passerelle.gateway.control.turns import read_text
 from passerelle.gateway.delegation.endings import confirm_cancel
+from passerelle.gateway.delegation.judging_sends import Judged, Send, judge_send
 from passerelle.gateway.delegation.spill import write_notes
 from passerelle.gateway.delegation.step import find_action
 from passerelle.permission_bridge.approvers import choose_tier
-from passerelle.permission_bridge.cases import (
-    InboundCall,
-    OutboundDelegation,
-    describe_case,
-)
 from passerelle.permission_bridge.delegations import digest_use, make_delegation_request
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
-from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
 
 if TYPE_CHECKING:
@@ -62,31 +53,8 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Request
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step
-    from passerelle.gateway.hooks.hearing import Heard
-    from passerelle.permission_bridge.policy import Evaluation
-    from passerelle.permission_bridge.rules import Policy
 
 FIRST_REVISION: Final = 1
-_STRICTNESS: Final = ("allow", "ask", "deny")
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What everybody said about one message, and the message as it may go."""
-
-    evaluations: tuple[Evaluation, ...]
-    heard: Heard
-    message: JsonObject
-
-    @property
-    def strictest(self) -> Evaluation:
-        """The one that counts."""
-        return max(self.evaluations, key=lambda one: _STRICTNESS.index(one.decision))
-
-    @property
-    def changed(self) -> bytes | None:
-        """The message as it is kept, where a hook has changed it."""
-        return orjson.dumps(self.message) if self.heard.message is not None else None
 
 
 async def pass_gate(driver: Driver) -> bool:
@@ -117,55 +85,25 @@ def name_question(driver: Driver) -> str:
 
 async def _judge(driver: Driver) -> Judged | None:
     """Hears everybody about the message; None where it is not known any more."""
-    message = await driver.find_message()
-    record, sight, consulting = driver.run.record, driver.run.sight, driver.consulting
-    if message is None or record.run is None:
+    message, run = await driver.find_message(), driver.run.record.run
+    if message is None or run is None:
         return None
-    rules, now_ms = consulting.find_rules(), driver.clock.now_ms()
-    case = _make_case(driver, message)
-    evaluation_id = sight.mint("eval")
-    given = describe_case(case, tasks.scope_of(record), evaluation_id, now_ms)
-    heard = await consulting.hooks.hear("before_delegate", rules, {**given, "message": message})
-    sent = message if heard.message is None else _adopt(heard.message, message)
-    opinions = await consulting.hooks.classify(rules, {**given, "message": sent})
-    facts = PolicyFacts(evaluation_id, is_configured=True, heard=(*heard.said, *opinions))
-    sends = _make_case(driver, sent)
-    found = [replace(evaluate(sends, facts, now_ms, rules), case=state_case(sends))]
-    if sent is not message:
-        found += _judge_again(driver, message, rules, now_ms)
-    if rules.speaks_about("calls") and record.run.ordinal == 1:
-        called = InboundCall(record.scope.principal, record.kind, sight.peer_tags)
-        facts = PolicyFacts(sight.mint("eval"), may_call=True)
-        found.append(replace(evaluate(called, facts, now_ms, rules), case=state_case(called)))
-    return Judged(tuple(found), heard, sent)
+    send = _describe(driver)
+    return await judge_send(driver.consulting, send, message, driver.run.sight.mint)
 
 
-def _judge_again(
-    driver: Driver, message: JsonObject, rules: Policy, now_ms: int
-) -> list[Evaluation]:
-    """What the rules say of the message as it was before a hook has changed it: no hook makes it harmless."""
-    facts = PolicyFacts(driver.run.sight.mint("eval"), is_configured=True)
-    return [evaluate(_make_case(driver, message), facts, now_ms, rules)]
-
-
-def _make_case(driver: Driver, message: JsonObject) -> OutboundDelegation:
+def _describe(driver: Driver) -> Send:
     record, sight = driver.run.record, driver.run.sight
-    return OutboundDelegation(
+    run = record.attempts[-1]
+    return Send(
         peer=sight.peer,
+        agent=record.kind,
         caller=record.scope.principal,
         tags=sight.peer_tags,
-        card_hash=record.run.worker.card_hash if record.run else None,
-        args={"text": read_text(message), "message": message},
+        card_hash=run.worker.card_hash,
+        scope=tasks.scope_of(record),
+        is_call=run.ordinal == 1,
     )
-
-
-def _adopt(changed: JsonObject, before: JsonObject) -> JsonObject:
-    """What a hook made of the message; whose it is and where it belongs is not the hook's to say."""
-    kept: JsonObject = {
-        name: before[name] for name in ("messageId", "contextId", "taskId") if name in before
-    }
-    bare = {name: one for name, one in changed.items() if name not in {"contextId", "taskId"}}
-    return {**bare, "role": before.get("role", ROLE_USER), **kept}
 
 
 def _store(step: Step, driver: Driver, judged: Judged) -> None:
@@ -293,7 +231,10 @@ async def _use(driver: Driver, request: Request) -> bool:
             return
         facts = PolicyFacts(step.sight.mint("eval"), is_configured=True)
         found = evaluate(
-            _make_case(driver, message), facts, step.decision.now_ms, driver.consulting.find_rules()
+            _describe(driver).make_case(message),
+            facts,
+            step.decision.now_ms,
+            driver.consulting.find_rules(),
         )
         digest = digest_use(request, _make_asking(step, request.action_id), message)
         try:

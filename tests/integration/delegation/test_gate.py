@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.payloads.runtime import WarningRaised
@@ -364,3 +365,37 @@ async def test_hook_over_http_has_its_say_in_what_an_agent_asks(house: House) ->
     assert isinstance(away, HookFailed)
     assert away.error.code == "unreachable"
     await house.service.dispatch.consulting.hooks.caller.close()
+
+
+@pytest.mark.requirement("EXT-1")
+@pytest.mark.parametrize("effect", ["ask", "deny"])
+async def test_rule_about_what_is_sent_holds_for_further_messages_too(
+    house: House, effect: str
+) -> None:
+    condition = read_condition("action.args.text.contains('IBAN')")
+    rule = Rule("money", "ask" if effect == "ask" else "deny", condition, about=SENDS)
+    house.rules = make_policy((rule,))
+    accepted = await house.send("ask Which colour?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    with pytest.raises(Forbidden, match="the message is not sent"):
+        await house.send("my IBAN", task=accepted.facade)
+    assert (await judge(house, accepted)).rules == ("money",)
+    assert len(house.peer.messages) == 1
+    await house.send("blue", task=accepted.facade)
+    await house.until(accepted, Status.COMPLETED)
+    assert len(house.peer.messages) == 2
+
+
+async def test_hook_changes_a_further_message_and_a_repeat_of_it_is_the_same_request(
+    house: House,
+) -> None:
+    accepted = await house.send("ask Which colour?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    house.rules = hook("shout")
+    message = house.message("blue")
+    for _ in range(2):
+        await house.send("", task=accepted.facade, message=message, idem="key-1")
+    await house.until(accepted, Status.COMPLETED)
+    sent = house.peer.messages[-1]
+    assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "BLUE"
+    assert len(house.peer.messages) == 2
