@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from passerelle.store.nodes import Nodes
 
 LEASE_ROWS: Final = "own:"
+LEASE_BACK_MS: Final = 500
 _UNCLAIMED: Final = "unclaimed"
 
 
@@ -38,11 +39,18 @@ class RedisDueRows:
         """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
-        ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first.
+        ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of leases
+        come due again soon: whoever acts on one bears that, and runs wait for it.
         """
         packed = read_script("claim_due").pack_call(
             [keys.due(shard)],
-            {"limit": limit, "visibility": visibility_ms, "first": LEASE_ROWS, "hold": hold},
+            {
+                "limit": limit,
+                "visibility": visibility_ms,
+                "first": LEASE_ROWS,
+                "back": min(visibility_ms, LEASE_BACK_MS),
+                "hold": hold,
+            },
         )
         [answer] = await self._nodes.lease(shard, packed)
         reply = cast("list[bytes]", answer)

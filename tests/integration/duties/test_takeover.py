@@ -14,11 +14,12 @@ from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.ports import Alive, DueRow, StreamKind, StreamRef
+from passerelle.core.ports import Alive, DueRow, StreamKind, StreamRef, TakenOver
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.writes import Body, Refusal, Writes, Written
 from passerelle.gateway.duties.takeover import TakeOver
+from passerelle.store.due import LEASE_BACK_MS
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instance, Instances
 from tests.integration.duties.story import Story, make_writes
@@ -188,6 +189,26 @@ async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keep
     left = await store.due.claim(SHARD, 10, 1, hold="own:")
     assert (left.rows, one.adopted) == ((), []), "nothing is owed any more"
     await one.duties.stop()
+
+
+async def test_take_over_that_failed_is_tried_again_well_within_the_second_that_it_has(
+    instances: Instances, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (story,) = await leave_runs(store, 1)
+    one = await instances.start("in_one", runs=False)
+    leases, tries = find_taking(one).leases, list[float]()
+    take_over = leases.take_over
+
+    async def fail_once(shard: Shard, instance: str) -> TakenOver | Alive:
+        tries.append(time.monotonic())
+        if len(tries) == 1:
+            raise StoreUnavailable("test", "no")
+        return await take_over(shard, instance)
+
+    monkeypatch.setattr(leases, "take_over", fail_once)
+    async with one.duties:
+        await wait_until(lambda: one.adopted == [story.task.id], 5, "it is driven all the same")
+    assert tries[1] - tries[0] >= LEASE_BACK_MS / 1000
 
 
 async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
