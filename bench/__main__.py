@@ -1,4 +1,4 @@
-"""``python -m bench [a2a] [store] [rivals] [--short]``: the table of ratios, each side measured in the same run.
+"""``python -m bench [PART…] [--short]``: the table of ratios, each side measured in the same run.
 
 Two shared cores drift, so nothing absolute is judged: a bound stands on a ratio, a count or an added time.
 Everything runs on loopback and below temporary directories, and no process outlives the run. The status is
@@ -17,6 +17,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from bench.appends import measure_appends
+from bench.channel_servers import install_socketio
+from bench.channels import Plan, measure_channels
 from bench.idle import measure_idle
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
@@ -58,10 +60,17 @@ async def measure_others(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  o
         yield row
 
 
+async def measure_links(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """What devices get over channels, and what it costs."""
+    async for row in measure_channels(Plan(1, 2.0) if short else Plan(3, 4.0)):
+        yield row
+
+
 SECTIONS: Final[dict[str, Section]] = {
     "a2a": measure_a2a,
     "store": measure_store,
     "rivals": measure_others,
+    "channels": measure_links,
 }
 
 
@@ -81,6 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.peers:
             install_rivals()
+            install_socketio()
         return run(_print_table(sections, short=short))
     except KeyboardInterrupt:
         print("bench: interrupted", file=sys.stderr)

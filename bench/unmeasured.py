@@ -12,8 +12,6 @@ _MOST: Final = "at most"
 def list_unmeasured() -> list[Row]:
     """One row for each of them: an unmeasured bound is shown, never passed over."""
     return [
-        Row("channel CPU per delivery ÷ Nchan's", None, "ratio", Bound(_MOST, 1.0)),
-        Row("500 clients x 100 missed events ÷ Nchan's time", None, "ratio", Bound(_MOST, 1.0)),
         Row("append at 1 M tasks ÷ at 1 k", None, "ratio", Bound(_MOST, 1.15)),
         Row("runs of a killed instance driven again after", None, "s", Bound(_MOST, 6.0)),
     ]

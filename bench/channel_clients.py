@@ -1,0 +1,375 @@
+"""The clients of channels: a process of their own, so that their CPU time is nobody else's.
+
+Reads one order per line from standard input, answers each with one line, and ends with its input. Every client checks
+what it gets: each event of each of its streams once, in order, without a hole. What is not so ends the order with an
+error: a server that loses or doubles something has not been measured. Times are those of the machine's one clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, Literal, assert_never
+
+import orjson
+import uvloop
+from picows import (
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    ws_connect,  # pyright: ignore[reportUnknownVariableType] - its further arguments have no types
+)
+
+Kind = Literal["passerelle", "nchan", "socketio"]
+MARK: Final = re.compile(rb"#([0-9]+) ([0-9]+) ([0-9]+)#")
+"""In every event that is published: stream, number within it, nanoseconds when it was."""
+WITHIN_S: Final = 60.0
+BEAT_S: Final = 20.0
+_AT_ONCE: Final = 64
+_LAST_PLACE: Final = re.compile(rb'"s":"([^"]+)","o":([0-9]+),"p":[0-9]+,"h":"([0-9a-f]{8})"')
+_CURSOR: Final = re.compile(rb'"t":"(?:sub|live)",(?:"ok":true,)?"s":"([^"]+)"[^\n]*?"c":"([^"]+)"')
+_LAST_ID: Final = re.compile(rb"^id: ?([0-9:,\[\]-]+)", re.MULTILINE)
+_OFFSET: Final = re.compile(rb',"([0-9]+-[0-9]+)"\]$')
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a group of clients is to do; groups have names.
+
+    ``open`` connects clients, each to the next ``each`` of ``streams``; ``await`` waits until all have had ``events``
+    on each stream since the group was opened, and tells how late they were since the last look; ``drop`` cuts all off;
+    ``resume`` connects them again where they were, and waits as ``await`` does.
+    """
+
+    kind: Literal["open", "await", "drop", "resume", "close"]
+    group: str
+    wire: Kind = "passerelle"
+    url: str = ""
+    token: str = ""
+    streams: list[str] = field(default_factory=list[str])
+    each: int = 1
+    clients: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``seconds`` an order took, the delays of events, and how many deliveries there were since the last look."""
+
+    seconds: float = 0.0
+    deliveries: int = 0
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+    error: str | None = None
+
+
+class Broken(Exception):
+    """An event was lost, doubled or out of order, or a server did not do what it should."""
+
+
+class Client(WSListener):
+    """One client and where it is in its streams; it lives over several sockets."""
+
+    def __init__(self, group: Group, number: int, streams: Sequence[str], first: int) -> None:
+        self.group = group
+        self.number = number
+        self.streams = streams
+        self.reached = dict.fromkeys(range(first, first + len(streams)), 0)
+        self.cursors: dict[str, str] = {}
+        self.session = ""
+        self.waits_for = 0
+        self.ready = asyncio.get_running_loop().create_future()
+        self.transport: WSTransport | None = None
+
+    async def connect(self) -> None:
+        """Opens a socket, and returns when every stream is followed."""
+        self.ready = asyncio.get_running_loop().create_future()
+        url, headers = _address(self)
+        async with asyncio.timeout(WITHIN_S):
+            await ws_connect(
+                lambda: self,
+                url,
+                extra_headers=headers,
+                websocket_handshake_timeout=WITHIN_S,
+                read_buffer_init_size=4_096,
+            )
+            await self.ready
+
+    def send(self, message: bytes) -> None:
+        """Sends a text message."""
+        if self.transport is not None:
+            self.transport.send(WSMsgType.TEXT, message)
+
+    def drop(self) -> None:
+        """Ends the socket without a goodbye."""
+        if self.transport is not None:
+            self.transport.disconnect(graceful=False)
+            self.transport = None
+
+    def be_ready(self) -> None:
+        """Every stream is followed."""
+        if not self.ready.done():
+            self.ready.set_result(None)
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self.transport = transport
+        _greet(self)
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        if frame.msg_type == WSMsgType.TEXT:
+            data = frame.get_payload_as_bytes()
+            self.take_events(data)
+            _take(self, data)
+        elif frame.msg_type == WSMsgType.CLOSE:
+            self.group.fail(f"closed with {frame.get_close_code()} {frame.get_close_reason()}")
+            transport.disconnect()
+
+    def take_events(self, data: bytes) -> None:
+        """Checks and times what a message has."""
+        now = time.monotonic_ns()
+        group, reached = self.group, self.reached
+        for stream, number, sent in MARK.findall(data):
+            place, count = int(stream), int(number)
+            if count != reached[place] + 1:
+                group.fail(f"client {self.number}: {count} came after {reached[place]}")
+            reached[place] = count
+            group.delays.append(now - int(sent))
+            if count == group.wanted:
+                group.note_whole(1)
+
+
+class Group:
+    """Clients of one server."""
+
+    def __init__(self, order: Order) -> None:
+        self.name = order.group
+        self.wire: Kind = order.wire
+        self.url = order.url
+        self.token = order.token
+        self.delays: list[int] = []
+        self.wanted = 0
+        self.missing = 0
+        self.whole = asyncio.Event()
+        self.error: str | None = None
+        count = len(order.streams)
+        self.clients = [
+            Client(self, number, order.streams[first : first + order.each], first)
+            for number in range(order.clients)
+            for first in [number * order.each % count]
+        ]
+
+    def fail(self, reason: str) -> None:
+        """Keeps the first fault, and lets whoever waits see it."""
+        self.error = self.error or reason
+        self.whole.set()
+
+    def note_whole(self, streams: int) -> None:
+        """So many streams of clients have what is wanted."""
+        self.missing -= streams
+        if self.missing <= 0:
+            self.whole.set()
+
+    async def connect(self) -> None:
+        """Connects every client, a bounded number at a time."""
+        waiting = iter(self.clients)
+
+        async def work() -> None:
+            for client in waiting:
+                await client.connect()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(work())
+
+    def want(self, events: int) -> None:
+        """From now on the clients are whole when each stream of each has had so many."""
+        self.wanted = events
+        self.whole.clear()
+        reached = [count for client in self.clients for count in client.reached.values()]
+        self.missing = sum(1 for count in reached if count < events)
+        if self.missing == 0 or self.error is not None:
+            self.whole.set()
+
+    async def await_whole(self) -> Outcome:
+        """Waits until all have what is wanted.
+
+        Raises:
+            Broken: something was lost, doubled or late beyond bearing.
+        """
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await self.whole.wait()
+        except TimeoutError:
+            raise Broken(f"{self.missing} streams did not get everything") from None
+        if self.error is not None:
+            raise Broken(self.error)
+        delays, self.delays = sorted(self.delays), []
+        if not delays:
+            return Outcome(time.monotonic() - started)
+        return Outcome(
+            time.monotonic() - started,
+            len(delays),
+            delays[len(delays) // 2] / 1e6,
+            delays[len(delays) * 99 // 100] / 1e6,
+        )
+
+    async def resume(self, events: int) -> Outcome:
+        """Everybody comes back at once, and has what was missed."""
+        self.want(events)
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for client in self.clients:
+                group.create_task(client.connect())
+        outcome = await self.await_whole()
+        return Outcome(time.monotonic() - started, outcome.deliveries)
+
+    def drop(self) -> None:
+        """Cuts all off."""
+        for client in self.clients:
+            client.drop()
+
+    def beat(self) -> None:
+        """A sign of life of everybody, where the protocol wants one."""
+        if self.wire == "passerelle":
+            for client in self.clients:
+                client.send(b'{"t":"hb","n":1}')
+
+
+def _address(client: Client) -> tuple[str, dict[str, str]]:
+    url = client.group.url
+    match client.group.wire:
+        case "passerelle":
+            return url, {"Sec-WebSocket-Protocol": "passerelle.v1+json"}
+        case "nchan":
+            last = client.cursors.get("")
+            query = f"&last_event_id={last}" if last else ""
+            headers = {"Sec-WebSocket-Protocol": "ws+meta.nchan"}
+            return f"{url}?id={client.streams[0]}{query}", headers
+        case "socketio":
+            return f"{url}?EIO=4&transport=websocket", {}
+        case _:
+            assert_never(client.group.wire)
+
+
+def _greet(client: Client) -> None:
+    match client.group.wire:
+        case "passerelle":
+            client.waits_for = len(client.streams)
+            subs = [
+                {"s": name, "c": client.cursors[name]}
+                if name in client.cursors
+                else {"s": name, "from": "live"}
+                for name in client.streams
+            ]
+            hello = {
+                "t": "hello",
+                "v": 1,
+                "token": client.group.token,
+                "device": f"{client.group.name}-{client.number}",
+                "role": "device",
+                "sdk": "bench",
+                "caps": [],
+                "subs": subs,
+            }
+            client.send(orjson.dumps(hello))
+        case "nchan":
+            client.be_ready()
+        case "socketio":
+            pass  # the server opens
+        case _:
+            assert_never(client.group.wire)
+
+
+def _take(client: Client, data: bytes) -> None:
+    match client.group.wire:
+        case "passerelle":
+            _take_ours(client, data)
+        case "nchan":
+            found = _LAST_ID.search(data)
+            if found is not None:
+                client.cursors[""] = found[1].decode()
+        case "socketio":
+            _take_socketio(client, data)
+        case _:
+            assert_never(client.group.wire)
+
+
+def _take_ours(client: Client, data: bytes) -> None:
+    for name, cursor in _CURSOR.findall(data):
+        client.cursors[name.decode()] = cursor.decode()
+    for name, sequence, chain in _LAST_PLACE.findall(data):
+        epoch = client.cursors[name.decode()][:8]
+        client.cursors[name.decode()] = f"{epoch}.{sequence.decode()}.{chain.decode()}"
+    if client.waits_for:
+        client.waits_for -= data.count(b'"t":"live"')
+        if client.waits_for == 0:
+            client.be_ready()
+        if b'"t":"error"' in data or b'"t":"gap"' in data:
+            client.group.fail(data[:300].decode(errors="replace"))
+
+
+def _take_socketio(client: Client, data: bytes) -> None:
+    if data == b"2":
+        client.send(b"3")
+    elif data.startswith(b"0"):
+        back = {"pid": client.session, "offset": client.cursors.get("")}
+        client.send(b"40" + (orjson.dumps(back) if client.session else b""))
+    elif data.startswith(b"40"):
+        client.session = orjson.loads(data[2:])["pid"]
+        client.be_ready()
+    elif data.startswith(b"42") and (found := _OFFSET.search(data)) is not None:
+        client.cursors[""] = found[1].decode()
+
+
+async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
+    started = time.monotonic()
+    match order.kind:
+        case "open":
+            group = groups[order.group] = Group(order)
+            await group.connect()
+            return Outcome(time.monotonic() - started)
+        case "await":
+            groups[order.group].want(order.events)
+            return await groups[order.group].await_whole()
+        case "drop":
+            groups[order.group].drop()
+        case "resume":
+            return await groups[order.group].resume(order.events)
+        case "close":
+            groups.pop(order.group).drop()
+        case _:
+            assert_never(order.kind)
+    return Outcome()
+
+
+async def _beat(groups: dict[str, Group]) -> None:
+    while True:
+        await asyncio.sleep(BEAT_S)
+        for group in tuple(groups.values()):
+            group.beat()
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    groups: dict[str, Group] = {}
+    beating = asyncio.create_task(_beat(groups))
+    while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
+        try:
+            outcome = await _obey(Order(**orjson.loads(line)), groups)
+        except* Exception as group:  # noqa: BLE001  whatever went wrong is the answer
+            first = group.exceptions[0]
+            outcome = Outcome(error=f"{type(first).__name__}: {first}")
+        sys.stdout.buffer.write(orjson.dumps(asdict(outcome)) + b"\n")
+        sys.stdout.buffer.flush()
+    beating.cancel()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve())
