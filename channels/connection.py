@@ -162,7 +162,7 @@ class Connection:
         self._ending: asyncio.Task[None] | None = None
         self._story: LinkStory | None = None
         self._agent: AgentSide | None = None
-        self._telling = Telling(services.links, lambda: self._known, self._spawn)
+        self._telling = Telling(services.links)
         self._schedule()
 
     @property
@@ -189,7 +189,7 @@ class Connection:
     def feed(self, given: Input) -> None:
         """Gives the machine an input and carries out what follows."""
         if self._story is not None and isinstance(given, Told):
-            self._telling.tell(self._story.take(given))
+            self._telling.tell(self._known, self._story.take(given), self._spawn)
         self._state, outputs = session.step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
@@ -346,9 +346,11 @@ class Connection:
         await self._withdraw()
         if self._story is not None:
             code = self._closing.code if self._closing else None
-            await self._telling.finish(self._story.end(code, left=self._left), _FLUSH_S)
+            over = self._story.end(code, left=self._left)
+            await self._telling.finish(self._known, over, _FLUSH_S)
         if self._acks:
             await asyncio.wait(self._acks, timeout=_FLUSH_S)
+        self._subscriptions.clear()  # they know this connection, and would wait for the collector with it
         self._on_end(self)
 
     def _schedule(self) -> None:
@@ -378,7 +380,7 @@ class Connection:
         self._admission = admission
         self._roster.install(self._owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
-        self._telling.tell(self._story.begin())
+        self._telling.tell(admission, self._story.begin(), self._spawn)
         self.feed(Admitted(admission.welcome, self._find_end_s(principal)))
         self._recheck_later()
 

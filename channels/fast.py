@@ -140,8 +140,9 @@ class FastSocket(WSListener):
         del transport
         if self._closer is not None:
             self._closer.cancel()
-        if self._receiver is not None:
-            self._receiver.take_end(left=self._left)
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
+            receiver.take_end(left=self._left)
 
     def pause_writing(self) -> None:
         self.is_writable = False

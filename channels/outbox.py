@@ -127,7 +127,7 @@ class Outbox:
             await self._drained
 
     def drop(self) -> None:
-        """Forgets what waits: the socket is gone."""
+        """Forgets what waits: the socket is gone, or given up."""
         self._closed = True
         self._frames.clear()
         self._size = 0

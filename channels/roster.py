@@ -8,6 +8,7 @@ generations by themselves (CHN-9).
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,9 +50,12 @@ class Member(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Owner:
-    """One principal: its connections with the device of each."""
+    """One principal: its connections with the device of each, and the newest one of each channel."""
 
     devices: dict[Member, str] = field(default_factory=dict["Member", str])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """Connections of each device."""
+    newest: dict[str, Member] = field(default_factory=dict[str, "Member"])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     listens: bool = False
 
@@ -79,6 +83,7 @@ class Roster:
         held = self._owners.setdefault(owner, _Owner())
         self._check(held, device)
         held.devices[member] = device
+        held.counts[device] += 1
         try:
             async with held.turn:
                 if not held.listens:
@@ -91,14 +96,23 @@ class Roster:
     def install(self, owner: str, member: Member) -> None:
         """A connection was welcomed: the others of its channel end, whatever they count; a store may have forgotten."""
         held = self._owners.get(owner)
-        for other in tuple(held.devices) if held else ():
-            if other is not member and other.channel == member.channel:
-                other.supersede()
+        if held is None:
+            return
+        older = held.newest.get(member.channel)
+        held.newest[member.channel] = member
+        if older is not None and older is not member:
+            older.supersede()
 
     def leave(self, owner: str, member: Member) -> None:
         """A connection has ended."""
         held = self._owners.get(owner)
-        if held is None or held.devices.pop(member, None) is None or held.devices:
+        device = held.devices.pop(member, None) if held else None
+        if held is None or device is None:
+            return
+        held.counts -= Counter((device,))
+        if held.newest.get(member.channel) is member:
+            del held.newest[member.channel]
+        if held.devices:
             return
         leaving = asyncio.create_task(self._retire(owner, held))
         self._leaving.add(leaving)
@@ -113,17 +127,16 @@ class Roster:
         limits = self._limits
         if len(held.devices) >= limits.principal_connections:
             raise Limited("concurrency", "too many connections of the principal", _RETRY_S)
-        of_device = sum(1 for other in held.devices.values() if other == device)
-        if of_device >= limits.device_connections:
+        if held.counts[device] >= limits.device_connections:
             raise Limited("concurrency", "too many connections of the device", _RETRY_S)
 
     def _take(self, owner: str, news: LinkNews) -> None:
         match news:
             case SaidHello(channel, generation):
                 held = self._owners.get(owner)
-                for member in tuple(held.devices) if held else ():
-                    if member.channel == channel and member.generation < generation:
-                        member.supersede()
+                member = held.newest.get(channel) if held else None
+                if member is not None and member.generation < generation:
+                    member.supersede()
             case PresenceMoved():
                 self._on_presence(owner)
             case DevicesChanged():

@@ -17,41 +17,39 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """``spawn`` owns the task, which lives while something is left to tell."""
+    """What is left to tell of one link. It knows nobody who knows it, so a link that has ended leaves no cycle."""
 
-    __slots__ = ("_find", "_left", "_links", "_spawn", "_task")
+    __slots__ = ("_left", "_links", "_task")
 
-    def __init__(
-        self,
-        links: LinkFacts,
-        find: Callable[[], Admission],
-        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
-    ) -> None:
+    def __init__(self, links: LinkFacts) -> None:
         self._links = links
-        self._find = find
-        self._spawn = spawn
         self._left: list[LinkFact] = []
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, facts: Iterable[LinkFact]) -> None:
-        """Adds facts behind those that wait."""
+    def tell(
+        self,
+        known: Admission,
+        facts: Iterable[LinkFact],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        """Adds facts behind those that wait; ``spawn`` owns the task, which lives while something is left."""
         self._left += facts
         if self._left and self._task is None:
-            self._task = self._spawn(self._tell_in_order())
+            self._task = spawn(self._tell_in_order(known))
 
-    async def finish(self, facts: Iterable[LinkFact], within_s: float) -> None:
+    async def finish(self, known: Admission, facts: Iterable[LinkFact], within_s: float) -> None:
         """The last facts and what had not been told yet; the task that told has ended."""
         self._left += facts
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._left:
-                    await self._links.tell(self._find(), self._left.pop(0))
+                    await self._links.tell(known, self._left.pop(0))
 
-    async def _tell_in_order(self) -> None:
+    async def _tell_in_order(self, known: Admission) -> None:
         try:
             while self._left:
                 fact = self._left.pop(0)
                 with suppress(StoreUnavailable):  # the log of outages says that the store was away
-                    await self._links.tell(self._find(), fact)
+                    await self._links.tell(known, fact)
         finally:
             self._task = None

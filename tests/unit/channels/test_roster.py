@@ -73,6 +73,7 @@ async def test_news_supersede_what_is_older_and_nothing_else() -> None:
     roster, news = make()
     member = Member("ch_1", 3)
     await roster.enter("pr", "phone", member)
+    roster.install("pr", member)
     for channel, generation in (("ch_1", 2), ("ch_1", 3), ("ch_2", 9)):
         news.listeners["pr"](SaidHello(channel, generation))
     assert member.superseded == 0
