@@ -29,7 +29,9 @@ Kind = Literal["passerelle", "nchan", "socketio"]
 MARK: Final = re.compile(rb"#([0-9]+) ([0-9]+) ([0-9]+)#")
 """In every event that is published: stream, number within it, nanoseconds when it was."""
 WITHIN_S: Final = 60.0
-BEAT_S: Final = 20.0
+BEAT_S: Final = 10.0
+SETTLES_S: Final = 0.5
+"""Nchan opens a socket before it has told its Redis; what is published meanwhile does not come."""
 _AT_ONCE: Final = 64
 _LAST_PLACE: Final = re.compile(rb'"s":"([^"]+)","o":([0-9]+),"p":[0-9]+,"h":"([0-9a-f]{8})"')
 _CURSOR: Final = re.compile(rb'"t":"(?:sub|live)",(?:"ok":true,)?"s":"([^"]+)"[^\n]*?"c":"([^"]+)"')
@@ -333,7 +335,10 @@ async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:
         case "open":
             group = groups[order.group] = Group(order)
             await group.connect()
-            return Outcome(time.monotonic() - started)
+            took = time.monotonic() - started
+            if order.wire == "nchan":
+                await asyncio.sleep(SETTLES_S)
+            return Outcome(took)
         case "await":
             groups[order.group].want(order.events)
             return await groups[order.group].await_whole()

@@ -13,7 +13,7 @@ at once, what follows within the window goes together at its end. Order is kept,
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.channels.cursor import Cursor
 from passerelle.channels.views import shows
@@ -46,12 +46,8 @@ _MEMOS: Final = 8
 """Prebuilt frames kept per entry: one per name and view; a resumed reader's first one may differ."""
 
 
-class Member(Protocol):
-    """A reader that is caught up."""
-
-    def take_messages(self, messages: list[bytes]) -> bool:
-        """Writes them; False where there is no room, and then none of them was taken."""
-        ...
+Write: TypeAlias = "Callable[[list[bytes]], bool]"
+"""Writes messages to a reader that is caught up; False where there is no room, and then none of them was taken."""
 
 
 def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
@@ -76,10 +72,10 @@ def count_deliveries(counts: ChannelCounts, entries: Iterable[Linked], readers: 
 class Seat:
     """One member's place in a group; it goes on by itself from ``cursor`` and ``previous`` when ``left`` is done."""
 
-    __slots__ = ("_cursor", "_group", "_previous", "_told", "left", "member")
+    __slots__ = ("_cursor", "_group", "_previous", "_told", "left", "write")
 
-    def __init__(self, member: Member, group: Group, left: asyncio.Future[None]) -> None:
-        self.member = member
+    def __init__(self, write: Write, group: Group, left: asyncio.Future[None]) -> None:
+        self.write = write
         self.left = left
         self._group: Group | None = group
         self._cursor = group.cursor
@@ -134,9 +130,9 @@ class Group:
         """Whether nobody is left."""
         return not self._seats
 
-    def add(self, member: Member) -> Seat:
+    def add(self, write: Write) -> Seat:
         """Takes in a member that is exactly where the group is."""
-        seat = Seat(member, self, asyncio.get_running_loop().create_future())
+        seat = Seat(write, self, asyncio.get_running_loop().create_future())
         self._seats[seat] = None
         return seat
 
@@ -169,7 +165,7 @@ class Group:
             previous = linked.entry.sequence
         messages = pack_messages(frames)
         seats = tuple(self._seats)
-        full = [seat for seat in seats if not seat.member.take_messages(messages)]
+        full = [seat for seat in seats if not seat.write(messages)]
         count_deliveries(self._counts, visible, len(seats) - len(full))
         self._dissolve(full)
 
@@ -191,7 +187,7 @@ class Fanout:
         self._flushed_s = float("-inf")
 
     def join(
-        self, name: str, view: View, cursor: Cursor, previous: int, member: Member
+        self, name: str, view: View, cursor: Cursor, previous: int, write: Write
     ) -> Seat | None:
         """A seat for a reader that is at the ring's end; None where it is not."""
         group = self._groups.get((name, view))
@@ -202,7 +198,7 @@ class Fanout:
             return None
         if group is None or group.is_empty or group.cursor != cursor:
             group = self._groups[name, view] = Group(name, view, cursor, previous, self._counts)
-        return group.add(member)
+        return group.add(write)
 
     def take_change(self, fresh: Sequence[Linked]) -> None:
         """The ring has changed, by ``fresh`` or altogether; what is new goes out in this turn, or with its window."""

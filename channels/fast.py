@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -59,10 +60,12 @@ class FastSocket(WSListener):
         "_receiver",
         "_transport",
         "is_writable",
+        "write",
     )
 
     def __init__(self, begin: Callable[[FastSocket], Receiver], message_bytes: int) -> None:
         self.is_writable = True
+        self.write: Callable[[bytes], None] = _drop
         self._begin: Callable[[FastSocket], Receiver] | None = begin
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
@@ -88,10 +91,6 @@ class FastSocket(WSListener):
             raise AssertionError("a socket is used once it is open")
         return self._transport.underlying_transport
 
-    def write(self, message: bytes) -> None:
-        if self._transport is not None:
-            self._transport.send(_TEXT, message)
-
     def pause(self) -> None:
         if not self._stream.is_closing():
             self._stream.pause_reading()
@@ -116,6 +115,9 @@ class FastSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
+        self.write = partial(
+            transport.send, _TEXT
+        )  # called for each delivery, so nothing stands between
         self._stream.set_write_buffer_limits(_HELD_BYTES)
         if self._begin is not None:
             begin, self._begin = self._begin, None
@@ -260,6 +262,10 @@ class FastListener:
         if request.headers.get("upgrade", "").lower() != "websocket":
             return NOT_AN_UPGRADE
         return self._endpoint.judge(scope)
+
+
+def _drop(_message: bytes) -> None:
+    """Before a socket is open nothing is written to it."""
 
 
 def _describe(request: WSUpgradeRequest, path: bytes, query: bytes, *, is_secure: bool) -> Scope:

@@ -74,16 +74,20 @@ class Outbox:
 
     def write(self, messages: list[bytes]) -> bool:
         """Sends what was made for many, at once where nothing waits before it; False where there is no room for it."""
+        socket = self._socket
+        if self._frames or self._closed or not socket.is_writable:
+            return self._put_all(messages)
+        for message in messages:
+            socket.write(message)
+        if not self._socket.is_writable:
+            self._watch()
+        return True
+
+    def _put_all(self, messages: list[bytes]) -> bool:
         if not self.has_room:
             return self._closed
-        if self._frames:
-            for message in messages:
-                self.put(message)
-        elif not self._closed:
-            for message in messages:
-                self._socket.write(message)
-            if not self._socket.is_writable:
-                self._watch()
+        for message in messages:
+            self.put(message)
         return True
 
     def flush(self) -> None:

@@ -24,7 +24,7 @@ from passerelle.channels.views import TaskView, View, shows
 if TYPE_CHECKING:
     import asyncio
 
-    from passerelle.channels.fanout import Fanout, Member, Seat
+    from passerelle.channels.fanout import Fanout, Seat, Write
     from passerelle.channels.ring import Ring
 
 STEP_EVENTS: Final = 256
@@ -126,11 +126,11 @@ class Position:
             return 0
         return max(0, ring.end.sequence - self.cursor.sequence)
 
-    def join(self, name: str, member: Member) -> Seat | None:
+    def join(self, name: str, write: Write) -> Seat | None:
         """A seat among those who are at the end, behind ``Live``; None where there is more to read first."""
         if not self.is_live or self.cursor is None:
             return None
-        return self._source.fanout.join(name, self.view, self.cursor, self._previous, member)
+        return self._source.fanout.join(name, self.view, self.cursor, self._previous, write)
 
     def go_on(self, seat: Seat) -> None:
         """Leaves the seat: this position goes on by itself from there."""

@@ -206,7 +206,8 @@ class Subscription:
 
     async def _sit(self, position: Position) -> None:
         """Is written to with everybody else who is at the end, until that is over; returns at once where it is not."""
-        seat = position.join(self.ask.stream, self)
+        write = self._write_behind_text if self._text else self._link.outbox.write
+        seat = position.join(self.ask.stream, write)
         if seat is None:
             return
         self._seat = seat
@@ -217,8 +218,7 @@ class Subscription:
             self._seat = None
             position.go_on(seat)
 
-    def take_messages(self, messages: list[bytes]) -> bool:
-        """``channels.fanout.Member``."""
+    def _write_behind_text(self, messages: list[bytes]) -> bool:
         if self._text is not None:
             self._text.flush()
         return self._link.outbox.write(messages)

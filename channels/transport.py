@@ -6,7 +6,10 @@ server, and ``channels/fast.py`` over picows. Everything that decides is behind 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Receiver(Protocol):
@@ -38,7 +41,8 @@ class Socket(Protocol):
         """Bytes that were written and not sent yet."""
         ...
 
-    def write(self, message: bytes) -> None:
+    @property
+    def write(self) -> Callable[[bytes], None]:
         """Sends one text message; one to a socket that is gone is dropped."""
         ...
 

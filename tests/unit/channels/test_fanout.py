@@ -63,7 +63,7 @@ class Stream:
     def join(self, reader: Reader, view: View | None = None) -> Seat:
         assert self.ring is not None
         end = self.ring.end
-        seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader)
+        seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader.take_messages)
         assert seat is not None
         return seat
 
@@ -102,9 +102,9 @@ async def test_nobody_takes_a_seat_who_is_not_at_the_end() -> None:
     stream = Stream()
     begin = stream.history.at(0)
     stream.append()
-    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader()) is None
+    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader().take_messages) is None
     stream.ring = None
-    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader()) is None
+    assert stream.fanout.join(NAME, FullView(), begin, 0, Reader().take_messages) is None
 
 
 async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
