@@ -26,6 +26,7 @@ from passerelle.gateway.control.explaining import Explaining
 from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
+from passerelle.gateway.control.governing import Governing
 from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.interrupting import Interrupting
@@ -347,4 +348,5 @@ def _make_policy_control(
         ),
         WorkerAsking(actions, dispatch),
         Explaining(actions, records, dispatch.writes.log),
+        Governing(actions, ownership, dispatch),
     )

@@ -59,11 +59,18 @@ def find_fault(subject: Subject) -> str | None:
 
 
 def make_worker_request(
-    prompt: PeerPrompt, asking: Asking, evaluation: Evaluation, now_ms: int
+    prompt: PeerPrompt,
+    asking: Asking,
+    evaluation: Evaluation,
+    now_ms: int,
+    *,
+    is_command: bool = False,
 ) -> Request:
     """The question, ready to be opened; no agent waits for the answer, so nothing is sent anywhere."""
     request = make_request(prompt, asking, evaluation, now_ms)
     origin = Origin("local", "worker", asking.peer)
+    if is_command:
+        origin = Origin("control", "principal", asking.peer)
     request = replace(request, origin=origin, remote=None, subject=_bind(request, prompt))
     return replace(request, digest=compute_digest(render_request(request, asking.scope)))
 

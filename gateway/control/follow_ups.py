@@ -190,8 +190,10 @@ class FollowUps:
             return message
         await self._note(message, judged)
         if found.decision != "allow":
-            how = "policy forbids it" if found.decision == "deny" else "it has to be allowed first"
-            raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=found.decision)
+            denied = found.decision == "deny"
+            how = "policy forbids it" if denied else "it has to be allowed first"
+            code = "policy" if denied else "approval_required"
+            raise Forbidden(f"the message is not sent: {how}: {found.reason}", why=code)
         return replace(message, command=replace(message.command, message=judged.message))
 
     async def _note(self, message: FollowUp, judged: Judged) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.explaining import Explaining
+    from passerelle.gateway.control.governing import Governing
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.judging import Judging
     from passerelle.gateway.control.worker_asking import WorkerAsking
@@ -36,6 +37,7 @@ class PolicyControl:
     judging: Judging
     workers: WorkerAsking
     explaining: Explaining
+    governing: Governing
 
     async def execute(self, principal: Principal, command: PolicyRequest) -> PolicyAnswer:
         """Carries out one command; each is the same when it comes twice.

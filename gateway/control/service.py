@@ -150,6 +150,7 @@ class Service:
         return await self.dispatch.see_through(self._execute(principal, command, idem))
 
     async def _execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+        await self.policy_control.governing.govern(principal, command)
         match command:
             case SubmitTurn():
                 return await self._submit(principal, command, idem)

@@ -134,6 +134,8 @@ def _supersede(step: Step, fresh: set[str]) -> None:
     by = min(fresh)
     for action_id in step.record.open_actions:
         action = step.decision.state(find_action(action_id))
-        if action_id not in fresh and isinstance(action, ActionRecord) and action.is_open:
+        if not isinstance(action, ActionRecord) or action.request.remote is None:
+            continue  # what a worker or a caller waits for is none of the peer's business
+        if action_id not in fresh and action.is_open:
             step.add(approval.decide(action, SupersedeAction(by), step.decision.now_ms))
             step.due.extend(close_rows(action, step.decision.now_ms))

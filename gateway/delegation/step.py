@@ -227,7 +227,10 @@ class Step:
         for action_id in self.record.open_actions:
             ref = find_action(action_id)
             action = self.decision.state(ref)
-            if isinstance(action, ActionRecord) and action.is_open:
+            if not isinstance(action, ActionRecord) or not action.is_open:
+                continue
+            # That the peer goes on says nothing about what a worker or a caller waits for.
+            if cause != "peer_moved_on" or action.request.remote is not None:
                 closing = approval.decide(action, CancelAction(cause), self.decision.now_ms)
                 self.decision.add(closing)
                 self.due.extend(close_rows(action, self.decision.now_ms))

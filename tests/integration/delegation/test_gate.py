@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from passerelle.core.commands import GetAction
 from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
@@ -19,6 +20,7 @@ from passerelle.permission_bridge.hook_terms import HookTerms
 from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.delegation.test_policy import asks
 from tests.support.hook_server import HookServer
+from tests.support.house import ADA
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
@@ -32,6 +34,7 @@ SENDS: Final[frozenset[About]] = frozenset({"delegations"})
 ASKS: Final = make_policy((Rule("ask-first", "ask", about=SENDS),))
 DENIES: Final = make_policy((Rule("nothing-leaves", "deny", reason="no", about=SENDS),))
 STOPPED: Final[list[tuple[str, str]]] = []
+COMMANDS: Final[frozenset[About]] = frozenset({"commands"})
 HERE: Final = "tests.integration.delegation.test_gate"
 
 
@@ -399,3 +402,62 @@ async def test_hook_changes_a_further_message_and_a_repeat_of_it_is_the_same_req
     sent = house.peer.messages[-1]
     assert cast("list[JsonObject]", sent["parts"])[0]["text"] == "BLUE"
     assert len(house.peer.messages) == 2
+
+
+def stop_rule(effect: str) -> Policy:
+    condition = read_condition("action.tool == 'cancel_task' && caller.name == 'ada'")
+    made = Rule("stops", "ask" if effect == "ask" else "deny", condition, about=COMMANDS)
+    return make_policy((made,))
+
+
+@pytest.mark.requirement("EXT-1")
+async def test_command_that_a_rule_asks_about_is_carried_out_once_it_was_allowed(
+    house: House,
+) -> None:
+    accepted = await house.send("ask Which colour?")
+    record = await house.until(accepted, Status.WAITING_INPUT)
+    house.rules = stop_rule("ask")
+    with pytest.raises(Forbidden, match="allowed first"):
+        await house.cancel(accepted)
+    with pytest.raises(Forbidden, match="allowed first") as refused:
+        await house.cancel(accepted)
+    assert refused.value.stable_code == "approval_required"
+    action = str(refused.value.details["actionId"])
+    assert (await house.record(accepted)).open_actions == (*record.open_actions, action)
+    view = await house.service.read(ADA, GetAction(action))
+    assert (view["askedBy"], view["actionType"]) == ("principal", "cancel_task")
+    await house.respond(view, option_id="allow")
+    with pytest.raises(Forbidden, match="allowed first"):
+        await house.cancel(accepted, "another reason is another command")
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLED)
+    assert (await list_uses(house, accepted)) == 1
+
+
+async def list_uses(house: House, accepted: TurnAccepted) -> int:
+    found = await list_types(house, accepted, PermissionEvaluated)
+    return sum(cast("PermissionEvaluated", one).consumes for one in found)
+
+
+@pytest.mark.requirement("EXT-1")
+async def test_command_that_a_rule_denies_is_refused_and_recorded(house: House) -> None:
+    accepted = await house.send("ask Which colour?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    house.rules = stop_rule("deny")
+    with pytest.raises(Forbidden, match="policy forbids it"):
+        await house.cancel(accepted)
+    assert (await judge(house, accepted)).rules == ("stops",)
+    assert (await house.record(accepted)).status is Status.WAITING_INPUT
+
+
+async def test_agent_that_asks_anew_leaves_the_question_of_a_caller_open(house: House) -> None:
+    accepted = await house.send("ask Which colour?")
+    await house.until(accepted, Status.WAITING_INPUT)
+    house.rules = stop_rule("ask")
+    with pytest.raises(Forbidden) as refused:
+        await house.cancel(accepted)
+    await house.send("blue", task=accepted.facade)
+    await house.until(accepted, Status.COMPLETED)
+    view = await house.service.read(ADA, GetAction(str(refused.value.details["actionId"])))
+    decision = cast("JsonObject", view["decision"])
+    assert (view["state"], decision["cause"]) == ("cancelled", "peer_terminal")
