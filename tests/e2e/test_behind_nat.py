@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
+import yaml
 
+from passerelle.channels.reverse_client import ReverseAgent
 from passerelle.gateway.auth.keys import hash_key
 from passerelle.gateway.demo.processes import Child, GatewayProcess, start
 from passerelle.gateway.secret import Secret
+from passerelle.store.engine_binary import find_engine
+from tests.integration.callers.rig import KEY as SECRET_KEY
+from tests.integration.callers.rig import describe
+from tests.integration.reverse.rig import CLIENTS, NAME, Agent, CountingExecutor
+from tests.support.engine import run_server
 from tests.support.processes import Caller, open_caller
+from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guide" / "serve-an-agent-behind-nat.md"
@@ -20,6 +29,11 @@ BLOCKS: Final = dict(
     re.findall(r"^```(yaml|python)\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 )
 KEY: Final = "psr_the_key_of_builder"
+COMPLETED: Final = "TASK_STATE_COMPLETED"
+SETTINGS: Final = {
+    "agents": [{"name": NAME, "transport": "channel"}],
+    "secret_key": SECRET_KEY,
+}
 Answer = dict[str, Any]
 
 pytestmark = pytest.mark.anyio
@@ -72,3 +86,60 @@ async def test_the_agent_of_the_guide_is_served_and_comes_back_after_a_kill(
             assert await build(caller, "a barn") == ["built a barn"]
         finally:
             await second.stop()
+
+
+@asynccontextmanager
+async def run_one(folder: Path, redis_url: str) -> AsyncGenerator[GatewayProcess]:
+    """One of several gateways over one server, which the agent may dial into."""
+    folder.mkdir()
+    clients = [describe(dict(one)) for one in CLIENTS]
+    config = folder / "passerelle.yaml"
+    config.write_text(yaml.safe_dump({**SETTINGS, "clients": clients, "redis_url": redis_url}))
+    process = GatewayProcess(folder, config)
+    try:
+        await process.start()
+        yield process
+    finally:
+        await process.stop()
+
+
+async def begin(caller: Caller, executor: CountingExecutor, count: int) -> Answer:
+    """A task that the agent is at work on."""
+    task = await caller.begin("silent")
+    await wait_until(lambda: executor.executed.total() == count, 10, "the agent is at work")
+    return task
+
+
+@pytest.mark.requirement("CHN-13", "I6")
+async def test_an_agent_outlives_the_gateways_that_it_dialled_into(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    """Told to go elsewhere by one, killed under it is another: its runs go where it goes, and are executed once."""
+    agent = Agent()
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(run_server(find_engine(None)))
+        first = await stack.enter_async_context(run_one(tmp_path / "first", server.url))
+        second = await stack.enter_async_context(run_one(tmp_path / "second", server.url))
+        way = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{first.port}"))
+        url = f"ws://127.0.0.1:{way.port}/v1/channel"
+        dialling = ReverseAgent(
+            url, token=f"{NAME}-key", name=NAME, handler=agent.app, jitter=lambda: 0.1
+        )
+        await stack.enter_async_context(dialling)
+        await dialling.wait_served()
+        async with open_caller(second, NAME) as caller:
+            task = await begin(caller, agent.executor, 1)
+            way.upstream = f"127.0.0.1:{second.port}"
+            assert await first.stop() == 0
+            await wait_until(lambda: way.accepted > 1, 10, "the agent has moved")
+            agent.executor.silence.set()
+            assert (await caller.await_end(task["id"]))["status"]["state"] == COMPLETED
+        agent.executor.silence.clear()
+        await first.start()
+        async with open_caller(first, NAME) as caller:
+            task = await begin(caller, agent.executor, 2)
+            way.upstream = f"127.0.0.1:{first.port}"
+            second.kill()
+            agent.executor.silence.set()
+            assert (await caller.await_end(task["id"], 30))["status"]["state"] == COMPLETED
+    assert set(agent.executor.executed.values()) == {1}
