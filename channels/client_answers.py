@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.channels.client_items import AnswerResult, CallRefused, Lost, Refused, Replayed, Won
+from passerelle.channels.client_items import (
+    AnswerResult,
+    CallRefused,
+    Lost,
+    Refused,
+    Replayed,
+    Voted,
+    Won,
+)
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -34,6 +42,13 @@ def read_result(answer: JsonObject) -> AnswerResult:
     """What a carried-out answer came to."""
     found = answer.get("decision")
     decision = found if isinstance(found, dict) else {}
+    votes, need = answer.get("votes"), answer.get("need")
+    if (
+        answer.get("outcome") == "vote_recorded"
+        and isinstance(votes, int)
+        and isinstance(need, int)
+    ):
+        return Voted(votes, need)
     return Replayed(decision) if answer.get("outcome") == "replayed" else Won(decision)
 
 

@@ -97,6 +97,14 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Voted:
+    """Our answer is one of several that are needed; nothing is decided yet."""
+
+    votes: int
+    need: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Somebody else answered first; ``winner`` says who and how (I7)."""
 
@@ -118,7 +126,7 @@ class Unsure:
     action: JsonObject
 
 
-AnswerResult: TypeAlias = Won | Replayed | Lost | Refused | Unsure
+AnswerResult: TypeAlias = Won | Voted | Replayed | Lost | Refused | Unsure
 
 
 @dataclass(frozen=True, slots=True)

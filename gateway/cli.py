@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
-from passerelle.core.errors import PasserelleError
+from passerelle.core.errors import ActionClosed, PasserelleError
 from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
 from passerelle.gateway.verbs.agents import agents
+from passerelle.gateway.verbs.answers import answers
 from passerelle.gateway.verbs.approvals import approvals
 from passerelle.gateway.verbs.deliveries import deliveries
+from passerelle.gateway.verbs.devices import devices
+from passerelle.gateway.verbs.inbox import inbox_verb
 from passerelle.gateway.verbs.sessions import sessions
 from passerelle.gateway.verbs.task_changes import changes
 from passerelle.gateway.verbs.tasks import tasks
@@ -47,8 +50,11 @@ tasks.add_typer(changes)
 tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
-app.add_typer(deliveries, name="deliveries")
+approvals.add_typer(answers)
+approvals.add_typer(inbox_verb)
 app.add_typer(approvals, name="approvals")
+app.add_typer(devices, name="devices")
+app.add_typer(deliveries, name="deliveries")
 app.add_typer(agents)
 
 ConfigFlag = Annotated[
@@ -69,7 +75,8 @@ def main() -> NoReturn:
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
     except PasserelleError as error:
-        _complain(str(error), *(HINTS[kind] for kind in HINTS if isinstance(error, kind)))
+        hints = [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
+        _complain(str(error), *hints, *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
         _complain(error.format_message(), "passerelle COMMAND --help says what there is")
@@ -273,6 +280,13 @@ def _make_announcement(settings: Settings) -> Callable[[Addresses], None]:
             print(NO_AGENTS, flush=True)
 
     return announce
+
+
+def _name_winner(error: PasserelleError) -> list[str]:
+    """Whoever comes late to a question learns who closed it (I7)."""
+    if not isinstance(error, ActionClosed):
+        return []
+    return [f"{name}: {said}" for name, said in error.winner.items() if said is not None]
 
 
 def _complain(message: str, *hints: str) -> None:

@@ -9,16 +9,19 @@ import os
 import ssl
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 import httpx
 
-from passerelle.a2a_mapping.members import text_at, whole_at
+from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.core.errors import (
+    ActionClosed,
     CallerError,
+    ClosedState,
     ConfigInvalid,
     Forbidden,
     RemoteError,
+    StaleAnswer,
     Unauthenticated,
     VersionMismatch,
 )
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.settings import Settings
 
 TIMEOUT_S: Final = 30.0
+_CLOSED: Final = frozenset(get_args(ClosedState))
+_STALE: Final = frozenset({"stale_revision", "digest_mismatch"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,11 @@ def _read(answer: httpx.Response) -> JsonObject:
         raise Unauthenticated(detail)
     if answer.status_code == HTTPStatus.FORBIDDEN:
         raise Forbidden(detail)
+    code = text_at(answered, "code")
+    if code in _CLOSED:
+        raise ActionClosed(cast("ClosedState", code), object_at(answered, "winner"))
+    if code in _STALE:
+        raise StaleAnswer(cast("Literal['stale_revision', 'digest_mismatch']", code), "question")
     if answered.get("code") == VersionMismatch.code:
         raise VersionMismatch(
             whole_at(answered, "expected") or 0, whole_at(answered, "actual") or 0

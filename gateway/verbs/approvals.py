@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST: Final = 1_000
 
 approvals: Final = typer.Typer(
-    help="Questions, standing yeses, and rules tried on what was asked.",
+    help="Questions: answer them, watch them; standing yeses, and rules tried on what was asked.",
     epilog="Example: passerelle approvals list",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -42,13 +42,6 @@ def list_pending(
     """List the questions that wait for an answer."""
     answer = link.read("/v1/approvals", {"limit": limit})
     link.tell(answer, _list(objects_at(answer, "pending")))
-
-
-@add_verb(approvals, "approvals show act_2f…")
-def show(link: Link, question: ActionArgument) -> None:
-    """Show a question and where it stands."""
-    view = link.read(name_path("/v1/approvals", question))
-    link.tell(view, _describe(view))
 
 
 @add_verb(approvals, "approvals explain act_2f…")

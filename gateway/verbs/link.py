@@ -54,9 +54,11 @@ class Link:
         """The answer of a query; parameters without a value are left out."""
         return self.open().get(path, _leave_out(params or {}))
 
-    def post(self, path: str, body: Mapping[str, Json] | None = None) -> JsonObject:
+    def post(
+        self, path: str, body: Mapping[str, Json] | None = None, key: str | None = None
+    ) -> JsonObject:
         """The answer of a command; members without a value are left out."""
-        return self.open().send("POST", path, _leave_out(body or {}), self.key)
+        return self.open().send("POST", path, _leave_out(body or {}), key or self.key)
 
     def patch(self, path: str, body: Mapping[str, Json]) -> JsonObject:
         """The answer of a command that changes what describes something."""

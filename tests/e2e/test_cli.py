@@ -21,7 +21,7 @@ from passerelle.gateway.version import VERSION
 COMMAND: Final = Path(sys.executable).with_name("passerelle")
 COMMANDS: Final = (
     *("serve", "demo", "check", "verify", "key", "signing-key"),
-    *("agents", "approvals", "deliveries", "tasks", "sessions"),
+    *("agents", "approvals", "deliveries", "devices", "tasks", "sessions"),
 )
 
 

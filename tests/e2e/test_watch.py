@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
-from collections.abc import AsyncGenerator, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,44 +20,18 @@ from passerelle.gateway.exit_status import ExitStatus
 from tests.support.command import run_command
 from tests.support.processes import AGENT, Caller, run_gateway
 from tests.support.scripted_peer import ScriptedPeer
+from tests.support.terminal import open_terminal, read_screen
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
 COMMAND: Final = str(Path(sys.executable).with_name("passerelle"))
 WITHIN_S: Final = 20.0
-SEQUENCE: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def compose(gateway: GatewayProcess, *words: str) -> list[str]:
     told = ("--url", gateway.url, "--data-dir", str(gateway.data_dir))
     return [COMMAND, "tasks", "watch", *words, *told]
-
-
-@contextmanager
-def open_terminal(
-    command: list[str], folder: Path
-) -> Generator[tuple[subprocess.Popen[bytes], int]]:
-    """A command in a terminal of 40 lines and 140 columns, and what is on its screen's other side."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color"}
-    watch = subprocess.Popen(command, cwd=folder, env=environ, stdin=theirs, stdout=theirs)
-    os.close(theirs)
-    os.set_blocking(ours, False)
-    try:
-        yield watch, ours
-    finally:
-        watch.kill()
-        watch.wait()
-        os.close(ours)
-
-
-def read_screen(terminal: int, so_far: list[str]) -> str:
-    """All that was drawn until now, without what moves the cursor."""
-    with suppress(OSError):  # nothing yet, or nothing more
-        so_far.append(os.read(terminal, 65_536).decode("utf-8", "replace"))
-    return SEQUENCE.sub("", "".join(so_far))
 
 
 async def test_a_terminal_shows_states_and_rates_until_the_task_has_ended(

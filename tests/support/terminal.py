@@ -1,0 +1,43 @@
+"""A command in a pseudo-terminal: what it draws, and what is typed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import termios
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+SEQUENCE: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@contextmanager
+def open_terminal(
+    command: list[str], folder: Path
+) -> Generator[tuple[subprocess.Popen[bytes], int]]:
+    """A command in a terminal of 40 lines and 140 columns, and what is on its screen's other side."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color"}
+    watch = subprocess.Popen(command, cwd=folder, env=environ, stdin=theirs, stdout=theirs)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    try:
+        yield watch, ours
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(ours)
+
+
+def read_screen(terminal: int, so_far: list[str]) -> str:
+    """All that was drawn until now, without what moves the cursor."""
+    with suppress(OSError):  # nothing yet, or nothing more
+        so_far.append(os.read(terminal, 65_536).decode("utf-8", "replace"))
+    return SEQUENCE.sub("", "".join(so_far))
