@@ -183,7 +183,7 @@ class Settings(Section):
     @field_validator("blobs")
     @classmethod
     def _judge_blobs(cls, blobs: str | Path | None) -> str | Path | None:
-        if isinstance(blobs, Path) and blobs.parts[:1] == ("s3:",):
+        if isinstance(blobs, Path) and str(blobs).startswith("s3:"):
             raise ValueError("should read s3://bucket or s3://bucket/prefix")
         return blobs
 

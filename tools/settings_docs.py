@@ -23,6 +23,7 @@ are YAML or JSON. A duration is whole numbers with a unit: `250ms`, `10s`, `2m`,
 
 An unknown key is an error that names the nearest known one. `passerelle check CONFIG` shows everything that is wrong.
 """
+_MANY: Final = {"array": "[]", "object": ".NAME"}
 _SCALARS: Final = {"string": "text", "integer": "number", "boolean": "yes or no"}
 
 
@@ -43,7 +44,7 @@ def _list_sections(
         below = _find_section(member)
         if below is None or "properties" not in definitions[below]:
             continue
-        heading = f"{prefix}{name}" + ("[]" if member.get("type") == "array" else "")
+        heading = f"{prefix}{name}{_MANY.get(str(member.get('type')), '')}"
         yield heading, below
         yield from _list_sections(f"{heading}.", definitions[below], definitions)
 
@@ -92,7 +93,8 @@ def _show_default(member: JsonObject) -> str:
 
 def _find_section(member: JsonObject) -> str | None:
     options = cast("list[JsonObject]", member.get("anyOf", []))
-    items = cast("JsonObject", member.get("items", {}))
+    inner = member.get("items") or member.get("additionalProperties")
+    items = inner if isinstance(inner, dict) else {}
     for place in (member, items, *options):
         reference = place.get("$ref")
         if isinstance(reference, str):

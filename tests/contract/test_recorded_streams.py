@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 GOLDEN: Final = ".events.json"
 OF_ONE_RUN: Final = frozenset(
-    {"digest", "evaluationId", "policyVersion", "cardHash", "createdMs", "expiresMs"}
+    {"digest", "evaluationId", "policyVersion", "cardHash", "card", "createdMs", "expiresMs"}
 )
 
 

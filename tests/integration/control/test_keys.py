@@ -29,6 +29,8 @@ UNREPEATED: Final = frozenset(
         # Devices, grants and the mode of a person: what a repeat does stands beside each of them.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
+        # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
+        *("ask_permission", "use_permission", "resolve_permission"),
     }
 )
 

@@ -8,6 +8,8 @@ from passerelle.gateway.settings_callers import GrantSettings
 from passerelle.gateway.settings_section import Section
 from tools.settings_docs import render_settings
 
+MANY: dict[object, str] = {tuple: "[]", dict: ".NAME"}
+
 
 def find_section(annotation: object) -> type[Section] | None:
     """The section in an annotation: bare, optional, or in a tuple."""
@@ -22,8 +24,7 @@ def list_sections(prefix: str, section: type[Section]) -> Iterator[tuple[str, li
         below = find_section(field.annotation)
         if below is None or below is GrantSettings:
             continue
-        many = "[]" if get_origin(field.annotation) is tuple else ""
-        heading = f"{prefix}{name}{many}"
+        heading = f"{prefix}{name}{MANY.get(get_origin(field.annotation), '')}"
         yield f"`{heading}`", list_names(below)
         yield from list_sections(f"{heading}.", below)
 
@@ -54,4 +55,4 @@ def test_defaults_are_written_as_in_a_file() -> None:
     text = render_settings()
     assert "| `total` | duration | `30m` |" in text
     assert "| `durability` | `everysec`, `always` | `everysec` |" in text
-    assert "| `url` | text | required |" in text
+    assert "| `issuer` | text | required |" in text
