@@ -37,13 +37,15 @@ QUOTED_BYTES: Final = 64 * 1024
 class Referred:
     """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
 
-    ``consumed`` are the artifacts whose parts go along, as the tasks name them that produced them.
+    ``consumed`` are the artifacts whose parts go along, as the tasks name them that produced them; ``runs`` are those
+    that produced what the tasks have.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict[str, str])
     parts: tuple[JsonObject, ...] = ()
     tasks: tuple[str, ...] = ()
     consumed: tuple[ArtifactRef, ...] = ()
+    runs: tuple[str, ...] = ()
 
 
 NOTHING: Final = Referred()
@@ -95,7 +97,11 @@ class References:
             parts += quoted
             consumed += one.record.artifacts if quoted else ()
         tasks = tuple(dict.fromkeys(one.record.task_id for one in owned))
-        return Referred(ids, tuple(parts), tasks, tuple(consumed[:MAX_CONSUMED]))
+        produced = (one for each in owned for one in each.record.artifacts)
+        runs = dict.fromkeys(one.run_id for one in produced if one.direction == "produced")
+        return Referred(
+            ids, tuple(parts), tasks, tuple(consumed[:MAX_CONSUMED]), tuple(runs)[:MAX_CONSUMED]
+        )
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
         owned = await self.ownership.find(principal, facade, None)

@@ -349,7 +349,12 @@ class Service:
             return await self._follow_up(principal, command, idem)
         plan = await self.planning.plan(principal, command, peer)
         if referred.tasks:
-            plan = replace(plan, sources=referred.tasks, consumed=referred.consumed)
+            plan = replace(
+                plan,
+                sources=referred.tasks,
+                source_runs=referred.runs,
+                consumed=referred.consumed,
+            )
         if self.dispatch.always_task(command.agent):
             plan = replace(plan, shows_at_once=True)
         charge = await self.planning.charge(principal, command)

@@ -98,6 +98,8 @@ class Delegation:
     """What is to be said on the turn beside it: its price, a quota that is low."""
     sources: tuple[str, ...] = ()
     """Tasks that the message refers to."""
+    source_runs: tuple[str, ...] = ()
+    """The runs that produced what those tasks have."""
     consumed: tuple[ArtifactRef, ...] = ()
     """Artifacts of theirs whose parts go along."""
     acceptance: tuple[JsonObject, ...] = ()
@@ -389,10 +391,14 @@ class Opening:
             decision.add(Fact(scope, payload) for payload in self.plan.facts)
 
     def _link(self, decision: Decision, task_id: str) -> None:
-        """The edges to the tasks that this one goes on from, and to what it takes from them (LT-13, GR-8)."""
+        """The edges to the tasks that this one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
         edges = [
             TaskDependencyUpdated(f"source:{source}", "source_task", source, "satisfied")
             for source in self.plan.sources
+        ]
+        edges += [
+            TaskDependencyUpdated(f"source:{run}", "source_attempt", run, "satisfied")
+            for run in self.plan.source_runs
         ]
         edges += [
             TaskDependencyUpdated(

@@ -148,3 +148,16 @@ async def test_story_of_a_task_over_three_turns_is_told_by_the_log_alone(desk: D
     assert {edge.target for edge in record.relationships if edge.kind == "child"} == {child}
     assert "report" in {one.name_at_peer for one in record.artifacts}
     assert len(record.inputs) == len(turns)
+
+
+@pytest.mark.requirement("EVC-3")
+@pytest.mark.parametrize(("text", "end"), [("go", "turn.completed"), ("refuse", "turn.failed")])
+async def test_turn_is_submitted_started_and_ends_one_way_or_the_other(
+    desk: Desk, text: str, end: str
+) -> None:
+    accepted = await desk.house.send(text, wait="stream")
+    await desk.house.until(accepted, Status.COMPLETED if text == "go" else Status.FAILED)
+    events = await desk.house.events(accepted)
+    told = [event for event in events if event.type.startswith("turn.")]
+    assert [event.type for event in told] == ["turn.submitted", "turn.started", end]
+    assert {event.fact.scope.turn_id for event in told} == {accepted.turn_id}

@@ -17,6 +17,7 @@ from passerelle.core.commands import TaskModel
 from passerelle.core.decision import Decision
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
+from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.read_models.task import QUIET_MS
@@ -472,3 +473,24 @@ async def test_what_is_not_the_callers_looks_like_what_is_not_there(desk: Desk) 
 def test_every_model_of_a_task_is_asked_for_by_a_call() -> None:
     assert set(NAMES) == set(get_args(TaskModel))
     assert set(NAMES.values()) <= set(CALLS)
+
+
+@pytest.mark.requirement("VAL-9", "EXT-5")
+async def test_why_another_agent_took_over_is_explained_by_its_facts(desk: Desk) -> None:
+    desk.house.policy = RetryPolicy(fallback=("other",))
+
+    async def reject(turn: Turn) -> None:
+        await turn.status("REJECTED", "not my work")
+
+    desk.house.peer.next(reject)
+    task_id = await desk.start()
+    await desk.until(task_id, Status.RETRYING)
+    await desk.house.come_due("retry", task_id, after_ms=60_000)
+    await desk.until(task_id, Status.COMPLETED)
+    events = {event.sequence: event.type for event in await desk.events(task_id)}
+    found: Any = await desk.do("explain_task", taskId=task_id)
+    cited = {events[reason["fact"]["sequence"]] for reason in [*found["agent"], *found["retries"]]}
+    assert "routing.fallback.applied" in cited
+    assert "task.retrying" in cited
+    routing: Any = await desk.do("get_routing", taskId=task_id)
+    assert routing["peer"] == "other"

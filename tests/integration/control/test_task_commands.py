@@ -394,3 +394,19 @@ async def test_tasks_of_others_do_not_exist(desk: Desk) -> None:
             await desk.do(method, "k", BOB, taskId=task_id)
     assert (await desk.do("cancel_task", None, BOB, taskId=task_id))["outcome"] == "not_found"
     assert (await desk.do("list_tasks", None, BOB))["tasks"] == []
+
+
+@pytest.mark.requirement("TR-9", "TEV-5")
+async def test_task_that_is_given_to_another_agent_changes_in_that_alone(desk: Desk) -> None:
+    task_id = await desk.create()
+    before = await desk.record(task_id)
+    await desk.do("update_task", taskId=task_id, assignee="other")
+    after = await desk.record(task_id)
+    changed = {
+        name
+        for name in type(before).__dataclass_fields__
+        if getattr(before, name) != getattr(after, name)
+    }
+    assert changed <= {"assignee", "last", "updated_at"}
+    assert (after.requested_by, after.owner) == (before.requested_by, before.owner)
+    assert (before.assignee, after.assignee) == ("echo", "other")
