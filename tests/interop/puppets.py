@@ -6,6 +6,7 @@ What comes back has the form of A2A 1.0 or 0.3, whichever the library speaks; ``
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
-from tests.interop.environments import JAVASCRIPT, PYTHON_0_3, find_node
+from tests.interop.environments import ADK, HERE, JAVASCRIPT, PYTHON_0_3, find_node
 
 _WITHIN_S: Final = 20.0
 _KINDS: Final = {"statusUpdate": "status", "status-update": "status"} | {
@@ -30,6 +31,8 @@ COMMANDS: Final = {
         PYTHON_0_3 / "client.py",
         PYTHON_0_3 / "agent.py",
     ),
+    "python_1_0": (lambda: sys.executable, None, HERE / "asking_agent.py"),
+    "adk": (lambda: str(ADK / ".venv/bin/python"), None, ADK / "agent.py"),
 }
 
 

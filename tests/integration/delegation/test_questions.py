@@ -207,6 +207,7 @@ async def test_answer_is_returned_while_the_peer_keeps_its_stream_open(house: Ho
     assert str(await watching).count("answer: blue") == 1
 
 
+@pytest.mark.kit("AUTH-INTASK-004", "AUTH-INTASK-006")
 async def test_permission_in_words_cannot_be_given_in_words(house: House) -> None:
     accepted, _ = await house.talk("auth Sign in first.")
     record = await house.record(accepted)

@@ -9,15 +9,37 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a.server.apps import A2ARESTFastAPIApplication, A2AStarletteApplication
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
-from a2a.types import AgentCapabilities, AgentCard, AgentSkill, Part, TextPart
+from a2a.types import AgentCapabilities, AgentCard, AgentSkill, DataPart, Part, TextPart
 from a2a.utils import new_agent_text_message, new_task
 
 BINDING = sys.argv[1]
 PREFIX = "/a2a" if BINDING == "JSONRPC" else ""
 
 
+URI = "urn:passerelle:ext:permission:1"
+QUESTION = {
+    "action_id": "pay-1",
+    "rev": 1,
+    "digest": "sha256:pay-1",
+    "kind": "permission",
+    "title": "Pay a bill",
+    "subject": {"type": "tool_call", "name": "pay", "arguments": {"amount": 42}},
+    "options": [
+        {"option_id": "pay", "name": "Pay", "kind": "allow_once"},
+        {"option_id": "leave", "name": "Do not pay", "kind": "reject_once"},
+    ],
+}
+
+
 def say(text):
     return [Part(root=TextPart(text=text))]
+
+
+def read_answer(message):
+    """The option of a typed answer to its question."""
+    forms = [part.root.data.get(URI) for part in message.parts if part.root.kind == "data"]
+    named = [form["option_id"] for form in forms if form and form["digest"] == QUESTION["digest"]]
+    return named[0] if named else None
 
 
 class Executor(AgentExecutor):
@@ -36,6 +58,12 @@ class Executor(AgentExecutor):
         if word == "ask":
             question = updater.new_agent_message(say(rest))
             await updater.requires_input(question, final=True)
+        elif (option := read_answer(context.message)) is not None:
+            await updater.add_artifact(say(f"decided: {option}"), artifact_id="artifact-1")
+            await updater.complete()
+        elif word == "pay" or context.current_task is not None:
+            form = [Part(root=DataPart(data={URI: QUESTION}))]
+            await updater.requires_input(updater.new_agent_message(form), final=True)
         elif word == "silent":
             await asyncio.Event().wait()
         elif word == "chunks":
