@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.http.problem import MEDIA_TYPE
+from passerelle.gateway.http.stream_paths import describe_stream_paths
 from passerelle.gateway.http.v1 import (
     DEVICE_HEADER,
     OPERATIONS,
@@ -57,6 +58,7 @@ def render_openapi() -> JsonObject:
     for operation in OPERATIONS:
         described = _describe(operation, schemas)
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    paths |= describe_stream_paths()
     return {
         "openapi": "3.1.0",
         "info": {"title": "Passerelle control plane", "version": VERSION},
