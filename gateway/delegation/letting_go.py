@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import DueChange, RunMove
+from passerelle.core.status import UNDRIVEN
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.run import OWNER, RunMovedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step
 
@@ -23,20 +25,36 @@ FIRST_LOOK_MS: Final = 1_000
 """A hint finds an instance that holds the socket long before."""
 
 
-async def let_go(driver: Driver, say: Callable[[Step], None] = lambda _step: None) -> None:
+def is_under_way(record: TaskRecord) -> bool:
+    """Whether there is a run to be let go."""
+    return record.run is not None and record.status not in UNDRIVEN
+
+
+async def let_go(
+    driver: Driver,
+    say: Callable[[Step], None] = lambda _step: None,
+    may: Callable[[TaskRecord], bool] = is_under_way,
+) -> bool:
     """Stores that nobody drives the run, with the facts that ``say`` adds; nothing is written from here afterwards.
+
+    False where it may not be let go as it stands in the store, and stays ours.
 
     Raises:
         RunMovedError: it was somebody else's already.
     """
-    run = driver.run
+    run, gone = driver.run, False
     task = run.sight.task
 
     def release(step: Step) -> None:
-        say(step)
-        step.decision.set_field(task, OWNER, None)
+        nonlocal gone
+        gone = may(step.record)
+        if gone:
+            say(step)
+            step.decision.set_field(task, OWNER, None)
 
     def terms(step: Step) -> Terms:
+        if not gone:
+            return Terms()
         row = DueChange(f"{ROW}:{task.id}", step.decision.now_ms + FIRST_LOOK_MS)
         if run.driver is None:
             return Terms(due=(row,))
@@ -44,16 +62,20 @@ async def let_go(driver: Driver, say: Callable[[Step], None] = lambda _step: Non
         return Terms(runs=(leaving,), due=(row,))
 
     await driver.patiently(release, terms)
-    run.moved = True
-    driver.log.info("run.let_go", task=task.id, peer=driver.peer.name)
+    if gone:
+        run.moved = True
+        driver.log.info("run.let_go", task=task.id, peer=driver.peer.name)
+    return gone
 
 
-async def let_go_and_offer(driver: Driver, say: Callable[[Step], None]) -> None:
-    """The same, and tells those who may take it up. Never returns: this driver is done.
+async def hand_over(
+    driver: Driver, say: Callable[[Step], None], may: Callable[[TaskRecord], bool]
+) -> None:
+    """The same from inside the driver, which is done then; those who may take the run up are told.
 
     Raises:
-        RunMovedError: always.
+        RunMovedError: it is not ours any more.
     """
-    await let_go(driver, say)
-    await driver.offer(driver.peer.name, driver.run.sight.task.id)
-    raise RunMovedError
+    if await let_go(driver, say, may):
+        await driver.offer(driver.peer.name, driver.run.sight.task.id)
+        raise RunMovedError

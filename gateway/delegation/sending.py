@@ -31,7 +31,7 @@ from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.failing import list_tried
-from passerelle.gateway.delegation.letting_go import let_go_and_offer
+from passerelle.gateway.delegation.letting_go import hand_over
 from passerelle.gateway.delegation.plain_answers import take
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
@@ -198,7 +198,7 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
     refusal, options = held.refusal, read_options(sent)
 
     def wait(step: Step) -> None:
-        if step.record.run is None or step.record.status not in tasks.TABLE[WaitFor]:
+        if not _may_wait(step.record):
             return
         scope = tasks.scope_of(step.record)
         if refusal.hit is not None:
@@ -214,10 +214,14 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
         step.add(step.tell(WaitFor(waiting)))
 
     if held.is_absent:
-        await let_go_and_offer(driver, wait)
+        await hand_over(driver, wait, _may_wait)
     row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
     await driver.patiently(wait, lambda _step: Terms(due=(row,)))
     driver.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
+
+
+def _may_wait(record: TaskRecord) -> bool:
+    return record.run is not None and record.status in tasks.TABLE[WaitFor]
 
 
 async def _go_on(driver: Driver) -> bool:

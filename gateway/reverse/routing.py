@@ -165,10 +165,9 @@ class Routing:
 
     async def _hand_over(self, agent: str, driver: Driver) -> None:
         task_id = driver.run.sight.task.id
-        if driver.run.has_ended():
-            return
         with suppress(RunMovedError):  # it is gone, which is what was wanted
-            await let_go(driver)
+            if driver.run.has_ended() or not await let_go(driver):
+                return
         self.service.dispatch.runs.drop(task_id)
         await self.offer(agent, task_id)
 

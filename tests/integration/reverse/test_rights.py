@@ -130,7 +130,7 @@ async def test_a_link_that_floods_is_refused_and_then_closed(rig: Rig) -> None:
             caller.collect("SendStreamingMessage", caller.write("hello"))
         )
         call = await raw.hear("rpc")
-        item = {"t": "item", "id": call["id"], "d": {"statusUpdate": {}}}
+        item: Frame = {"t": "item", "id": call["id"], "d": {"statusUpdate": {}}}
         await raw.tell(*({**item, "n": number} for number in range(1, 16)))
         for first in range(16, call["win"] + 20, 15):
             await raw.tell(*({**item, "n": number} for number in range(first, first + 15)))
