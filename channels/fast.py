@@ -65,7 +65,7 @@ class FastSocket(WSListener):
 
     def __init__(self, begin: Callable[[FastSocket], Receiver], message_bytes: int) -> None:
         self.is_writable = True
-        self.write: Callable[[bytes], None] = _drop
+        self.write: partial[None] = partial(_drop)
         self._begin: Callable[[FastSocket], Receiver] | None = begin
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None

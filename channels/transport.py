@@ -6,10 +6,7 @@ server, and ``channels/fast.py`` over picows. Everything that decides is behind 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Protocol
 
 
 class Receiver(Protocol):
@@ -41,8 +38,7 @@ class Socket(Protocol):
         """Bytes that were written and not sent yet."""
         ...
 
-    @property
-    def write(self) -> Callable[[bytes], None]:
+    def write(self, message: bytes, /) -> None:
         """Sends one text message; one to a socket that is gone is dropped."""
         ...
 
