@@ -12,7 +12,7 @@ JOBS ?= 2
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -32,8 +32,9 @@ interop: ## foreign SDKs as callers and as agents, through a gateway; makes thei
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
 
-client: ## types and vectors of the JavaScript client; needs Node 20
-	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null && echo "client: passed"
+client: ## types and vectors of the JavaScript client, in Node and in Chromium; needs Node 20
+	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null
+	@$(BIN)/python -m pytest -q -n 0 tests/e2e/test_browser.py && echo "client: passed"
 
 fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT=1 sends 500 instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)

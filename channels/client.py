@@ -26,7 +26,12 @@ from typing import TYPE_CHECKING, Final, Literal, Self, assert_never, overload
 
 from passerelle.channels.client_answers import compose_answer, read_refusal, read_result
 from passerelle.channels.client_calls import CallsInFlight
-from passerelle.channels.client_cursors import Cursors, FileCursors, MemoryCursors
+from passerelle.channels.client_cursors import (
+    Cursors,
+    FileCursors,
+    MemoryCursors,
+    SqliteCursors,
+)
 from passerelle.channels.client_dial import Credential, Dialer, Identity
 from passerelle.channels.client_items import (
     AnswerResult,
@@ -110,6 +115,7 @@ __all__ = [
     "Lost",
     "MemoryCursors",
     "Snapshot",
+    "SqliteCursors",
     "StreamClosed",
     "UnknownOutcome",
     "Won",

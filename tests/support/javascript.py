@@ -28,6 +28,8 @@ class Puppet:
     items: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     statuses: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     ended: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    results: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """What became of the tests that it ran by itself."""
     _control: ServerConnection | None = None
     _answers: dict[int, asyncio.Future[dict[str, Any]]] = field(
         default_factory=dict[int, "asyncio.Future[dict[str, Any]]"]
@@ -82,6 +84,8 @@ class Puppet:
             self.statuses.append(said["status"])
         elif "ended" in said:
             self.ended.append(said)
+        elif "results" in said:
+            self.results = said["results"]
 
 
 @dataclass(slots=True)

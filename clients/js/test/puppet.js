@@ -30,6 +30,10 @@ export function obey(controlUrl, cursors) {
     },
     call: ({ method, data, idem }) => channel.call(method, data, { idem }),
     answer: ({ action, given }) => channel.answer(action, given),
+    reload() {
+      location.reload();
+      return {};
+    },
     close() {
       channel.close();
       return {};
