@@ -36,7 +36,7 @@ DigestFlag = Annotated[
 
 @add_verb(answers, "approvals show act_2f…")
 def show(link: Link, question: QuestionArgument) -> None:
-    """Show a question in full: what is asked, by whom, what may be chosen, and what became of it."""
+    """Show a question in full, with what may be chosen and what became of it."""
     answer = link.read(name_path(_PATH, question))
     link.tell(answer, describe_question(answer))
 
@@ -49,7 +49,10 @@ def allow(
     comment: CommentFlag = None,
     digest: DigestFlag = None,
 ) -> None:
-    """Say yes. The whole question is shown, and at high risk asked back; with --digest it is not."""
+    """Say yes.
+
+    At high risk the whole question is shown and asked back; with --digest it is not.
+    """
     view = link.read(name_path(_PATH, question))
     _check_digest(view, digest)
     if digest is None:

@@ -85,7 +85,7 @@ def add_this(
     link: Link,
     name: Annotated[str, typer.Argument(metavar="NAME", help="What this machine is called.")],
 ) -> None:
-    """Make this machine a device, so that `passerelle approvals` signs what it decides."""
+    """Make this machine a device, whose answers are signed."""
     from passerelle.core.device import compose_proof
     from passerelle.gateway.devices.own_device import make_key, read_public, save_own_device, sign
 
@@ -103,7 +103,7 @@ def add_this(
 
 @add_verb(devices, "devices list", "list")
 def list_all(link: Link) -> None:
-    """List devices: those that wait for a confirmation, those that are trusted, those that were revoked."""
+    """List devices that wait to be confirmed, are trusted, or were revoked."""
     answer = link.read(_PATH)
     link.tell(answer, _list(objects_at(answer, "devices")))
 
@@ -121,7 +121,7 @@ def rename(
 
 @add_verb(devices, "devices revoke dev_2f…")
 def revoke(link: Link, device: DeviceArgument) -> None:
-    """Trust a device no more, at once; what it decided within the last minute is listed."""
+    """Trust a device no more, at once, and list what it has just decided."""
     answer = link.delete(name_path(_PATH, device))
     link.tell(answer, _describe_revoked(answer))
 

@@ -32,8 +32,8 @@ def bearer(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {name}-key"}
 
 
-def asks(risk: str = "medium", action: str = "act_peer") -> str:
-    """What makes the agent ask."""
+def asks(risk: str = "medium", action: str = "act_peer", **further: str) -> str:
+    """What makes the agent ask; ``further`` members stand in its form."""
     form: JsonObject = {
         "action_id": action,
         "rev": 1,
@@ -46,6 +46,7 @@ def asks(risk: str = "medium", action: str = "act_peer") -> str:
             {"option_id": "no", "name": "Do not", "kind": "reject_once"},
         ],
         "risk": risk,
+        **further,
     }
     return f"ask-data {orjson.dumps({PERMISSION: form}).decode()}"
 
