@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.core.errors import PasserelleError
+from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.control.home import Home
@@ -31,6 +32,7 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
         ConfigInvalid: an agent cannot be made of its section; nothing is changed then.
     """
     gateway.peers.replace(make_peer_configs(new.agents, os.environ))
+    ruled = gateway.terms.find_rules()
     gateway.terms.reload(new)
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
@@ -40,6 +42,16 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
     await _tell_limits(gateway, old, new)
+    await _tell_policy(gateway, ruled.version)
+
+
+async def _tell_policy(gateway: Gateway, previous: str) -> None:
+    """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
+    rules = gateway.terms.find_rules()
+    if rules.version == previous:
+        return
+    changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)
+    await _tell(Home(gateway.service.writes), OWNER, changed, f"policy {previous} {rules.version}")
 
 
 async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
@@ -48,12 +60,15 @@ async def _tell_limits(gateway: Gateway, old: Settings, new: Settings) -> None:
     clients = {client.name: enter_client(client) for client in new.clients}
     for fact in list_limit_changes(old, new):
         who = clients.get(fact.limited.name, OWNER) if fact.limited.kind == "caller" else OWNER
-        await _tell(home, who, fact)
+        limited = fact.limited
+        key = f"{limited.kind} {limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
+        await _tell(home, who, fact, key)
 
 
-async def _tell(home: Home, who: Principal, fact: LimitChanged) -> None:
-    key = f"{fact.limited.kind} {fact.limited.name} {fact.kind} {fact.unit} {fact.old} {fact.new}"
+async def _tell(home: Home, who: Principal, fact: LimitChanged | PolicyChanged, key: str) -> None:
     try:
         await home.record(who, fact, key=key)
     except PasserelleError as error:
-        structlog.get_logger().warning("limit.untold", caller=who.id, why=str(error))
+        structlog.get_logger().warning(
+            "change.untold", what=fact.type, caller=who.id, why=str(error)
+        )

@@ -80,3 +80,26 @@ async def test_agent_can_come_and_go(rig: Rig) -> None:
     key = {"Authorization": "Bearer any-key"}
     sent = await one.http.post("/agents/other/message:send", json=one.message("x"), headers=key)
     assert sent.status_code == 200
+
+
+@pytest.mark.requirement("EXT-3")
+async def test_other_rules_are_one_fact_with_both_versions_and_count_from_then_on(rig: Rig) -> None:
+    first = await rig.start(clients=[{"name": "one"}])
+    second = await rig.start(clients=[{"name": "one"}])
+    before = first.gateway.terms.find_rules().version
+    closed = {"rules": [{"name": "closed", "effect": "deny", "about": ["delegations"]}]}
+    for one in (first, second):
+        await change(one, policy=closed)
+        await change(one, log_level="warning")
+    opened, changed = await first.read_home("owner")
+    assert (opened["type"], changed["type"]) == ("session.created", "policy.changed")
+    assert changed["payload"] == {
+        "change": "rules",
+        "actor": "configuration",
+        "version": first.gateway.terms.find_rules().version,
+        "previous": before,
+        "mode": "normal",
+    }
+    answered = (await first.send("one-key")).json()["result"]["task"]
+    assert answered["status"]["state"] == "TASK_STATE_REJECTED"
+    assert rig.counted() == 0
