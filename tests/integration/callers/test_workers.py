@@ -94,13 +94,20 @@ async def test_rules_answer_a_worker_and_a_person_answers_the_rest(rig: Rig) -> 
 
 
 async def test_one_changed_byte_is_another_act_and_is_refused(rig: Rig) -> None:
-    one, worker = await start(rig)
+    one, worker = await start(rig, rules=[])
     asked = await worker.ask("make install", "a-1")
     await decide(one, asked, "allow")
     view = await worker.wait(asked)
     for other in ("make  install", "make installs", "make install\u200b"):
         refused = await worker.run(view, other)
         assert (refused.status_code, refused.json()["code"]) == (412, "digest_mismatch")
+    # What is shown escaped looks like what is spelt out: it is another act all the same.
+    spelt = await worker.ask("make \\u{200b}", "a-2")
+    body = {"rev": 1, "digest": spelt["digest"], "decisionId": "dec_2", "optionId": "allow"}
+    path = f"/v1/approvals/{spelt['actionId']}/decision"
+    await one.http.post(path, json=body, headers=key("ada", "k-2"))
+    hidden = await worker.run(await worker.wait(spelt), "make \u200b")
+    assert (hidden.status_code, hidden.json()["code"]) == (412, "digest_mismatch")
     assert worker.ran == []
 
 

@@ -21,12 +21,14 @@ from passerelle.permission_bridge.rules import Rule, make_policy
 from tests.integration.delegation.test_policy import asks
 from tests.support.hook_server import HookServer
 from tests.support.house import ADA
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.json import JsonObject
     from passerelle.permission_bridge.rules import Policy
     from tests.support.house import House
+    from tests.support.scripted_tasks import Turn
 
 pytestmark = pytest.mark.anyio
 
@@ -456,8 +458,22 @@ async def test_agent_that_asks_anew_leaves_the_question_of_a_caller_open(house: 
     house.rules = stop_rule("ask")
     with pytest.raises(Forbidden) as refused:
         await house.cancel(accepted)
+    action = str(refused.value.details["actionId"])
+
+    async def ask_again(turn: Turn) -> None:
+        await turn.status("WORKING", "Hm.")
+        await turn.status("INPUT_REQUIRED", "Which size?")
+
+    house.peer.next(ask_again)
     await house.send("blue", task=accepted.facade)
+
+    async def is_asked_again() -> bool:
+        return len((await house.record(accepted)).occurrences) == 2
+
+    assert await wait_until(is_asked_again, 10, "the agent asks again")
+    assert (await house.service.read(ADA, GetAction(action)))["state"] == "pending"
+    await house.send("large", task=accepted.facade)
     await house.until(accepted, Status.COMPLETED)
-    view = await house.service.read(ADA, GetAction(str(refused.value.details["actionId"])))
+    view = await house.service.read(ADA, GetAction(action))
     decision = cast("JsonObject", view["decision"])
     assert (view["state"], decision["cause"]) == ("cancelled", "peer_terminal")

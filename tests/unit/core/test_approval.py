@@ -49,11 +49,13 @@ from passerelle.core.facts import Scope
 from passerelle.core.payloads.approval import (
     ActionRequired,
     ActionResolved,
+    AudienceStep,
     ChannelPermissionForwarded,
     ChannelPermissionReturned,
     PermissionEvaluated,
     PermissionRequested,
     PermissionResolved,
+    Quorum,
 )
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.principal import Principal
@@ -407,6 +409,33 @@ def test_what_was_allowed_is_used_once_in_time_and_as_it_was_allowed() -> None:
     refused.tell(make_answer(refused.now, "reject"))
     with pytest.raises(ActionClosed):
         refused.tell(use)
+
+
+HOST = Principal("host", scopes=frozenset({Right.HOST}))
+
+
+@pytest.mark.requirement("CMD-21")
+def test_policy_of_a_host_decides_for_whomever_and_never_what_others_were_named_for() -> None:
+    stream = Stream()
+    answer = make_answer(stream.open(), who=HOST, is_host=True)
+    for other in (
+        replace(HOST, kind="agent"),
+        replace(HOST, scopes=frozenset({Right.DECIDE})),
+    ):
+        with pytest.raises(Forbidden):
+            stream.tell(replace(answer, who=other))
+    with pytest.raises(NotFound):
+        stream.tell(replace(answer, who=replace(HOST, tenant="other")))
+    with pytest.raises(NotFound):
+        stream.tell(replace(answer, is_host=False))
+    several = Stream()
+    named = make_request(quorum=Quorum(need=2), audience=(AudienceStep(("eve", "bob")),))
+    many = make_answer(several.open(named), who=HOST, is_host=True)
+    with pytest.raises(Forbidden):
+        several.tell(many)
+    stream.tell(answer)
+    assert stream.now.decision is not None
+    assert (stream.now.decision.cause, stream.now.decision.decided_by) == ("host_policy", "host")
 
 
 @pytest.mark.requirement("I6")
