@@ -200,4 +200,13 @@ class PolicyTried:
     cases: tuple[Tried, ...] = ()
 
 
-PolicyQuery: TypeAlias = ListGrants | EvaluatePermission | ExplainAction | TryPolicy
+@record
+class GetPermissions:
+    """What may be done in a thread, and who is asked at this moment (SNAP-9)."""
+
+    thread_id: Id
+
+
+PolicyQuery: TypeAlias = (
+    ListGrants | EvaluatePermission | ExplainAction | TryPolicy | GetPermissions
+)

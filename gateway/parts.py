@@ -37,6 +37,7 @@ from passerelle.gateway.control.listing import Listing
 from passerelle.gateway.control.models import Models
 from passerelle.gateway.control.outputs import Outputs
 from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.permission_summaries import PermissionSummaries
 from passerelle.gateway.control.plain_turns import PlainTurns
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.policy_control import PolicyControl
@@ -221,7 +222,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
             stream_webhooks,
             around.clock,
         ),
-        policy_control=_make_policy_control(around, dispatch, ownership, actions, records),
+        policy_control=_make_policy_control(around, dispatch, ownership, actions, records, models),
         message_bounds=around.message_bounds,
     )
 
@@ -334,6 +335,7 @@ def _make_policy_control(
     ownership: Ownership,
     actions: Actions,
     records: Records,
+    models: Models,
 ) -> PolicyControl:
     granting = dispatch.consulting.granting
     return PolicyControl(
@@ -349,4 +351,5 @@ def _make_policy_control(
         WorkerAsking(actions, dispatch),
         Explaining(actions, records, dispatch.writes.log),
         Governing(actions, ownership, dispatch),
+        PermissionSummaries(models, granting, around.find_rules),
     )

@@ -10,6 +10,7 @@ from passerelle.core.policy_requests import (
     BypassSet,
     EvaluatePermission,
     ExplainAction,
+    GetPermissions,
     GrantRevoked,
     Judgement,
     ListGrants,
@@ -22,6 +23,7 @@ from passerelle.core.policy_requests import (
     UsePermission,
 )
 from passerelle.core.principal import Scope
+from passerelle.core.read_models.permissions import PermissionSummary
 from passerelle.gateway.rpc_call import Call
 
 POLICY_ROWS: Final[Sequence[Call]] = (
@@ -94,5 +96,13 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         TryPolicy,
         lambda given, _: given,
         model=PolicyTried,
+    ),
+    Call(
+        "get_permissions",
+        "What may be done in a thread, and who is asked at this moment",
+        (Scope.READ_TASKS,),
+        GetPermissions,
+        lambda given, _: given,
+        model=PermissionSummary,
     ),
 )

@@ -10,6 +10,7 @@ from passerelle.core.policy_requests import (
     AskPermission,
     EvaluatePermission,
     ExplainAction,
+    GetPermissions,
     ListGrants,
     ResolvePermission,
     RevokeGrant,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.governing import Governing
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.judging import Judging
+    from passerelle.gateway.control.permission_summaries import PermissionSummaries
     from passerelle.gateway.control.worker_asking import WorkerAsking
 
 
@@ -38,6 +40,7 @@ class PolicyControl:
     workers: WorkerAsking
     explaining: Explaining
     governing: Governing
+    summaries: PermissionSummaries
 
     async def execute(self, principal: Principal, command: PolicyRequest) -> PolicyAnswer:
         """Carries out one command; each is the same when it comes twice.
@@ -79,6 +82,8 @@ class PolicyControl:
                 return await self.judging.evaluate(principal, query)
             case ExplainAction():
                 return await self.explaining.explain(principal, query)
+            case GetPermissions():
+                return await self.summaries.read(principal, query)
             case TryPolicy():
                 return await self.explaining.try_policy(principal, query)
             case _:

@@ -49,6 +49,7 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.policy_requests import (
     EvaluatePermission,
     ExplainAction,
+    GetPermissions,
     ListGrants,
     PolicyQuery,
     PolicyRequest,
@@ -246,7 +247,13 @@ class Service:
                 return await webhooks.list_all(ServiceAccess(self), principal, query)
             case ListDevices() | GetPushKey():
                 return await self.devices.read(principal, query)
-            case ListGrants() | EvaluatePermission() | ExplainAction() | TryPolicy():
+            case (
+                ListGrants()
+                | EvaluatePermission()
+                | ExplainAction()
+                | TryPolicy()
+                | GetPermissions()
+            ):
                 return await self.policy_control.read(principal, query)
             case _:
                 assert_never(query)

@@ -124,6 +124,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/sessions/{sessionId}/tasks", CALLS["get_session_tasks"]),
     Operation("GET", "/v1/sessions/{sessionId}/channels", CALLS["get_channels"]),
     Operation("GET", "/v1/threads/{threadId}", CALLS["get_thread"]),
+    Operation("GET", "/v1/threads/{threadId}/permissions", CALLS["get_permissions"]),
     Operation("POST", "/v1/threads/{threadId}/resume", CALLS["resume_thread"]),
     Operation("POST", "/v1/streams/{stream}/ack", CALLS["ack_events"]),
     Operation("POST", "/v1/streams/{stream}/reconnect", CALLS["reconnect_channel"]),

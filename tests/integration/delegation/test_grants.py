@@ -14,7 +14,7 @@ from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
 from passerelle.core.grant import Grants
 from passerelle.core.payloads.approval import ActionResolved, PermissionEvaluated
-from passerelle.core.policy_requests import ListGrants, RevokeGrant, SetBypass
+from passerelle.core.policy_requests import GetPermissions, ListGrants, RevokeGrant, SetBypass
 from passerelle.core.status import Status
 from passerelle.gateway.control.home import name_home
 from passerelle.permission_bridge.rules import GrantTerms, Rule, make_policy
@@ -200,3 +200,29 @@ async def test_bypass_allows_for_a_while_and_says_so(house: House) -> None:
     assert (await find_evaluated(house, second)).decision == "ask"
     assert "bypassUntil" not in await house.service.read(ADA, ListGrants())
     assert "policy.changed" in await read_home(house)
+
+
+@pytest.mark.requirement("SNAP-9")
+async def test_thread_says_who_is_asked_and_what_holds(house: House) -> None:
+    house.rules = ALWAYS
+    await grant(house)
+    accepted, _ = await house.talk(asks("look"))
+    await house.service.execute(ADA, SetBypass(60), None)
+    found = await house.service.read(ADA, GetPermissions(accepted.thread_id))
+    [pending] = cast("list[JsonObject]", found["pending"])
+    view = await house.question(accepted)
+    assert (pending["actionId"], pending["askedBy"], pending["risk"]) == (
+        view["actionId"],
+        "peer",
+        "medium",
+    )
+    assert (found["mode"], found["policyVersion"], found["grants"]) == (
+        "normal",
+        ALWAYS.version,
+        1,
+    )
+    assert found["bypassUntil"]
+    marks = cast("JsonObject", found["marks"])
+    assert set(marks) == {"sandbox", "violations"}
+    with pytest.raises(NotFound):
+        await house.service.read(BOB, GetPermissions(accepted.thread_id))

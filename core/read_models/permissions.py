@@ -1,0 +1,90 @@
+"""What may be done in a thread, who is asked at this moment, and the bounds that hold there (SNAP-9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import field
+
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.payloads.approval import ActionKind, Risk
+from passerelle.core.read_models.mark import Mark, not_applicable
+from passerelle.core.record import record
+from passerelle.core.thread import ThreadRecord
+from passerelle.core.times import format_ms
+
+
+@record
+class PendingPermission:
+    """A question that waits for an answer."""
+
+    action_id: str
+    kind: ActionKind
+    title: str
+    risk: Risk
+    asked_by: str
+    expires_at: str
+    task_id: str | None = None
+    peer: str | None = None
+
+
+@record
+class PermissionSummary:
+    """``mode`` and ``policy_version`` are those of this moment; a question keeps the version it was asked under.
+
+    No worker of this machine is bounded by the gateway yet, so there is no sandbox and no violation of one.
+    """
+
+    thread_id: str
+    session_id: str
+    sequence: int
+    mode: str
+    policy_version: str
+    pending: tuple[PendingPermission, ...]
+    grants: int
+    """How many standing yeses of its owner hold."""
+    bypass_until: str | None = None
+    sandbox: str | None = None
+    violations: tuple[str, ...] = ()
+    marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
+
+
+@record
+class PermissionState:
+    """What holds for the owner of a thread at this moment."""
+
+    mode: str
+    policy_version: str
+    grants: int
+    bypass_until: str | None = None
+
+
+def show_permissions(
+    thread: ThreadRecord, sequence: int, state: PermissionState, actions: Iterable[ActionRecord]
+) -> PermissionSummary:
+    """The summary of a thread; ``actions`` are the open questions of its tasks."""
+    bounds = not_applicable("agents run elsewhere, and no worker is bounded here")
+    return PermissionSummary(
+        thread_id=thread.thread_id,
+        session_id=thread.session_id,
+        sequence=sequence,
+        mode=state.mode,
+        policy_version=state.policy_version,
+        pending=tuple(_show(action) for action in actions if action.is_open),
+        grants=state.grants,
+        bypass_until=state.bypass_until,
+        marks={"sandbox": bounds, "violations": bounds},
+    )
+
+
+def _show(action: ActionRecord) -> PendingPermission:
+    request = action.request
+    return PendingPermission(
+        action_id=request.action_id,
+        kind=request.kind,
+        title=request.title,
+        risk=request.risk,
+        asked_by=request.origin.asked_by,
+        expires_at=format_ms(request.expires_ms),
+        task_id=action.scope.task_id,
+        peer=request.origin.peer,
+    )
