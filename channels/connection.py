@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports import AckResult
 
 _DECIDES: Final = "respond_action"
+_DRAIN_FLUSH_S: Final = 1.0
+"""The same for the last frames while an instance ends: who took nothing until then has had its time."""
 _FLUSH_S: Final = 5.0
 """How long the last frames, the close and the last acks may take on a socket that takes nothing."""
 
@@ -331,8 +333,9 @@ class Connection:
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
+        drains = self._closing is not None and self._closing.code is CloseCode.DRAIN
         try:
-            async with asyncio.timeout(_FLUSH_S):
+            async with asyncio.timeout(_DRAIN_FLUSH_S if drains else _FLUSH_S):
                 await self.outbox.finish()
             closing = self._closing or Close(CloseCode.NORMAL, "")
             self._socket.close(closing.code, fit_reason(closing.reason))

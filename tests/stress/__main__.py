@@ -32,7 +32,7 @@ from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.store.retention import Archived
 from passerelle.store.store import Store, StoreSettings
-from tests.integration.channels.rig import Rig, serve
+from tests.integration.channels.rig import BackEnd, Rig, serve
 from tests.stress.reader import Reader
 from tests.support.engine import ask
 from tests.support.failover import Pair, run_pair
@@ -91,12 +91,15 @@ class Stage:
 
     @asynccontextmanager
     async def run_rig(self) -> AsyncGenerator[Rig]:
-        """A hub and an endpoint with connections of their own to the store."""
+        """A hub and an endpoint with connections of their own to the store; one instance over each back-end."""
         settings = StoreSettings(self.pair.url, self.folder)
         async with await Store.open(settings) as store:
             outages = Outages(store.log, Metrics(), structlog.get_logger())
             limits = Limits(principal_connections=10_000, heartbeat_s=1, idle_s=10, recheck_s=2)
-            async with serve(store, limits, audit_s=1, on_lost=outages.lose) as rig:
+            backend: BackEnd = "fast" if self.instances else "asgi"
+            async with serve(
+                store, limits, audit_s=1, on_lost=outages.lose, backend=backend
+            ) as rig:
                 if self.instances:
                     rig.control.owners = self.instances[0].rig.control.owners
                 yield rig

@@ -1,0 +1,211 @@
+"""Devices of an instance that is told to end: some follow, others take nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from passerelle.channels.client import ChannelClient
+from passerelle.channels.client_items import Connected, Event, Gap, GapChoice, Item
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.gateway.demo.processes import GatewayProcess
+from passerelle.store.engine_binary import find_engine
+from tests.support.engine import ask, run_server
+from tests.support.processes import AGENT, open_caller, run_gateway
+from tests.support.scripted_peer import ScriptedPeer
+from tests.support.tcp_proxy import FaultProxy, fault_proxy
+from tests.support.waiting import wait_until
+
+ENDS_WITHIN_S: Final = 10.0
+BACK_WITHIN_S: Final = 15.0
+_BEGINS_WITHIN_S: Final = 120.0
+_TURNS: Final = 20
+_TEXT: Final = 15_000
+_SMALL: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How many devices of each kind."""
+
+    following: int
+    lagging: int
+
+
+class Follower:
+    """One device that follows a session from its first event."""
+
+    def __init__(self, url: str, token: str, name: str) -> None:
+        self.client = ChannelClient(url, token=token, device=name, on_gap=self.take_gap)
+        self.sequences: list[int] = []
+        self.gaps: list[Gap] = []
+        self.connections: set[str] = set()
+
+    async def take_gap(self, gap: Gap) -> GapChoice:
+        self.gaps.append(gap)
+        return "snapshot"
+
+    async def follow(self, stream: str) -> None:
+        async with self.client:
+            async for item in self.client.stream(stream, start="start"):
+                await self.take(item)
+
+    async def take(self, item: Item) -> None:
+        if self.client.welcome is not None and isinstance(self.client.status, Connected):
+            self.connections.add(self.client.welcome.connection)
+        if isinstance(item, Event):
+            self.sequences.append(item.sequence)
+            await item.ack()
+
+
+async def lag(port: int, token: str, name: str, stream: str) -> socket.socket:
+    """A device that asks for everything and then reads nothing; ended by closing it."""
+    loop = asyncio.get_running_loop()
+    link = socket.socket()
+    link.setblocking(False)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
+    await loop.sock_connect(link, ("127.0.0.1", port))
+    lines = (
+        "GET /v1/channel HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+        f"Sec-WebSocket-Protocol: {SUBPROTOCOL}",
+    )
+    await loop.sock_sendall(link, "\r\n".join([*lines, "", ""]).encode())
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += await loop.sock_recv(link, 1)
+    hello = orjson.dumps(
+        {
+            "t": "hello",
+            "v": 1,
+            "token": token,
+            "device": name,
+            "role": "device",
+            "sdk": "test",
+            "caps": [],
+            "subs": [{"s": stream, "from": "start"}],
+        }
+    )
+    await loop.sock_sendall(link, b"\x81\xfe" + len(hello).to_bytes(2) + bytes(4) + hello)
+    return link
+
+
+@asynccontextmanager
+async def open_pair(
+    folder: Path, devices: int, port: int | None = None
+) -> AsyncGenerator[tuple[GatewayProcess, GatewayProcess, str]]:
+    """Two gateways with one owner over one store, and its URL; the first with channels on ``port``, too."""
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(run_server(find_engine(None)))
+        peer = await stack.enter_async_context(ScriptedPeer(AGENT))
+        gateways: list[GatewayProcess] = []
+        for name in ("first", "second"):
+            (folder / name / "data").mkdir(parents=True, mode=0o700)
+            if gateways:
+                shutil.copy(gateways[0].data_dir / "owner-token", folder / name / "data")
+            own = {"port": port} if port and not gateways else {}
+            running = run_gateway(
+                folder / name,
+                {AGENT: peer.url},
+                redis_url=server.url,
+                channels={"principal_connections": 4 * devices, **own},
+            )
+            gateways.append(await stack.enter_async_context(running))
+        yield gateways[0], gateways[1], server.url
+
+
+async def play_drain(folder: Path, numbers: Numbers, port: int | None = None) -> None:
+    """The first of two instances is told to end; raises AssertionError where a promise is not kept.
+
+    It ends within ten seconds, whoever lags, and its followers have everything from the second one within fifteen.
+    """
+    devices = numbers.following + numbers.lagging
+    async with (
+        open_pair(folder, devices, port) as (first, second, redis),
+        fault_proxy(f"127.0.0.1:{port or first.port}") as address,
+    ):
+        drain = Drain(first, second, redis, address)
+        await drain.play(numbers, port or first.port)
+
+
+@dataclass
+class Drain:
+    """The two instances, their store, and the address that devices know."""
+
+    first: GatewayProcess
+    second: GatewayProcess
+    redis: str
+    address: FaultProxy
+    session: str = ""
+
+    async def play(self, numbers: Numbers, port: int) -> None:
+        """Everybody comes, the first instance goes, everybody is at the second."""
+        async with open_caller(self.second) as caller, AsyncExitStack() as stack:
+            opened = await caller.send("echo begins")
+            context = opened["contextId"]
+            self.session = (await caller.read_record(opened["id"]))["sessionId"]
+            stream = f"session:{self.session}"
+            for _ in range(_TURNS if numbers.lagging else 0):
+                await caller.send(f"echo {'x' * _TEXT}", contextId=context)
+            followers = [self.make_follower(number) for number in range(numbers.following)]
+            tasks = [asyncio.create_task(one.follow(stream)) for one in followers]
+            for number in range(numbers.lagging):
+                link = await lag(port, self.first.token, f"lagging{number}", stream)
+                stack.callback(link.close)
+            await wait_until(
+                lambda: self.are_whole(followers),
+                _BEGINS_WITHIN_S,
+                "all follow",
+            )
+            assert all(len(one.connections) == 1 for one in followers)
+
+            self.address.upstream = f"127.0.0.1:{self.second.port}"
+            began_s = time.monotonic()
+            ending = asyncio.create_task(self.first.stop())
+            for number in range(3):
+                await caller.send(f"echo {number}", contextId=context)
+            assert await ending == 0
+            assert time.monotonic() - began_s < ENDS_WITHIN_S
+            await wait_until(
+                lambda: self.are_whole(followers),
+                BACK_WITHIN_S,
+                "all are back and have everything",
+            )
+            assert time.monotonic() - began_s < BACK_WITHIN_S
+            stored = list(range(1, self.read_end() + 1))
+            for one in followers:
+                assert one.sequences == stored
+                assert not one.gaps
+                assert len(one.connections) == 2
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def make_follower(self, number: int) -> Follower:
+        """A device that knows the address, and not which instance is behind it."""
+        url = f"ws://127.0.0.1:{self.address.port}/v1/channel"
+        return Follower(url, self.first.token, f"dev{number}")
+
+    def read_end(self) -> int:
+        """The sequence of the last event that is stored."""
+        stored = ask(self.redis, "HGET", f"{{{self.session[3:5]}}}:s:{self.session}", "seq")
+        assert isinstance(stored, bytes)
+        return int(stored)
+
+    def are_whole(self, followers: list[Follower]) -> bool:
+        """Whether all devices have everything that is stored."""
+        end = self.read_end()
+        return all(one.sequences and one.sequences[-1] == end for one in followers)
