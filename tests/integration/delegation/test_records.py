@@ -83,4 +83,4 @@ async def test_delegated_task_has_everything_that_a_task_needs(desk: Desk) -> No
     assert ("parent", harbour) in {(edge.kind, edge.target) for edge in record.relationships}
     assert record.progress.phase is Phase.DELIVERING
     assert [one.stored for one in record.artifacts] == [True]
-    assert record.delivery == {"facade": "delivered"}
+    assert record.delivery == {"parent": "delivered", "facade": "delivered"}
