@@ -89,7 +89,7 @@ class Actions:
         answer = replace(_make_answer(assured, command, None), is_host=True)
         outcome = await self.close(command.action_id, answer, held=held)
         if not isinstance(outcome, Written):
-            raise ActionClosed("expired", before.describe_winner())
+            raise await self._close_late(command.action_id, outcome)
         record = find_record(outcome.held, command.action_id)
         return record, record.scope.task_id or ""
 
@@ -121,9 +121,13 @@ class Actions:
             raise
         if isinstance(outcome, Written):
             return outcome
-        await self.expire(command.action_id, outcome.now_ms)
-        record = find_record(await self.load(command.action_id), command.action_id)
-        raise ActionClosed(record.closed_as or "expired", record.describe_winner())
+        raise await self._close_late(command.action_id, outcome)
+
+    async def _close_late(self, action_id: str, late: Late) -> ActionClosed:
+        """What somebody is told whose answer the store refused as late; the question is closed now."""
+        await self.expire(action_id, late.now_ms)
+        record = find_record(await self.load(action_id), action_id)
+        return ActionClosed(record.closed_as or "expired", record.describe_winner())
 
     async def expire(
         self, action_id: str, now_ms: int, claim: Claim | None = None
