@@ -40,7 +40,7 @@ fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
 chaos: ## kills, cuts and restarts under delegated tasks; SEED=n plans the same again, SHORT=1 one round and 300 open runs
-	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
+	@$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short) $(if $(ONLY),--$(ONLY))
 
 mutants: ## takes out what is essential, one piece at a time; each has to turn a named test red
 	@$(BIN)/python -m tools.mutants

@@ -3,7 +3,8 @@
 Two gateways over one store call three agents; all of them are processes, and proxies between them see every byte. Each
 round plans errands of callers and meets them with a fault at each named point: processes are killed, connections are
 cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
-Then a gateway with many open runs is killed and started again.
+Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
+point in the life of a question that an agent asks (``--approvals`` plays only that).
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from tests.chaos.approvals_rounds import run_approvals
 from tests.chaos.plan import ERRANDS
 from tests.chaos.restart import reopen
 from tests.chaos.rounds import run_rounds
@@ -31,16 +33,20 @@ SHORT_OPEN_RUNS: Final = 300
 _SHOWN_FAULTS: Final = 20
 
 
-async def run(seed: int, *, short: bool) -> list[str]:
-    """Both parts, one after the other, so that neither takes the other's time; the lines of what did not hold."""
+async def run(seed: int, *, short: bool, only_approvals: bool) -> list[str]:
+    """All parts, one after the other, so that none takes another's time; the lines of what did not hold."""
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)
-        rounds, reopened = folder / "rounds", folder / "restart"
-        rounds.mkdir()
-        reopened.mkdir()
+        rounds, reopened, asked = folder / "rounds", folder / "restart", folder / "approvals"
+        for part in (rounds, reopened, asked):
+            part.mkdir()
+        unanswered = await run_approvals(asked, Random(seed), whole=not short)
+        if only_approvals:
+            return unanswered
         count, errands = (1, ERRANDS) if short else (ROUNDS, LONG_ERRANDS)
         faults = await run_rounds(rounds, Random(seed), count, errands)
-        return [*faults, *await reopen(reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)]
+        faults += await reopen(reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
+        return [*unanswered, *faults]
 
 
 def main() -> int:
@@ -48,11 +54,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--approvals", action="store_true")
     flags = parser.parse_args()
     seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed
     print(f"chaos: seed {seed}", flush=True)
     began_s = time.monotonic()
-    faults = asyncio.run(run(seed, short=flags.short))
+    faults = asyncio.run(run(seed, short=flags.short, only_approvals=flags.approvals))
     for fault in faults[:_SHOWN_FAULTS]:
         print(fault)
     verdict = f"{len(faults)} faults" if faults else "held"
