@@ -45,6 +45,7 @@ from passerelle.gateway.reverse.dialling import Dialling
 from passerelle.gateway.reverse.local import LocalLinks
 from passerelle.gateway.reverse.opening import open_host
 from passerelle.gateway.reverse.routing import Routing
+from passerelle.gateway.settings_approvals import read_notifiers
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.signing.signer import Signer, load_signer
@@ -133,7 +134,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             dialling, service, late.drives, peers.is_dialled, terms.find_connect_ms, late.drop
         )
         service.dispatch.elsewhere = routing
-        duties = _make_duties(store, service, deliveries, links, routing, outages, late)
+        forwarding = _make_forwarding(store, service, settings, late)
+        duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
         await duties.start()
         stack.push_async_callback(deliveries.stop)
@@ -245,6 +247,7 @@ def _list_surroundings(
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,
+        notifiers=read_notifiers(settings.approvals),
         signatures=settings.approvals.signatures,
         find_entrance=partial(find_entrance, settings),
     )
@@ -288,10 +291,17 @@ def _make_links(store: Store, service: Service, late: LateDuties) -> LinkFacts:
     )
 
 
-def _make_forwarding(store: Store, service: Service, late: LateDuties) -> Forwarding:
+def _make_forwarding(
+    store: Store, service: Service, settings: Settings, late: LateDuties
+) -> Forwarding:
     devices = service.devices
     reaching = Reaching(
-        store.presences, store.acks, store.channels, devices.subscriptions, store.targets
+        store.presences,
+        store.acks,
+        store.channels,
+        devices.subscriptions,
+        store.targets,
+        read_notifiers(settings.approvals),
     )
     return Forwarding(service.writes, reaching, devices.web_push, late.drop)
 
@@ -299,6 +309,7 @@ def _make_forwarding(store: Store, service: Service, late: LateDuties) -> Forwar
 def _make_duties(
     store: Store,
     service: Service,
+    forwarding: Forwarding,
     deliveries: Deliveries,
     links: LinkFacts,
     routing: Routing,
@@ -327,7 +338,7 @@ def _make_duties(
             handlers=list_handlers(
                 service,
                 deadlines,
-                _make_forwarding(store, service, late),
+                forwarding,
                 deliveries,
                 links,
                 routing,

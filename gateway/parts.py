@@ -9,6 +9,7 @@ import structlog
 
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
@@ -77,6 +78,8 @@ from passerelle.gateway.devices.web_push import WebPush, is_installed
 from passerelle.gateway.hooks.calling import HookCaller
 from passerelle.gateway.hooks.hearing import Hooks
 from passerelle.gateway.outputs.policy import OutputPolicy
+from passerelle.gateway.targets.notifier import KIND as NOTIFIER
+from passerelle.gateway.targets.notifier import NotifierKind
 from passerelle.gateway.targets.push import PushKind
 from passerelle.gateway.targets.stream import StreamKind
 from passerelle.gateway.targets.webhooks import Webhooks
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
     from passerelle.gateway.targets.kinds import TargetKind
+    from passerelle.gateway.targets.notifier import Notifier
     from passerelle.gateway.targets.sender import WebhookSender
     from passerelle.permission_bridge.rules import Policy
     from passerelle.store.store import Store
@@ -133,6 +137,8 @@ class Surroundings:
     push_sender: WebhookSender | None = None
     """What Web Push goes through; None: there is none."""
     push_contact: str = ""
+    notifiers: tuple[Notifier, ...] = ()
+    """Receivers of questions that the operator has set."""
     signatures: Demand = "paired"
     """Of whom signed decisions are wanted."""
     find_entrance: Callable[[], Entrance] = Entrance
@@ -162,6 +168,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),
         STREAM: StreamKind(stream_webhooks, store.log, around.clock),
+        NOTIFIER: _make_notifiers(around, writes),
     }
     turns = Turns(writes, store.blobs, push_configs, dispatch.mend, dispatch.list_row)
     conditions = Conditions(around.find_acceptance)
@@ -297,6 +304,12 @@ def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
     if around.public_url is None:
         return None
     return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)
+
+
+def _make_notifiers(around: Surroundings, writes: Writes) -> NotifierKind:
+    store = around.store
+    named = {one.name: one for one in around.notifiers}
+    return NotifierKind(named, store.log, store.projections, around.clock, Home(writes), OWNER)
 
 
 def _make_actions(around: Surroundings, writes: Writes, lists: DeviceLists) -> Actions:

@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import base64
+from typing import Final
+
+from pydantic import Field, field_validator
+from yarl import URL
 
 from passerelle.gateway.devices.assurance import Demand
-from passerelle.gateway.settings_section import Section
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings_section import Name, Section, WebUrl
+from passerelle.gateway.targets.notifier import Notifier
+
+_PREFIX: Final = "whsec_"
+_LEAST: Final = 24
+_MOST: Final = 64
+
+
+class NotifierSettings(Section):
+    """A receiver that is told of questions, for what rings elsewhere."""
+
+    name: Name
+    url: WebUrl = Field(description="Where it is told; its address is not screened.")
+    people: tuple[str, ...] = Field(
+        default=(), description="Whose questions, by their principals; none: everybody's."
+    )
+    secret: Secret | None = Field(
+        default=None,
+        description="`whsec_` and base64 of 24 to 64 bytes; messages are signed as Standard Webhooks has it.",
+    )
+
+    @field_validator("secret")
+    @classmethod
+    def _judge_secret(cls, secret: Secret | None) -> Secret | None:
+        if secret is not None and read_secret(secret) is None:
+            raise ValueError("should be whsec_ and base64 of 24 to 64 bytes")
+        return secret
+
+
+def read_secret(secret: Secret) -> bytes | None:
+    """The bytes of a secret; None for what is none."""
+    text = secret.get_secret_value()
+    try:
+        raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+    except ValueError:
+        return None
+    return raw if text.startswith(_PREFIX) and _LEAST <= len(raw) <= _MOST else None
 
 
 class ApprovalSettings(Section):
@@ -20,4 +61,18 @@ class ApprovalSettings(Section):
         default="mailto:passerelle@localhost.invalid",
         pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$",
         description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
+    )
+    notifiers: tuple[NotifierSettings, ...] = ()
+
+
+def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
+    """The notifiers that a section states."""
+    return tuple(
+        Notifier(
+            one.name,
+            URL(one.url),
+            frozenset(one.people),
+            read_secret(one.secret) if one.secret else None,
+        )
+        for one in settings.notifiers
     )

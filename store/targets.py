@@ -85,6 +85,19 @@ class RedisTargets:
         [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
         return {name: decode_target(value) for name, value in read_hash(reply).items()}
 
+    async def make(self, stream: StreamRef, target: str, cursor: str) -> None:
+        """Makes a receiver of everything, due at once, unless it is there.
+
+        Raises:
+            StoreUnavailable: whether it is there is not known; it can be made again.
+        """
+        shard = stream.shard
+        stored = f"live|*|0|{cursor}|0|0|"
+        made = pack("HSETNX", keys.stream_targets(stream), target, stored)
+        if await retry(lambda: self._nodes.write(shard, made)) == 1:
+            due = pack("ZADD", keys.due(shard), "NX", 0, f"target:{target}")
+            await retry(lambda: self._nodes.write(shard, due))
+
     async def find(self, stream: StreamRef, target: str) -> Target | None:
         """One target of a stream."""
         command = pack("HGET", keys.stream_targets(stream), target)

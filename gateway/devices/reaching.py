@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.channels.admission import name_channel
 from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.gateway.targets.notifier import NEW, name_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Acks, Channels, Presences
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.subscriptions import Subscription, Subscriptions
-    from passerelle.store.targets import RedisTargets
+    from passerelle.gateway.targets.notifier import Notifier
+    from passerelle.store.targets import RedisTargets, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class Reaching:
     channels: Channels
     subscriptions: Subscriptions
     targets: RedisTargets
+    notifiers: tuple[Notifier, ...] = ()
 
     async def find(self, principal: Principal) -> Reach:
         """The ways there are.
@@ -53,10 +56,19 @@ class Reaching:
             channel = name_channel(principal, acked.device)
             if channel not in links and await self.channels.is_live(channel):
                 links[channel] = acked.device
-        hooks = await self.targets.read(inbox)
+        hooks = await self._read_webhooks(principal, inbox)
         return Reach(
             links,
             any(one.state == "active" for one in present),
             await self.subscriptions.load(principal),
             {name: target.state != "dead" for name, target in hooks.items()},
         )
+
+    async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:
+        """Receivers of the inbox; those of the configuration are made where they are not there yet."""
+        known = await self.targets.read(inbox)
+        wanted = [one for one in self.notifiers if one.rings_for(principal)]
+        missing = [name for one in wanted if (name := name_target(one, principal.key)) not in known]
+        for name in missing:
+            await self.targets.make(inbox, name, NEW)
+        return await self.targets.read(inbox) if missing else known

@@ -7,9 +7,6 @@ is signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +17,7 @@ from passerelle.channels.views import PlainView, TaskView, shows
 from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.control.stream_webhooks import read_webhook_name, stream_of
 from passerelle.gateway.targets.kinds import Bounds, Described, Opened, Parcel, Whole
+from passerelle.gateway.targets.standard_webhooks import sign_parcel
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor import Linked
@@ -170,17 +168,9 @@ class StreamFeed:
         return TaskView(self.stored.task) if self.stored.task else PlainView()
 
     def _sign(self, body: bytes, delivery: str) -> Parcel:
-        sent_s = str(self.kind.clock.now_ms() // 1000)
+        sent_s = self.kind.clock.now_ms() // 1000
         secret = self.kind.webhooks.open_secret(self.name, self.stored)
-        signed = b".".join((delivery.encode(), sent_s.encode(), body))
-        signature = base64.b64encode(hmac.new(secret, signed, hashlib.sha256).digest()).decode()
-        headers = {
-            "Content-Type": "application/json",
-            "webhook-id": delivery,
-            "webhook-timestamp": sent_s,
-            "webhook-signature": f"v1,{signature}",
-        }
-        return Parcel(body, delivery, headers)
+        return sign_parcel(secret, body, delivery, sent_s)
 
 
 def _read_ack(answer: bytes) -> str | None:
