@@ -7,6 +7,7 @@ anything of it was begun. A slot belongs to work, not to a client: who waits for
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.errors import Limited
@@ -18,15 +19,43 @@ _RETRY_S: Final = 2
 
 
 class Replays:
-    """The slots of one instance."""
+    """The slots of one instance, given out in the order in which they were asked for.
+
+    A slot that is given to somebody who has just left goes to the next one; with the semaphore of asyncio it would wait
+    until another one is given back.
+    """
 
     def __init__(self, most: int, wait_s: float) -> None:
-        self._slots = asyncio.Semaphore(most)
+        self._free = most
         self._wait_s = wait_s
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def make_slot(self) -> Slot:
         """A slot that is not held yet."""
-        return Slot(self._slots, self._wait_s)
+        return Slot(self, self._wait_s)
+
+    async def take(self) -> None:
+        """Returns when there is one."""
+        if self._free > 0 and not self._waiting:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.give_back()
+            raise
+
+    def give_back(self) -> None:
+        """Hands it to whoever has waited longest."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class Slot:
@@ -34,7 +63,7 @@ class Slot:
 
     __slots__ = ("_slots", "_wait_s", "is_held")
 
-    def __init__(self, slots: asyncio.Semaphore, wait_s: float) -> None:
+    def __init__(self, slots: Replays, wait_s: float) -> None:
         self._slots = slots
         self._wait_s = wait_s
         self.is_held = False
@@ -49,7 +78,7 @@ class Slot:
             return
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._slots.acquire()
+                await self._slots.take()
         except TimeoutError as error:
             raise Limited("concurrency", "too many replays at once", _RETRY_S) from error
         self.is_held = True
@@ -57,14 +86,14 @@ class Slot:
     async def enter_again(self) -> None:
         """Returns when it is held, for work that has begun."""
         if not self.is_held:
-            await self._slots.acquire()
+            await self._slots.take()
             self.is_held = True
 
     def leave(self) -> None:
         """Gives it back, if it is held."""
         if self.is_held:
             self.is_held = False
-            self._slots.release()
+            self._slots.give_back()
 
     async def __aenter__(self) -> Self:
         await self.enter()

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- hello: writes the record of a device link and counts its generation up.
+-- hello: writes the record of a device link and counts its generation up, from the time of the first one on.
 --
 -- KEYS  1 channel record   2 inbox head of the principal   3 hint channel of the principal's links
 --       4 own set of the driving instance, when there is one
@@ -17,6 +17,12 @@ if control.driver then
   end
 end
 local generation = redis.call('HINCRBY', KEYS[1], 'gen', 1)
+if generation == 1 then
+  -- A store that has forgotten the channel must not give a number again that an open connection still has.
+  local time = redis.call('TIME')
+  generation = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  redis.call('HSET', KEYS[1], 'gen', string.format('%.0f', generation))
+end
 redis.call('HSET', KEYS[1], 's', ARGV[2], 'live', '1',
   'instance', control.driver and control.driver[1] or '')
 redis.call('PEXPIRE', KEYS[1], control.keep)

@@ -10,6 +10,8 @@ from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports import LinkNews, SaidHello, StreamKind, StreamRef, TakenOver
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 from tests.support.waiting import wait_until
@@ -26,9 +28,9 @@ def make_owner() -> tuple[Shard, str, str]:
 async def test_each_hello_is_a_new_generation_and_writes_the_record(store: Store) -> None:
     _, owner, channel = make_owner()
     assert await store.channels.read_generation(channel) == 0
-    assert await store.channels.say_hello(owner, channel, b"one", None) == 1
-    assert await store.channels.say_hello(owner, channel, b"two", None) == 2
-    assert await store.channels.read_generation(channel) == 2
+    first = await store.channels.say_hello(owner, channel, b"one", None)
+    assert await store.channels.say_hello(owner, channel, b"two", None) == first + 1
+    assert await store.channels.read_generation(channel) == first + 1
     assert await store.channels.read_record(channel) == b"two"
 
 
@@ -37,7 +39,7 @@ async def test_hellos_at_once_get_different_generations(store: Store) -> None:
     answers = await asyncio.gather(
         *(store.channels.say_hello(owner, channel, b"x", None) for _ in range(10))
     )
-    assert sorted(answers) == list(range(1, 11))
+    assert sorted(answers) == list(range(min(answers), min(answers) + 10))
 
 
 async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> None:
@@ -56,15 +58,25 @@ async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
     heard: list[LinkNews] = []
     await store.channels.listen(owner, heard.append)
-    await store.channels.say_hello(owner, channel, b"x", None)
+    first = await store.channels.say_hello(owner, channel, b"x", None)
     await wait_until(lambda: heard, 5, "a hint")
-    assert heard == [SaidHello(channel, 1)]
+    assert heard == [SaidHello(channel, first)]
     await store.channels.ignore(owner)
     await store.channels.say_hello(owner, channel, b"x", None)
     await store.channels.listen(owner, heard.append)
     await store.channels.say_hello(owner, channel, b"x", None)
     await wait_until(lambda: len(heard) > 1, 5, "the next hint")
-    assert heard == [SaidHello(channel, 1), SaidHello(channel, 3)]
+    assert heard == [SaidHello(channel, first), SaidHello(channel, first + 2)]
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_store_that_has_forgotten_a_channel_never_gives_a_generation_again(
+    store: Store,
+) -> None:
+    shard, owner, channel = make_owner()
+    before = [await store.channels.say_hello(owner, channel, b"x", None) for _ in range(3)]
+    await store.nodes.write(shard, pack("DEL", keys.channel(shard, channel)))
+    assert await store.channels.say_hello(owner, channel, b"x", None) > max(before)
 
 
 @pytest.mark.requirement("I9")

@@ -41,6 +41,14 @@ from tests.support.waiting import wait_until
 
 EXPLAINED: Final = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4004, 4008, 4012})
 """Codes that a device may see and come back from: cuts, drains, a store that is away."""
+LIMITS: Final = Limits(
+    principal_connections=10_000,
+    heartbeat_s=1,
+    idle_s=10,
+    recheck_s=2,
+    # Here the state of a stream is every id that it ever had.
+    snapshot_bytes=1 << 24,
+)
 _SETTLES_S: Final = 30.0
 _BEGINS_S: Final = 120.0
 """All devices come at once, and no promise says how long that takes on a machine that has other work."""
@@ -95,10 +103,9 @@ class Stage:
         settings = StoreSettings(self.pair.url, self.folder)
         async with await Store.open(settings) as store:
             outages = Outages(store.log, Metrics(), structlog.get_logger())
-            limits = Limits(principal_connections=10_000, heartbeat_s=1, idle_s=10, recheck_s=2)
             backend: BackEnd = "fast" if self.instances else "asgi"
             async with serve(
-                store, limits, audit_s=1, on_lost=outages.lose, backend=backend
+                store, LIMITS, audit_s=1, on_lost=outages.lose, backend=backend
             ) as rig:
                 if self.instances:
                     rig.control.owners = self.instances[0].rig.control.owners

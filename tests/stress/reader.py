@@ -44,8 +44,8 @@ class Reader:
         """Lives until ``done``: a link is made, held for a while, and made anew."""
         while not self.done.is_set():
             try:
-                async with asyncio.timeout(None if self.stalls == 0 else self.dice.uniform(1, 4)):
-                    await self._follow()
+                async with asyncio.timeout(None) as reload:
+                    await self._follow(reload)
             except TimeoutError:
                 continue  # a reload of the page
             except ChannelStopped as stopped:
@@ -71,7 +71,7 @@ class Reader:
         self.cursors = MemoryCursors()
         self.sequence = None
 
-    async def _follow(self) -> None:
+    async def _follow(self, reload: asyncio.Timeout) -> None:
         async with ChannelClient(
             self.url,
             token="ada-token",
@@ -83,6 +83,9 @@ class Reader:
         ) as client:
             async for item in client.stream(self.stream):
                 self._take(item)
+                if self.stalls and reload.when() is None:  # not before something has come
+                    held_s = self.dice.uniform(1, 4)
+                    reload.reschedule(asyncio.get_running_loop().time() + held_s)
                 if not isinstance(item, Gap):
                     await item.ack()
                 if self.stalls and self.dice.random() < self.stalls:

@@ -124,7 +124,7 @@ async def test_welcome_names_channel_generation_limits_and_open_actions(rig: Rig
         await tell(socket, HELLO)
         second = await hear(socket, "welcome")
     assert first["channel"] == second["channel"]
-    assert (first["gen"], second["gen"]) == (1, 2)
+    assert second["gen"] == cast("int", first["gen"]) + 1
     assert first["pending"] == [{"actionId": "act_1", "rev": 3}]
     assert first["pendingMore"] is False
     assert cast("JsonObject", first["limits"])["in"] == 65_536

@@ -16,7 +16,7 @@ from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, Rig, serve
 from tests.integration.channels.test_connection import HELLO, Raw, hear, hear_close, raw, tell
 from tests.integration.channels.test_following import lose_tail
-from tests.support.engine import Server
+from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -134,3 +134,24 @@ async def test_a_loss_that_another_instance_proved_is_announced_here_at_once(
         shard = StreamRef(StreamKind.SESSION, session).shard
         await other_store.log.bump_epoch(shard, other_store.log.shard_epoch(shard))
         assert (await hear(socket, "gap"))["why"] == "ahead"
+
+
+@pytest.mark.requirement("CHN-9")
+async def test_the_newest_connection_has_the_channel_after_the_store_has_forgotten_everything(
+    store: Store, other_store: Store, engine_server: Server
+) -> None:
+    quick = Limits(recheck_s=0.05)
+    async with (
+        serve(store, quick) as one,
+        serve(other_store, quick) as two,
+        raw(one) as older,
+        raw(two) as newer,
+    ):
+        await tell(older, HELLO)
+        await hear(older, "welcome")
+        ask(engine_server.url, "FLUSHALL")
+        await tell(newer, HELLO)
+        await hear(newer, "welcome")
+        assert await hear_close(older) == 4509
+        await tell(newer, {"t": "hb", "n": 1})
+        await hear(newer, "hb")

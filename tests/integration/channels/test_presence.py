@@ -140,7 +140,9 @@ async def test_heartbeat_says_it_again_after_the_store_has_forgotten(store: Stor
         await phone.say(state="active")
         await phone.sees(phone="active")
         [present] = await rig.store.presences.list_present(ADA.key)
-        await rig.store.presences.withdraw(ADA.key, present.presence.channel_id, 1)
+        channel = present.presence.channel_id
+        newest = await rig.store.channels.read_generation(channel)
+        await rig.store.presences.withdraw(ADA.key, channel, newest)
         await phone.sees()
         await phone.beat()
         await phone.sees(phone="active")

@@ -148,3 +148,18 @@ async def test_work_that_has_begun_gets_its_slot_back_however_long_it_takes() ->
     other.leave()
     await again
     assert slow.is_held
+
+
+async def test_slot_that_is_given_to_who_has_just_left_goes_to_the_next() -> None:
+    replays = Replays(1, 5.0)
+    held = replays.make_slot()
+    await held.enter()
+    leaves, stays = (replays.make_slot() for _ in range(2))
+    leaving = asyncio.create_task(leaves.enter())
+    staying = asyncio.create_task(stays.enter())
+    await asyncio.sleep(0)
+    held.leave()
+    leaving.cancel()  # in the same turn of the loop in which it was given the slot
+    await asyncio.gather(leaving, return_exceptions=True)
+    await asyncio.wait_for(staying, 1)
+    assert stays.is_held
