@@ -105,6 +105,7 @@ async def test_what_an_older_link_says_late_is_not_heard(rig: Rig) -> None:
     caller = Caller(instance)
     async with open_raw(instance, device="older") as older:
         await older.tell(register())
+        await older.hear("reg")
         sending = asyncio.create_task(caller.send("hello"))
         call = await older.hear("rpc")
         async with open_raw(instance, device="newer") as newer:
@@ -187,6 +188,7 @@ async def test_an_agent_that_is_busy_is_asked_again_at_its_time(rig: Rig) -> Non
     instance = await rig.start()
     async with open_raw(instance) as raw:
         await raw.tell(register())
+        await raw.hear("reg")
         sending = asyncio.create_task(Caller(instance).send("hello"))
         call = await raw.hear("rpc")
         await raw.tell({"t": "err", "id": call["id"], "code": "busy", "msg": "later", "retry": 1})
