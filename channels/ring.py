@@ -79,7 +79,7 @@ class Ring:
             return None
         first = cursor.sequence - self.start.sequence
         last = min(len(self._entries), first + limit)
-        return tuple(self._entries[place] for place in range(first, last))
+        return tuple([self._entries[place] for place in range(first, last)])
 
     def _drop_oldest(self) -> None:
         linked = self._entries.popleft()

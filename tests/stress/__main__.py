@@ -6,6 +6,9 @@
 - no event came twice, and none out of order, inside of one history;
 - every close code is one of those that the faults explain, and who was superseded was told 4509;
 - no connection, no followed stream and no task of the loop is left.
+
+The long form ends a whole instance under 500 devices that follow and 500 that take nothing: it is gone within ten
+seconds, and the 500 have everything from the other one within fifteen.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -34,6 +38,7 @@ from passerelle.store.retention import Archived
 from passerelle.store.store import Store, StoreSettings
 from tests.integration.channels.rig import BackEnd, Rig, serve
 from tests.stress.reader import Reader
+from tests.support.draining import Numbers, play_drain
 from tests.support.engine import ask
 from tests.support.failover import Pair, run_pair
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
@@ -365,6 +370,21 @@ async def run(plan: Plan) -> list[str]:
     return faults
 
 
+async def end_instance(numbers: Numbers) -> list[str]:
+    """A whole instance ends under many devices, half of which take nothing any more."""
+    with tempfile.TemporaryDirectory(prefix="psr-stress-") as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        try:
+            await play_drain(Path(folder), numbers, port)
+        except AssertionError as error:
+            return [
+                f"{numbers.following} and {numbers.lagging} devices, one instance ends: {error}"
+            ]
+    return []
+
+
 def main() -> int:
     """Returns the exit status: 0 when everything held."""
     asked = argparse.ArgumentParser()
@@ -378,6 +398,8 @@ def main() -> int:
     print(f"stress: seed {plan.seed}, {plan.readers} devices, {plan.sessions} sessions", flush=True)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     faults = asyncio.run(run(plan))
+    if not chosen.short:
+        faults += asyncio.run(end_instance(Numbers(following=500, lagging=500)))
     for fault in faults:
         print(f"stress: {fault}")
     word = "failed" if faults else "passed"
