@@ -60,9 +60,9 @@ async def ask(one: Instance, tool: str) -> dict[str, Any]:
         fresh = [view for view in await list_pending(one) if view not in before]
         return fresh[0] if fresh else None
 
-    found = await wait_until(look, 10, "the question is open")
+    found: dict[str, Any] | None = await wait_until(look, 10, "the question is open")
     assert found is not None
-    return cast("dict[str, Any]", found)
+    return found
 
 
 async def list_pending(one: Instance) -> list[dict[str, Any]]:
