@@ -13,6 +13,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.run import read_driver
 from passerelle.gateway.reverse.transport import WINDOW
+from passerelle.store.agents import RedisAgents
 from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import Answer, Caller, Rig, read_texts
 from tests.integration.reverse.test_drops import await_links
@@ -159,3 +160,43 @@ async def test_no_more_items_are_on_their_way_than_the_window_has_until_they_are
         frames = await streaming
     assert refusals == []
     assert sum("artifactUpdate" in frame for frame in frames) == 200
+
+
+@pytest.mark.requirement("I9")
+async def test_a_hint_that_is_lost_costs_time_and_nothing_else(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = await rig.start(), await rig.start()
+    caller = Caller(there)
+    offer, lost = RedisAgents.offer, list[str]()
+
+    async def lose(agents: RedisAgents, agent: str, task: str, turn: str = "") -> None:
+        if task in lost:
+            await offer(agents, agent, task, turn)
+        lost.append(task)
+
+    async with rig.link(here):
+        monkeypatch.setattr(RedisAgents, "offer", lose)
+        task = await caller.send("hello")
+    assert read_texts(task) == ["hello"]
+    assert rig.agent.executor.executed == {"m-1": 1}
+
+
+@pytest.mark.requirement("ST-16")
+async def test_a_run_whose_agent_stays_away_is_lost_and_found_again_when_it_is_back(
+    rig: Rig,
+) -> None:
+    instance = await rig.start(timeout={"liveness": "1s"})
+    caller = Caller(instance)
+    async with rig.link(instance):
+        task = await caller.begin("silent")
+        await caller.until(task, "WORKING")
+
+    async def is_lost() -> bool:
+        return bool((await caller.read_record(task["id"]))["status"] == "lost")
+
+    await wait_until(is_lost, 10, "the run is lost")
+    rig.agent.executor.silence.set()
+    async with rig.link(instance):
+        await caller.until(task, "COMPLETED")
+    assert rig.agent.executor.executed == {"m-1": 1}
