@@ -81,6 +81,20 @@ async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> N
     assert isinstance(await take(store, at.shard, at.driver, opens=False), Lease)
 
 
+async def test_who_asks_for_a_duty_in_vain_is_told_when_it_will_be_free(store: Store) -> None:
+    at = make_place()
+    other = Incarnation("in_other", 1)
+    mine = await take(store, at.shard, at.driver, duty=True, lease_ms=5_000)
+    assert isinstance(mine, Lease)
+    assert (mine.duty, mine.free_ms) == (True, None)
+    asked = await take(store, at.shard, other, duty=True)
+    assert isinstance(asked, Lease)
+    assert (asked.duty, asked.free_ms) == (False, mine.until_ms)
+    modest = await take(store, at.shard, other, opens=False)
+    assert isinstance(modest, Lease)
+    assert modest.free_ms is None, "who does not want it is told nothing"
+
+
 async def test_living_lease_is_not_taken_over(store: Store) -> None:
     at = make_place()
     await take(store, at.shard, at.driver)
