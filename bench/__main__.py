@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 from bench.appends import measure_appends
+from bench.approvals import measure_approvals
 from bench.channel_servers import install_socketio
 from bench.channels import Plan, measure_channels
 from bench.idle import measure_idle
@@ -66,11 +67,18 @@ async def measure_links(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  on
         yield row
 
 
+async def measure_questions(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """How long people and agents wait for each other."""
+    async for row in measure_approvals(20 if short else 200):
+        yield row
+
+
 SECTIONS: Final[dict[str, Section]] = {
     "a2a": measure_a2a,
     "store": measure_store,
     "rivals": measure_others,
     "channels": measure_links,
+    "approvals": measure_questions,
 }
 
 
