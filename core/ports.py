@@ -378,6 +378,10 @@ class Projections(Protocol):
         """How many there are, or how many with a later time than ``after_ms``."""
         ...
 
+    async def list_inbox(self, owner: str) -> list[str]:
+        """Ids of the pending actions of an owner, the newest first."""
+        ...
+
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         ...

@@ -116,6 +116,14 @@ class RedisProjections:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
+    async def list_inbox(self, owner: str) -> list[str]:
+        """Ids of the pending actions of an owner, the newest first, without what was copied of them."""
+        shard = place(owner)
+        [reply] = await self._read(shard, pack("HKEYS", keys.inbox_open(shard, owner)))
+        # The shard stands before the time in an id; ids of one prefix sort by what follows it.
+        found = sorted(cast("list[bytes]", reply), key=_read_age, reverse=True)
+        return [action.decode() for action in found]
+
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         shard = place(owner)
@@ -215,3 +223,8 @@ def _order(feed_id: str) -> tuple[int, int]:
     """Ids compare as pairs of numbers, not as text."""
     milliseconds, _, count = feed_id.partition("-")
     return int(milliseconds or 0), int(count or 0)
+
+
+def _read_age(action: bytes) -> bytes:
+    """Time and randomness of an id, without its prefix and shard."""
+    return action[action.index(b"_") + 3 :]

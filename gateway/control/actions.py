@@ -32,7 +32,7 @@ from passerelle.gateway.devices.assurance import Assured
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from passerelle.core.approval_commands import ActionCommand
     from passerelle.core.batch import Claim, IdempotencyRow
@@ -199,6 +199,17 @@ class Actions:
             raise NotFound("action", action_id)
         refs = [EntityRef(EntityKind.TASK, record.scope.task_id)] if record.scope.task_id else []
         return held | (await self.writes.load(refs) if refs else {})
+
+    async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
+        """The views of those that are open and the principal's to decide, read together."""
+        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
+        return [
+            render_view(one.record)
+            for one in held.values()
+            if isinstance(one.record, ActionRecord)
+            and one.record.is_open
+            and may_read(one.record, principal)
+        ]
 
     async def read(self, principal: Principal, action_id: str) -> JsonObject:
         """The view of a question, for its owner."""

@@ -1,0 +1,68 @@
+"""What a long inbox costs: the page that is shown, and no more than the ids of the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import pytest
+
+from passerelle.core.ids import compose_id, place
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from tests.integration.delegation.test_listing_cost import CountingLog
+from tests.support.asking import ask_leave
+from tests.support.house import ADA, House
+
+pytestmark = pytest.mark.anyio
+
+_PAGE: Final = 5
+_MANY: Final = 10_000
+
+
+async def fill_inbox(house: House, count: int) -> None:
+    """Copies of questions in the inbox of the owner, of a time long ago."""
+    shard = place(ADA.key)
+    for first in range(0, count, 1_000):
+        pairs: list[str | int] = []
+        for number in range(first, min(first + 1_000, count)):
+            pairs += [compose_id("act", shard, 1, number), "{}"]
+        await house.store.nodes.read(shard, pack("HSET", keys.inbox_open(shard, ADA.key), *pairs))
+
+
+async def ask(house: House, count: int) -> list[str]:
+    """Open questions with copies in the inbox; their ids, the newest first."""
+    actions: list[str] = []
+    shard = place(ADA.key)
+    for number in range(count):
+        house.peer.next(ask_leave(f"pay-{number}"))
+        accepted, _ = await house.talk("go")
+        action = str((await house.question(accepted))["actionId"])
+        house.clock.ahead_ms += 10
+        actions.insert(0, action)
+        key = keys.inbox_open(shard, ADA.key)
+        await house.store.nodes.read(shard, pack("HSET", key, action, "{}"))
+    return actions
+
+
+async def test_page_of_ten_thousand_questions_reads_its_own_and_shows_the_newest_first(
+    house: House,
+) -> None:
+    actions = await ask(house, _PAGE)
+    await fill_inbox(house, _MANY)
+    counting = CountingLog(house.log.log)
+    house.service.writes.log = counting
+    began_s = time.monotonic()
+    views = await house.service.list_pending(ADA, _PAGE)
+    took_s = time.monotonic() - began_s
+    assert [view["actionId"] for view in views] == actions
+    assert (counting.reads, counting.loaded) == (["load"], _PAGE)
+    assert took_s < 1
+
+
+async def test_what_was_closed_makes_room_for_the_next(house: House) -> None:
+    actions = await ask(house, 3)
+    newest = await house.service.list_pending(ADA, 1)
+    await house.respond(newest[0], option_id="leave")
+    views = await house.service.list_pending(ADA, 2)
+    assert [view["actionId"] for view in views] == actions[1:]
