@@ -66,6 +66,8 @@ async def confirm_cancel(
     failure = Failure("cancelled", ErrorCategory.CALLER, "stopped", source=driver.peer.name)
 
     def end(step: Step) -> None:
+        if step.record.run is None:
+            return  # it has ended in another way meanwhile
         step.add(step.tell(FailRun(Status.CANCELLED, failure)))
         step.close_actions("task_cancelled")
         facts = step.tell(ConfirmCancel(TaskCancelled(actor, record.cancel_source or "user")))

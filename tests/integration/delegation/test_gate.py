@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
-from passerelle.core.commands import GetAction
+from passerelle.core.commands import GetAction, GetTaskModel
 from passerelle.core.errors import Forbidden
 from passerelle.core.payloads.approval import ActionRequired, PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
@@ -477,3 +477,20 @@ async def test_agent_that_asks_anew_leaves_the_question_of_a_caller_open(house: 
     view = await house.service.read(ADA, GetAction(action))
     decision = cast("JsonObject", view["decision"])
     assert (view["state"], decision["cause"]) == ("cancelled", "peer_terminal")
+
+
+@pytest.mark.requirement("VAL-8")
+async def test_each_delegation_of_a_mixed_run_is_explained_by_who_decided(house: House) -> None:
+    by_rule, by_hook = DENIES, hook("forbid")
+    told: list[tuple[str, str]] = []
+    for rules in (by_rule, by_hook, make_policy()):
+        house.rules = rules
+        accepted = await house.send("hello")
+        await house.hear(accepted)
+        found = await house.service.read(ADA, GetTaskModel(accepted.facade, "explain"))
+        reasons = cast("list[JsonObject]", found["policy"])
+        told += [(str(one["code"]), str(one["text"])) for one in reasons]
+    assert ("deny", "rule by nothing-leaves: no") in told
+    assert ("hook_deny", "hook forbid at before_delegate: not to echo") in told
+    assert ("deny", "hook: not to echo") in told
+    assert ("allow", "default: the credential covers the agent") in told
