@@ -178,7 +178,7 @@ def encode_event(event: Event) -> EncodedEvent:
         envelope[GENERATION] = event.generation
     if fact.refs:
         envelope["refs"] = {name: to_wire(ref) for name, ref in fact.refs.items()}
-    envelope["payload"] = _payload_wire(fact.payload)
+    envelope["payload"] = show_payload(fact.payload)
     body = orjson.dumps(envelope)[1:]
     if fact.frame is None:
         return EncodedEvent(event.event_id, kind, body, None, fact.facade)
@@ -249,7 +249,8 @@ _WIRE_SCOPE: Final = frozenset(
 )
 
 
-def _payload_wire(payload: AnyPayload) -> JsonObject:
+def show_payload(payload: AnyPayload) -> JsonObject:
+    """The payload as it stands in its envelope."""
     return payload.data if isinstance(payload, VendorPayload | OpaquePayload) else to_wire(payload)
 
 

@@ -125,7 +125,7 @@ def _read_form(schema: JsonObject) -> JsonObject | None:
     """The form that people can fill in; a single value is the one member of a form."""
     if not schema or schema.get("type") == "string":
         return None
-    form = schema
+    form: JsonObject = schema
     if schema.get("type") != "object":
         form = {"type": "object", "properties": {_RESULT: schema}, "required": [_RESULT]}
     try:

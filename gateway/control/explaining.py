@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.approval_audience import may_read
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound
-from passerelle.core.events import Event, OpaquePayload, VendorPayload, decode_event
+from passerelle.core.events import Event, decode_event, show_payload
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.policy_requests import PolicyTried, Tried
@@ -145,10 +145,8 @@ def _try(event: Event, recorded: PermissionEvaluated, policy: Policy) -> Tried:
 
 
 def _show(event: Event) -> JsonObject:
-    payload = event.fact.payload
-    data = payload.data if isinstance(payload, VendorPayload | OpaquePayload) else to_wire(payload)
-    if event.type == "action.required":
-        data = {}  # the question itself stands beside
+    # The question itself stands beside its facts.
+    data = {} if event.type == "action.required" else show_payload(event.fact.payload)
     return {
         "sequence": event.sequence,
         "type": event.type,

@@ -39,44 +39,44 @@ def test_a_form_of_every_type_is_accepted() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("schema", "path"),
-    [
-        ({"type": "string"}, "responseSchema.type"),
-        ({"type": "object"}, "responseSchema.properties"),
-        ({"type": "object", "properties": {}}, "responseSchema.properties"),
-        ({"type": "object", "properties": {"a": True}}, "responseSchema.properties.a"),
-        ({"type": "object", "properties": {"a": {}}}, "responseSchema.properties.a.type"),
-        (
-            {"type": "object", "properties": {"a": {"type": "object"}}},
-            "responseSchema.properties.a.type",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+"}}},
-            "responseSchema.properties.a.pattern",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string", "minLength": "2"}}},
-            "responseSchema.properties.a.minLength",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string", "enum": "x"}}},
-            "responseSchema.properties.a.enum",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]},
-            "responseSchema.required",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string"}}, "required": [[]]},
-            "responseSchema.required",
-        ),
-        (
-            {"type": "object", "properties": {"a": {"type": "string"}}, "allOf": []},
-            "responseSchema.allOf",
-        ),
-    ],
-)
+REFUSED: list[tuple[JsonObject, str]] = [
+    ({"type": "string"}, "responseSchema.type"),
+    ({"type": "object"}, "responseSchema.properties"),
+    ({"type": "object", "properties": {}}, "responseSchema.properties"),
+    ({"type": "object", "properties": {"a": True}}, "responseSchema.properties.a"),
+    ({"type": "object", "properties": {"a": {}}}, "responseSchema.properties.a.type"),
+    (
+        {"type": "object", "properties": {"a": {"type": "object"}}},
+        "responseSchema.properties.a.type",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "(a+)+"}}},
+        "responseSchema.properties.a.pattern",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string", "minLength": "2"}}},
+        "responseSchema.properties.a.minLength",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string", "enum": "x"}}},
+        "responseSchema.properties.a.enum",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["b"]},
+        "responseSchema.required",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": [[]]},
+        "responseSchema.required",
+    ),
+    (
+        {"type": "object", "properties": {"a": {"type": "string"}}, "allOf": []},
+        "responseSchema.allOf",
+    ),
+]
+
+
+@pytest.mark.parametrize(("schema", "path"), REFUSED)
 def test_what_is_not_flat_or_not_known_is_refused_by_name(schema: JsonObject, path: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         check_schema(schema)
