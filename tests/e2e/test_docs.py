@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Final, cast
 
 import pytest
 import typer.main
@@ -15,8 +16,12 @@ from typer.core import TyperGroup
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.channels.closing import CloseCode, is_retryable
+from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor import DISCARDS_STATE, GapReason
+from passerelle.channels.endpoint import ChannelEndpoint
+from passerelle.channels.hub import Hub
 from passerelle.core.json import JsonObject
+from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.cli import app
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.settings_source import Sources, read_settings
@@ -118,9 +123,15 @@ def test_unknown_commands_and_flags_are_found() -> None:
 
 
 def test_shown_metrics_are_those_that_are_counted() -> None:
+    endpoint = SimpleNamespace(connections=0, find_lag=int)
+    hub = SimpleNamespace(streams=0, ring_bytes=0)
+    metrics = Metrics()
+    metrics.add(
+        ChannelMetrics(ChannelCounts(), cast("Hub", hub), cast("ChannelEndpoint", endpoint))
+    )
     counted = {
         metric.name + ("_total" if metric.type == "counter" else "")
-        for metric in Metrics().registry.collect()
+        for metric in metrics.registry.collect()
         if metric.name.startswith("passerelle_")
     }
     shown = METRIC.findall((ROOT / "docs" / "operate" / "README.md").read_text("utf-8"))
