@@ -218,7 +218,9 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         ),
         session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
         devices=_make_devices(around, webhooks, lists, actions),
-        channel_summaries=ChannelSummaries(models, writes, store.acks, store.channels),
+        channel_summaries=ChannelSummaries(
+            models, writes, store.acks, store.channels, stream_webhooks
+        ),
         auditing=Auditing(actions, store.log),
         device_streams=DeviceStreams(
             store.acks,

@@ -27,6 +27,18 @@ class DeviceLink:
 
 
 @record
+class WebhookLink:
+    """An address that the session, or one task of it, is delivered to. ``cursor`` is what it has taken."""
+
+    channel_id: str
+    webhook_id: str
+    subject: str
+    state: str
+    cursor: str
+    acknowledged: int
+
+
+@record
 class PeerLink:
     """An agent that has or had a run of the session, with its own ids of it."""
 
@@ -63,6 +75,7 @@ class ChannelSummary:
     peers: tuple[PeerLink, ...]
     pending: tuple[BridgeItem, ...]
     returning: tuple[BridgeItem, ...]
+    webhooks: tuple[WebhookLink, ...] = ()
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
 
 
@@ -73,6 +86,7 @@ def show_channels(
     tasks: Sequence[TaskRecord],
     actions: Iterable[ActionRecord],
     left_out: int = 0,
+    webhooks: Sequence[WebhookLink] = (),
 ) -> ChannelSummary:
     """The summary of records that were read behind ``sequence``; ``left_out`` tasks were not looked at."""
     items = [
@@ -92,6 +106,7 @@ def show_channels(
         peers=tuple(link for task in tasks for link in _list_peers(task)),
         pending=tuple(one for one in items if one.state == "pending"),
         returning=tuple(one for one in items if one.return_state in {"owed", "returning"}),
+        webhooks=tuple(webhooks),
         marks={"peers": unavailable(f"{left_out} older tasks")} if left_out else {},
     )
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.control.models import Models
+    from passerelle.gateway.control.stream_webhooks import StreamWebhooks
     from passerelle.gateway.control.writes import Writes
 
 _LOOKED_AT: Final = 200
@@ -35,6 +36,7 @@ class ChannelSummaries:
     writes: Writes
     acks: Acks
     channels: Channels
+    webhooks: StreamWebhooks
 
     async def read(self, principal: Principal, query: GetChannels) -> JsonObject:
         """The summary of one session.
@@ -49,7 +51,15 @@ class ChannelSummaries:
         )
         actions = await self._load_actions(tasks)
         return to_wire(
-            show_channels(session.session_id, head.sequence, devices, tasks, actions, left_out)
+            show_channels(
+                session.session_id,
+                head.sequence,
+                devices,
+                tasks,
+                actions,
+                left_out,
+                await self.webhooks.list_links(session.session_id),
+            )
         )
 
     async def _describe(self, principal: Principal, acked: Acked) -> DeviceLink:

@@ -20,6 +20,7 @@ from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.core.read_models.channels import WebhookLink
 from passerelle.core.record import record
 from passerelle.core.times import format_ms
 from passerelle.core.webhook_requests import (
@@ -159,6 +160,20 @@ class StreamWebhooks:
                     }
                 )
         return {"webhooks": as_list(shown)}
+
+    async def list_links(self, session: str) -> list[WebhookLink]:
+        """The webhooks of a session, as its channel summary has them (SNAP-13)."""
+        stored = await self.load(WebhookName(session, ""))
+        targets = await self.targets.read(StreamRef(StreamKind.SESSION, session)) if stored else {}
+        links: list[WebhookLink] = []
+        for field, webhook in sorted(stored.items()):
+            name = WebhookName(session, field.removeprefix(_FIELD))
+            target = targets.get(name.target)
+            if target is not None:
+                taken = int(target.cursor.split(".")[1])
+                said = (webhook.channel_id, name.webhook_id, webhook.stream)
+                links.append(WebhookLink(*said, target.state, target.cursor, taken))
+        return links
 
     async def load(self, name: WebhookName) -> dict[str, StoredWebhook]:
         """All webhooks of a session by their fields."""

@@ -252,6 +252,7 @@ async def test_cursor_that_does_not_hold_is_a_gap_and_then_goes_on(rig: Rig) -> 
     assert [one["from"] for one in batches[1:]] == [one["cursor"] for one in batches[:-1]]
 
 
+@pytest.mark.requirement("SNAP-13")
 async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_addresses_that_pass(
     rig: Rig,
 ) -> None:
@@ -273,6 +274,10 @@ async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_address
     listed = (await rig.http.get(f"/v1/streams/{hook.name}/webhooks")).json()["webhooks"]
     assert [(one["webhookId"], one["state"]) for one in listed] == [("mine", "live")]
     assert made["secret"] not in str(listed)
+    summary = (await rig.http.get(f"/v1/sessions/{hook.ref.id}/channels")).json()
+    [link] = summary["webhooks"]
+    assert (link["channelId"], link["subject"]) == (made["channelId"], hook.name)
+    assert link["acknowledged"] == int(listed[0]["cursor"].split(".")[1])
     for number in range(9):
         path = f"/v1/streams/{hook.name}/webhooks/w{number}"
         assert (await rig.http.put(path, json=url)).status_code == httpx.codes.OK
