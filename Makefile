@@ -34,7 +34,7 @@ interop: ## foreign SDKs as callers and as agents, through a gateway; makes thei
 
 client: ## types and vectors of the JavaScript client, in Node and in Chromium; needs Node 20
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null
-	@$(BIN)/python -m pytest -q -n 0 tests/e2e/test_browser.py && echo "client: passed"
+	@$(BIN)/python -m pytest -q -n 0 tests/browser && echo "client: passed"
 
 fuzz: ## hostile requests on every edge; SEED=n plans the same ones again, SHORT=1 sends 500 instead of 10,000
 	@$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
