@@ -10,6 +10,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
+from zlib import crc32
 
 import structlog
 
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import AckResult
 
 _DECIDES: Final = "respond_action"
+_CRC_END: Final = 2**32
 _DRAIN_FLUSH_S: Final = 1.0
 """The same for the last frames while an instance ends: who took nothing until then has had its time."""
 _FLUSH_S: Final = 5.0
@@ -390,8 +392,11 @@ class Connection:
     # Rights
 
     def _recheck_later(self) -> None:
+        """Connections that came together are not looked at together: each has a time of its own around the interval."""
         if not self._is_over:
-            self._recheck_timer = self._loop.call_later(self.limits.recheck_s, self.recheck)
+            spread = 0.75 + 0.5 * (crc32(self.channel.encode()) / _CRC_END)
+            after_s = self.limits.recheck_s * spread
+            self._recheck_timer = self._loop.call_later(after_s, self.recheck)
 
     def recheck(self) -> None:
         """Looks at credential and rights now: at intervals, and when who may come in has changed."""

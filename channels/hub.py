@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Hints, StreamRef
 
 
-_AUDITED_AT_ONCE: Final = 100
+_AUDITED_AT_ONCE: Final = 25
+_BETWEEN_AUDITS_S: Final = 0.005
+"""Thousands of streams are looked at in small parts, so that events come through between them."""
 
 
 class Start(Enum):
@@ -300,6 +302,7 @@ class Hub:
             for first in range(0, len(open_now), _AUDITED_AT_ONCE):
                 part = open_now[first : first + _AUDITED_AT_ONCE]
                 await asyncio.gather(*(_audit(follower) for follower in part))
+                await asyncio.sleep(_BETWEEN_AUDITS_S)
 
 
 def _has_worked(task: asyncio.Task[None]) -> bool:
