@@ -204,7 +204,8 @@ async def _ask_own(turn: Turn, name: str, *, ends: bool) -> None:
     more: JsonObject = {}
     if ends:
         more["expires_at"] = format_ms(SystemClock().now_ms() + LIFE_S * 1000)
-    await ask_leave(name, {"type": "tool_call", "name": name}, **more)(turn)
+    subject: JsonObject = {"type": "tool_call", "name": name}
+    await ask_leave(name, subject, "INPUT_REQUIRED", **more)(turn)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,12 @@ SUBJECT: Final[JsonObject] = {
 }
 
 
-def ask_leave(name: str = "pay-1", subject: JsonObject = SUBJECT, **more: Json) -> Script:
+def ask_leave(
+    name: str = "pay-1",
+    subject: JsonObject = SUBJECT,
+    state: str = "INPUT_REQUIRED",
+    **more: Json,
+) -> Script:
     """An agent that wants leave, in our own form."""
 
     async def ask(turn: Turn) -> None:
@@ -32,7 +37,7 @@ def ask_leave(name: str = "pay-1", subject: JsonObject = SUBJECT, **more: Json) 
             ],
             **more,
         }
-        await turn.status("INPUT_REQUIRED", parts=[{"data": {PERMISSION: form}}])
+        await turn.status(state, parts=[{"data": {PERMISSION: form}}])
 
     return ask
 

@@ -1,0 +1,86 @@
+"""What an agent asks is asked of our own caller: in our form, answered by a typed part, and by nothing else."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.core.commands import GetAction
+from passerelle.core.errors import ActionClosed, StaleAnswer
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from tests.support.asking import ask_leave, read_answer
+from tests.support.house import ADA, House
+
+pytestmark = pytest.mark.anyio
+
+
+def read_form(task: JsonObject) -> JsonObject:
+    """Our question on the waiting status of a Task: words for people, and a form for programs."""
+    words, form = objects_at(object_at(object_at(task, "status"), "message"), "parts")
+    assert "asks for permission" in text_at(words, "text")
+    return object_at(object_at(form, "data"), PERMISSION)
+
+
+def write_answer(house: House, form: JsonObject, option: str, **more: str) -> JsonObject:
+    """The typed answer of a caller."""
+    named = {name: form[name] for name in ("action_id", "rev", "digest")}
+    answer: JsonObject = {**named, "decision_id": "dec_caller", "option_id": option, **more}
+    return {**house.message(""), "parts": [{"data": {PERMISSION: answer}}]}
+
+
+@pytest.mark.requirement("CMD-14", "VAL-4")
+@pytest.mark.parametrize("option", ["pay", "leave"])
+async def test_caller_decides_with_a_typed_part_and_the_agent_reads_its_own_form(
+    house: House, option: str
+) -> None:
+    house.peer.next(ask_leave())
+    accepted, answer = await house.talk("go")
+    form = read_form(object_at(answer, "task"))
+    assert "pay-1" not in {text_at(form, "action_id"), text_at(form, "digest")}
+    message = write_answer(house, form, option)
+    second = await house.send("", task=accepted.facade, message=message)
+    done = object_at(await house.hear(second), "task")
+    assert text_at(object_at(done, "status"), "state") == "TASK_STATE_COMPLETED"
+    sent = read_answer(house.peer.messages[1])
+    assert (sent["action_id"], sent["option_id"]) == ("pay-1", option)
+
+
+async def test_consent_that_an_agent_needs_is_asked_of_the_caller_as_consent(house: House) -> None:
+    house.peer.next(ask_leave(state="AUTH_REQUIRED"))
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.WAITING_PERMISSION)
+    task = await house.read(accepted)
+    assert text_at(object_at(task, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
+    form = read_form(task)
+    words = await house.send("yes, go on", task=accepted.facade)
+    said = object_at(await house.hear(words), "task")
+    assert text_at(object_at(said, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
+    message = write_answer(house, form, "pay")
+    await house.send("", task=accepted.facade, message=message)
+    await house.until(accepted, Status.COMPLETED)
+    assert read_answer(house.peer.messages[1])["option_id"] == "pay"
+
+
+@pytest.mark.requirement("CMD-14")
+async def test_caller_that_comes_late_or_read_something_else_is_told(house: House) -> None:
+    house.peer.next(ask_leave())
+    accepted, answer = await house.talk("go")
+    form = read_form(object_at(answer, "task"))
+    wrong = write_answer(house, {**form, "digest": "sha256:00"}, "pay")
+    with pytest.raises(StaleAnswer):
+        await house.send("", task=accepted.facade, message=wrong)
+    view = await house.service.read(ADA, GetAction(text_at(form, "action_id")))
+    house.peer.hold()
+    await house.respond(view, option_id="leave")
+    late = write_answer(house, form, "pay")
+    with pytest.raises(ActionClosed) as refused:
+        await house.send("", task=accepted.facade, message=late)
+    assert refused.value.winner["optionId"] == "leave"
+    house.peer.release_all()
+    await house.until(accepted, Status.COMPLETED)
+    assert read_answer(house.peer.messages[1])["option_id"] == "leave"
+    assert len(cast("list[object]", house.peer.messages)) == 2
