@@ -121,6 +121,8 @@ class Track:
                 assert_never(frame)
 
     def _begin(self, frame: Subscribed) -> None:
+        if frame.mode == "gap":
+            return  # its `gap` follows; a link cut before it must find the cursor that does not hold
         self._asked = False
         held = self.held
         # Two links may be open for a moment: the younger one began where the older one has already gone on.

@@ -294,7 +294,8 @@ class Subscription:
         """Tells the gap and sends the snapshot; returns where to go on, None where the stream ends here."""
         state = None if wish == "never" else await self._read_state(name, grant)
         if state is None or not self._fits(state):
-            self._end_at(gap.why, gap.have, state.cursor if state else gap.top, gap.first, state)
+            left = gap.top if wish == "never" else None
+            self._end_at(gap.why, gap.have, state.cursor if state else left, gap.first, state)
             return None
         stream, link = self.ask.stream, self._link
         link.services.counts.gaps[gap.why] += 1

@@ -44,8 +44,10 @@ from tests.support.failover import Pair, run_pair
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
 
-EXPLAINED: Final = frozenset({1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4004, 4008, 4012})
-"""Codes that a device may see and come back from: cuts, drains, a store that is away."""
+EXPLAINED: Final = frozenset(
+    {1000, 1001, 1005, 1006, 1011, 1012, 4000, 4001, 4003, 4004, 4008, 4012}
+)
+"""Codes that a device may see and come back from: cuts, drains, replays in turns, a store that is away."""
 LIMITS: Final = Limits(
     principal_connections=10_000,
     heartbeat_s=1,

@@ -129,6 +129,8 @@ export class Track {
 
   /** @param {frames.Subscribed} frame */
   #begin(frame) {
+    // Its `gap` follows; a link cut before it must find the cursor that does not hold.
+    if (frame.mode === "gap") return;
     this.#asked = false;
     const held = this.held;
     const begun = parseCursor(frame.c);
