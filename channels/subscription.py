@@ -100,6 +100,7 @@ class Subscription:
         self._text: TextReader | None = None
         self._slot = link.services.replays.make_slot()
         self._waits = False
+        self._pending: Subscribed | None = None
         self._seat: Seat | None = None
         self._delivered: Cursor | None = None
 
@@ -251,8 +252,8 @@ class Subscription:
         if not isinstance(first, Gap):
             if begun is not None:
                 self._link.feed(Told(self._subscribed(grant, mode, begun, missed)))
-        elif first.top is not None:
-            self._link.feed(Told(self._subscribed(grant, "gap", first.top, 0)))
+        elif first.top is not None:  # goes with its gap: nothing may come between the two
+            self._pending = self._subscribed(grant, "gap", first.top, 0)
 
     async def _send(self, grant: Grant, item: Page | Live) -> None:
         stream, link, text = self.ask.stream, self._link, self._text
@@ -299,11 +300,17 @@ class Subscription:
             return None
         stream, link = self.ask.stream, self._link
         link.services.counts.gaps[gap.why] += 1
+        self._tell_pending()
         link.feed(Told(GapFrame(stream, gap.why, gap.have, state.cursor, gap.first, "inline")))
         await link.outbox.wait_for_room()
         link.feed(Told(self._show(state)))
         link.services.counts.repairs += 1
         return state.cursor
+
+    def _tell_pending(self) -> None:
+        if self._pending is not None:
+            self._link.feed(Told(self._pending))
+            self._pending = None
 
     def _end_at(
         self,
@@ -318,6 +325,7 @@ class Subscription:
         place: SnapshotPlace = "none" if state is None else "fetch"
         url = f"/v1/streams/{quote(stream, safe=':')}/snapshot" if state is not None else None
         link.services.counts.gaps[why] += 1
+        self._tell_pending()
         link.feed(Told(GapFrame(stream, why, have, top, first, place, url)))
         link.feed(Told(Unsubscribed(stream, "gone" if top is None else "limit")))
 
