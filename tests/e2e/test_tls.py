@@ -105,7 +105,8 @@ async def check_http(port: int, authority: Authority) -> None:
     async with httpx.AsyncClient(base_url=base, verify=authority.trust()) as http:
         faces = (await http.get(card)).json()["supportedInterfaces"]
         urls = {face["url"] for face in faces if face["protocolBinding"] != "GRPC"}
-        assert urls == {f"{base}/agents/{AGENT}"}
+        socket = f"{base.replace('https', 'wss', 1)}/agents/{AGENT}/ws"
+        assert urls == {f"{base}/agents/{AGENT}", socket}
     async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.HTTPError):
             await http.get(f"http://{HOST}:{port}{card}")
