@@ -300,9 +300,10 @@ class Hub:
             self._audit_now.clear()
             open_now = [one.follower for one in self._followed.values() if one.opening is None]
             for first in range(0, len(open_now), _AUDITED_AT_ONCE):
+                if first:
+                    await asyncio.sleep(_BETWEEN_AUDITS_S)
                 part = open_now[first : first + _AUDITED_AT_ONCE]
                 await asyncio.gather(*(_audit(follower) for follower in part))
-                await asyncio.sleep(_BETWEEN_AUDITS_S)
 
 
 def _has_worked(task: asyncio.Task[None]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from passerelle.gateway.cli import app
@@ -40,9 +41,11 @@ async def run(one: Instance, *arguments: str) -> str:
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
         flags = ["--url", url, "--token-env", "ADA_KEY"]
-        result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
-            app, ["approvals", *arguments, *flags]
-        )
+        # The runner takes the streams of the whole process: lines of the gateway beside it stay out.
+        with capture_logs():
+            result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
+                app, ["approvals", *arguments, *flags]
+            )
         assert result.exit_code == 0, result.output
         return result.output
 
