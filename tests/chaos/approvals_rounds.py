@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 4
 _ENDS_S: Final = 60.0
+_RELAYED_S: Final = 10.0
+"""A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
 _ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
 _YES: Final = ("allow_once", "answer")
 
@@ -170,6 +172,7 @@ async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]
             running.append(asyncio.create_task(_run(Asker(site, http, errand))))
             sprung = asyncio.create_task(snare.sprung.wait())
             await asyncio.wait({sprung, running[-1]}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({sprung}, timeout=_RELAYED_S)
             sprung.cancel()
             snare.is_taken = True
         faults = [fault for one in running for fault in await one]

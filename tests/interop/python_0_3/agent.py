@@ -42,6 +42,12 @@ def read_answer(message):
     return named[0] if named else None
 
 
+def wants_leave(task):
+    """Whether the task began with a payment: words do not end its question."""
+    first = task.history[0].parts[0].root if task and task.history else None
+    return getattr(first, "text", "").startswith("pay")
+
+
 class Executor(AgentExecutor):
     """Does what the first word says."""
 
@@ -61,7 +67,7 @@ class Executor(AgentExecutor):
         elif (option := read_answer(context.message)) is not None:
             await updater.add_artifact(say(f"decided: {option}"), artifact_id="artifact-1")
             await updater.complete()
-        elif word == "pay" or context.current_task is not None:
+        elif word == "pay" or wants_leave(context.current_task):
             form = [Part(root=DataPart(data={URI: QUESTION}))]
             await updater.requires_input(updater.new_agent_message(form), final=True)
         elif word == "silent":
