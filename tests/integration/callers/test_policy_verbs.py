@@ -47,7 +47,7 @@ async def run(one: Instance, *arguments: str) -> str:
                 app, ["approvals", *arguments, *flags]
             )
         assert result.exit_code == 0, result.output
-        return result.output
+        return result.stdout
 
     return await asyncio.to_thread(invoke)
 
