@@ -17,13 +17,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import httpx
 import orjson
 from a2a.client.transports.jsonrpc import JsonRpcTransport
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.frames import CloseCode
 from websockets.typing import Subprotocol
 
 if TYPE_CHECKING:
@@ -139,7 +140,10 @@ class SocketTransport(httpx.AsyncBaseTransport):
     async def _read(self, socket: ClientConnection) -> None:
         try:
             async for message in socket:
-                frame: JsonObject = orjson.loads(message)
+                frame = _read_frame(message)
+                if frame is None:
+                    await socket.close(CloseCode.INVALID_DATA, "no frame of this binding")
+                    break
                 call = self._calls.get(frame.get("id"))
                 if call is not None:
                     call.put_nowait(frame)
@@ -180,6 +184,16 @@ class _Events(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._transport.leave(self._id)
+
+
+def _read_frame(message: str | bytes) -> JsonObject | None:
+    """The frame, or None for rubbish; an id that names no call of ours could be of any type."""
+    try:
+        frame: Json = orjson.loads(message)
+    except orjson.JSONDecodeError:
+        return None
+    is_frame = isinstance(frame, dict) and not isinstance(frame.get("id"), dict | list)
+    return cast("JsonObject", frame) if is_frame else None
 
 
 def _add_parameters(call: JsonObject, headers: httpx.Headers) -> JsonObject:
