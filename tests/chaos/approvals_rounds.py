@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
 
 _AT_ONCE: Final = 4
-_ENDS_S: Final = 150.0
-"""An attempt of unknown outcome is repeated after 35 s; the row of one who died with it comes back after its claim."""
+_ENDS_S: Final = 60.0
+"""An attempt of unknown outcome is repeated after 35 s; more than that is a fault until it is explained."""
 _RELAYED_S: Final = 10.0
 """A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
 _ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
