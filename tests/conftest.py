@@ -1,9 +1,11 @@
 """What every tier shares: the async backend, one printed seed, and the last line of a run."""
 
+import logging
 import os
 import secrets
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -42,6 +44,17 @@ structlog.configure(
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A verb that is called in this process sets the logs of the whole process up: the next test has its own again."""
+    root = logging.getLogger()
+    handlers, level, before = root.handlers[:], root.level, structlog.get_config()
+    yield
+    structlog.configure(**before)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,14 +24,11 @@ WORDS = "the words of a caller"
 @pytest.fixture
 async def logged(engine_server: Server, tmp_path: Path) -> AsyncGenerator[tuple[Rig, io.StringIO]]:
     """A rig that logs each request, and everything that was logged."""
-    before, lines = structlog.get_config(), io.StringIO()
+    lines = io.StringIO()
     configure_logs("debug", "json", lines)
-    try:
-        settings = FaceSettings(access_log=True)
-        async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:
-            yield rig, lines
-    finally:
-        structlog.configure(**before)
+    settings = FaceSettings(access_log=True)
+    async with run_rig(engine_server, tmp_path / "blobs", settings) as rig:
+        yield rig, lines
 
 
 def read_requests(lines: io.StringIO) -> list[JsonObject]:

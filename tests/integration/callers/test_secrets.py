@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Final, cast
 
 import orjson
 import pytest
-import structlog
 from websockets.asyncio.client import connect
 from websockets.typing import Subprotocol
 
@@ -45,14 +43,11 @@ CHANNEL: Final = ["a2a:call", "tasks:read", "tasks:write", "channels:connect", "
 
 
 @pytest.fixture
-async def lines() -> AsyncGenerator[io.StringIO]:
+async def lines() -> io.StringIO:
     """Everything that is logged, with every level."""
-    before, written = structlog.get_config(), io.StringIO()
+    written = io.StringIO()
     configure_logs("debug", "json", written)
-    try:
-        yield written
-    finally:
-        structlog.configure(**before)
+    return written
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextvars
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -19,17 +18,6 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings import LogFormat
 
 SECRETS = ("hunter2", "psr_0123456789abc")
-
-
-@pytest.fixture(autouse=True)
-def _restore() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 @pytest.fixture
