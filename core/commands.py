@@ -226,9 +226,12 @@ class GetTaskModel:
 
 @dataclass(frozen=True, slots=True)
 class GetAction:
-    """One question and where it stands."""
+    """One question and where it stands; ``wait_s`` waits for so long while it is open and at ``rev``."""
 
     action_id: str
+    wait_s: int = 0
+    rev: int = 0
+    """0: whatever it is when the wait begins."""
 
 
 @dataclass(frozen=True, slots=True)

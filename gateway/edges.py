@@ -127,6 +127,7 @@ def make_edges(
 
     async def drain() -> None:
         streams.drain()
+        gateway.service.question_waits.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
 
     admits = find_own_hosts(settings).admits if settings.auth == "open" else _admit_all

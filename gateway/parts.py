@@ -44,6 +44,7 @@ from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.policy_control import PolicyControl
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
+from passerelle.gateway.control.question_waits import QuestionWaits
 from passerelle.gateway.control.receivers import Receivers
 from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.recoveries import Recoveries
@@ -194,6 +195,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         follow_ups=FollowUps(writes, store.blobs, actions, ownership, dispatch, inputs),
         inputs=inputs,
         actions=actions,
+        question_waits=QuestionWaits(actions, around.hub),
         ownership=ownership,
         references=references,
         retries=Retries(dispatch, references, around.retry_policy),

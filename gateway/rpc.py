@@ -92,10 +92,10 @@ _ROWS: Final = (
     ),
     Call(
         "get_action",
-        "One question and where it stands",
+        "One question and where it stands, now or after its next change",
         (Scope.READ_APPROVALS, Scope.ASK),
         ActionParams,
-        lambda params, _: GetAction(params.action_id),
+        lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
     Call(
         "respond_action",

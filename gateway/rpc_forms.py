@@ -16,6 +16,9 @@ HISTORY_LIMIT: Final = 1_000
 OUTPUT_LIMIT: Final = 1024 * 1024
 """Bytes of an output that one answer holds."""
 
+LONGEST_WAIT_S: Final = 25
+"""How long one reading of a question waits for its change: less than proxies wait for an answer."""
+
 _Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -98,9 +101,11 @@ class CancelTaskParams:
 
 @record
 class ActionParams:
-    """One question."""
+    """One question. ``wait``: for so many seconds, while it is open and at ``rev`` (0: as it stands now)."""
 
     action_id: _Id
+    wait: Annotated[int, Field(ge=0, le=LONGEST_WAIT_S)] = 0
+    rev: Annotated[int, Field(ge=0)] = 0
 
 
 @record

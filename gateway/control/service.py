@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.policy_control import PolicyControl
     from passerelle.gateway.control.push_configs import PushConfigs
+    from passerelle.gateway.control.question_waits import QuestionWaits
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References
     from passerelle.gateway.control.stream_frame import Followed
@@ -118,6 +119,7 @@ class Service:
     follow_ups: FollowUps
     inputs: Inputs
     actions: Actions
+    question_waits: QuestionWaits
     ownership: Ownership
     references: References
     retries: Retries
@@ -262,7 +264,7 @@ class Service:
         self, principal: Principal, query: GetAction | ListActions
     ) -> JsonObject:
         if isinstance(query, GetAction):
-            return await self.actions.read(principal, query.action_id)
+            return await self.question_waits.read(principal, query)
         pending: list[Json] = [*await self.list_pending(principal, query.limit)]
         return {"pending": pending}
 

@@ -1,0 +1,77 @@
+"""A reader that has no channel waits for what becomes of a question, and hears of it at once."""
+
+import asyncio
+from typing import cast
+
+import httpx
+
+from passerelle.core.json import JsonObject
+from tests.integration.callers.rig import Instance, Rig
+from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
+from tests.support.waiting import wait_until
+
+_LONG_S = 25
+
+
+def wait_for(
+    at: Instance, action: object, who: str = "ada", **params: int
+) -> asyncio.Task[httpx.Response]:
+    """A long poll that is under way."""
+    asked = {"wait": _LONG_S, **params}
+    reading = at.http.get(
+        f"/v1/approvals/{action}", params=asked, headers=bearer(who), timeout=2 * _LONG_S
+    )
+    return asyncio.create_task(reading)
+
+
+async def until_waiting() -> None:
+    async def is_waiting() -> bool:
+        return any(task.get_name() == "question.wait" for task in asyncio.all_tasks())
+
+    await wait_until(is_waiting, 10, "the reader waits for the question")
+
+
+async def test_a_reader_that_waits_is_answered_when_somebody_has_decided(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    view = await ask(at)
+    reading = wait_for(at, view["actionId"])
+    await until_waiting()
+    assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
+    answer = await reading
+    assert answer.status_code == 200, answer.text
+    read = cast("JsonObject", answer.json())
+    assert (read["state"], answer.headers["ETag"]) == ("allowed", f'"{read["rev"]}"')
+    assert answer.elapsed.total_seconds() < _LONG_S
+
+
+async def test_nothing_is_waited_for_that_has_ended_or_moved_on_already(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    view = await ask(at)
+    answer = await wait_for(at, view["actionId"], rev=7)
+    assert answer.json()["state"] == "pending", "it is at another revision than the reader knows"
+    assert (await say(at, bearer("ada"), make_answer(view, "no"))).status_code == 200
+    answer = await wait_for(at, view["actionId"])
+    assert answer.json()["state"] == "rejected"
+    assert answer.elapsed.total_seconds() < _LONG_S
+
+
+async def test_a_wait_that_is_over_decides_nothing_and_a_stranger_waits_for_nothing(
+    rig: Rig,
+) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    view = await ask(at)
+    answer = await wait_for(at, view["actionId"], wait=1)
+    assert (answer.status_code, answer.json()["state"]) == (200, "pending")
+    assert (await wait_for(at, view["actionId"], "bob")).status_code == 404
+    assert (await wait_for(at, view["actionId"], wait=26)).status_code == 400
+
+
+async def test_a_gateway_that_stops_lets_its_waiters_go(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    view = await ask(at)
+    reading = wait_for(at, view["actionId"])
+    await until_waiting()
+    at.gateway.service.question_waits.drain()
+    answer = await reading
+    assert answer.json()["state"] == "pending"
+    assert answer.elapsed.total_seconds() < _LONG_S
