@@ -33,10 +33,11 @@ from passerelle.channels.inputs import Delivered, Ended, Told
 from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
-from passerelle.channels.views import TaskView, is_dense
+from passerelle.channels.views import is_dense
 from passerelle.core.errors import CallerError, Limited, PasserelleError, StoreUnavailable
 
 if TYPE_CHECKING:
+    from passerelle.channels.ack_writer import AckWriter
     from passerelle.channels.fanout import Seat
     from passerelle.channels.inputs import Input
     from passerelle.channels.limits import Limits
@@ -72,16 +73,13 @@ class Link(Protocol):
         """What the connection works with."""
         ...
 
+    @property
+    def acks(self) -> AckWriter:
+        """Where acks are claimed and named."""
+        ...
+
     def can(self, capability: str) -> bool:
         """Whether both sides have a capability."""
-        ...
-
-    def name_device(self, stream: str, grant: Grant) -> str:
-        """Under which name this connection's acks of a stream are stored."""
-        ...
-
-    async def claim(self, stream: str, grant: Grant) -> bool:
-        """Makes this connection the one that acks; False where a newer one of the device has done so."""
         ...
 
     def feed(self, given: Input) -> None:
@@ -128,7 +126,7 @@ class Subscription:
             self.grant = await self._link.services.access.grant(
                 self._link.principal, name, full=self.ask.full
             )
-            if await self._link.claim(self.ask.stream, self.grant):
+            if await self._link.acks.claim(self.ask.stream, self.grant):
                 self._text = self._make_text_reader(self.grant)
                 await self._follow(name, self.grant)
         except Limited as error:
@@ -174,7 +172,7 @@ class Subscription:
             case "start":
                 return "start", Start.BEGINNING
             case "ack" | None:
-                device = self._link.name_device(ask.stream, grant)
+                device = self._link.acks.name_device(ask.stream, grant)
                 stored = await self._link.services.acks.read_ack(grant.stream, device)
                 if stored is None:
                     return "snap", None
@@ -379,8 +377,3 @@ class Subscription:
         events = min(asked, limits.replay_events_max)
         scale = max(1, events // limits.replay_events)
         return ReplayBounds(events, limits.replay_bytes * scale)
-
-
-def name_ack(device: str, stream: str, grant: Grant) -> str:
-    """Under which name a device's ack is stored: a task's view never moves the ack of its session."""
-    return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, assert_never, cast
 
 import orjson
 
+from passerelle.channels.ack_writer import name_ack
 from passerelle.channels.admission import name_channel, name_generation
 from passerelle.channels.cursor import Broken, Cursor, Held, end_of, parse_cursor
 from passerelle.channels.follower import read_verified
 from passerelle.channels.services import parse_stream_name
-from passerelle.channels.subscription import name_ack
 from passerelle.channels.views import shows
 from passerelle.core.errors import Conflict, NotFound, StreamGap
 from passerelle.core.link_requests import (

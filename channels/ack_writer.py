@@ -1,0 +1,80 @@
+"""Writes the acks of one connection: which generation has a stream of a device, and how far the device has come."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from passerelle.channels.inputs import AckJudged
+from passerelle.channels.views import TaskView
+from passerelle.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.inputs import Input
+    from passerelle.channels.services import ChannelServices, Grant
+    from passerelle.channels.standing import Standing
+    from passerelle.core.ports import AckResult
+
+
+class AckWriter:
+    """What the store says of an ack is fed to the machine."""
+
+    __slots__ = ("_feed", "_services", "_standing", "_under_way")
+
+    def __init__(
+        self, services: ChannelServices, standing: Standing, feed: Callable[[Input], None]
+    ) -> None:
+        self._services = services
+        self._standing = standing
+        self._feed = feed
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def name_device(self, stream: str, grant: Grant) -> str:
+        """The field of a stream's acks: a task's view never moves the ack of its session."""
+        return name_ack(self._standing.known.device, stream, grant)
+
+    async def claim(self, stream: str, grant: Grant) -> bool:
+        """Writes our generation beside the ack, so that an older connection can move it no more.
+
+        False where a newer connection of the device has done so.
+        """
+        result = await self._write(stream, grant, "")
+        if result == "stale_generation":
+            self._feed(AckJudged(stream, result))
+        return result != "stale_generation"
+
+    def store(self, stream: str, grant: Grant, cursor: Cursor) -> None:
+        """Stores an ack. It outlives the connection: the socket may have ended, the ack was said before."""
+        task = asyncio.create_task(self._store(stream, grant, cursor))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def finish(self, within_s: float) -> None:
+        """Returns when the acks so far are stored, or after ``within_s``."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=within_s)
+
+    async def _store(self, stream: str, grant: Grant, cursor: Cursor) -> None:
+        with suppress(StoreUnavailable):  # the client still has its cursor, and acks the next one
+            result = await self._write(stream, grant, str(cursor))
+            self._services.counts.acks[result] += 1
+            self._feed(AckJudged(stream, result))
+
+    async def _write(self, stream: str, grant: Grant, cursor: str) -> AckResult:
+        services, generation = self._services, self._standing.known.generation
+        return await services.acks.store_ack(
+            grant.stream,
+            self.name_device(stream, grant),
+            generation,
+            cursor,
+            services.clock.now_ms(),
+        )
+
+
+def name_ack(device: str, stream: str, grant: Grant) -> str:
+    """Under which name a device's ack is stored: a task's view never moves the ack of its session."""
+    return f"{device}@{stream}" if isinstance(grant.view, TaskView) else device

@@ -1,0 +1,106 @@
+"""The streams that one connection follows, each with the task that reads it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from passerelle.channels.frames import Unsubscribed
+from passerelle.channels.inputs import Told
+from passerelle.channels.services import parse_stream_name
+from passerelle.channels.subscription import Link, Subscription
+from passerelle.core.errors import CallerError
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Mapping
+
+    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.frames import AskSnapshot, Subscribe
+    from passerelle.channels.services import Grant
+
+
+class Follower(Link, Protocol):
+    """The connection that follows."""
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Runs beside the reader, and ends with the connection."""
+        ...
+
+
+class Subscriptions:
+    """At most one subscription a stream; whoever subscribes again has the stream from then on."""
+
+    __slots__ = ("_held", "_link")
+
+    def __init__(self, link: Follower) -> None:
+        self._link = link
+        self._held: dict[str, tuple[Subscription, asyncio.Task[None]]] = {}
+
+    @property
+    def lag(self) -> int:
+        """How many events the furthest of the streams is behind."""
+        return max((one.lag for one, _ in self._held.values()), default=0)
+
+    def open(self, ask: Subscribe) -> None:
+        """Follows a stream, in place of whoever did so before."""
+        older = self._held.get(ask.stream)
+        subscription = Subscription(self._link, ask)
+        task = self._link.spawn(_follow(subscription, older[1] if older else None))
+        self._held[ask.stream] = (subscription, task)
+
+    def release(self, stream: str) -> None:
+        """Follows a stream no more."""
+        held = self._held.pop(stream, None)
+        if held is not None:
+            held[1].cancel()
+
+    def answer_snapshot(self, ask: AskSnapshot) -> None:
+        """Answers who asks for a snapshot of a stream that they follow."""
+        held = self._held.get(ask.stream)
+        if held is not None and held[0].grant is not None:
+            self._link.spawn(held[0].answer_snapshot(ask, held[0].grant))
+
+    def find_grant(self, stream: str) -> Grant | None:
+        """The right by which a stream is followed; None where it is not, or not yet."""
+        held = self._held.get(stream)
+        return held[0].grant if held else None
+
+    def note_delivered(self) -> None:
+        """Has each stream tell the machine what has been delivered since it was last told."""
+        for subscription, _ in self._held.values():
+            subscription.note_delivered()
+
+    def read_reached(self) -> Mapping[str, Cursor]:
+        """How far the streams have come that are caught up."""
+        return {
+            stream: reached
+            for stream, (subscription, _) in self._held.items()
+            if (reached := subscription.reached) is not None
+        }
+
+    async def recheck(self) -> None:
+        """Ends what may not be followed any more, or only otherwise."""
+        link = self._link
+        for stream, (subscription, _) in tuple(self._held.items()):
+            if subscription.grant is None:
+                continue
+            try:
+                held = await link.services.access.grant(
+                    link.principal, parse_stream_name(stream), full=subscription.ask.full
+                )
+            except CallerError:
+                held = None
+            if held != subscription.grant:
+                self.release(stream)
+                link.feed(Told(Unsubscribed(stream, "forbidden")))
+
+    def clear(self) -> None:
+        """Forgets them: they know the connection, and would wait for the collector with it."""
+        self._held.clear()
+
+
+async def _follow(subscription: Subscription, older: asyncio.Task[None] | None) -> None:
+    if older is not None:
+        older.cancel()
+        await asyncio.wait([older])
+    await subscription.run()
