@@ -37,6 +37,7 @@ class Rounds:
     duties: Callable[[], frozenset[Shard]]
     log: FilteringBoundLogger
     count: Callable[[str], None] = lambda _outcome: None
+    longest_s: float = LONGEST_S
     _due_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _busy: set[Shard] = field(default_factory=set["Shard"])
     _held: set[Shard] = field(default_factory=set["Shard"])
@@ -78,7 +79,7 @@ class Rounds:
         for shard in self._due_s.keys() - owned:
             del self._due_s[shard]
         self._held &= owned
-        pause_s = LONGEST_S
+        pause_s = self.longest_s
         for shard in owned - self._busy:
             wait_s = self._due_s.get(shard, now_s) - now_s
             if wait_s > 0:
@@ -101,7 +102,7 @@ class Rounds:
             self.log.exception("duty.failed", duty=self.name, shard=shard.tag)
         finally:
             self._busy.discard(shard)
-            due_s = asyncio.get_running_loop().time() + min(max(pause_s, 0.0), LONGEST_S)
+            due_s = asyncio.get_running_loop().time() + min(max(pause_s, 0.0), self.longest_s)
             self._due_s[shard] = min(due_s, self._again.pop(shard, due_s))
             self._news.set()
 

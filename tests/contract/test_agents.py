@@ -66,7 +66,7 @@ async def test_what_waits_for_an_agent_is_noted_and_told(store: Store) -> None:
     await store.agents.offer("busy", "task_1", "turn_2")
     await store.agents.cancel("busy", "remote-7")
     await register(store, "cn_1", "busy", pool=True)
-    await wait_until(lambda: len(news) == 4, 2, "four words of news")
+    await wait_until(lambda: len(news) == 4, 10, "four words of news")
     assert news == [
         AgentOffered("task_1"),
         AgentOffered("task_1", "turn_2"),

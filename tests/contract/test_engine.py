@@ -416,7 +416,7 @@ async def test_killed_owner_leaves_no_engine_and_no_lock_and_loses_nothing(
         rest = process.stdout.read().split("\n")
         acknowledged |= {int(line) for line in rest[:-1]}
         process.wait(10)
-        block_until(lambda: not is_alive(pid), 1, "the engine is gone")
+        block_until(lambda: not is_alive(pid), 10, "the engine is gone")
         (await lock_directory(tmp_path / "data", 1)).release()
     async with (
         await EmbeddedEngine.start(EngineSettings(tmp_path / "data")) as engine,

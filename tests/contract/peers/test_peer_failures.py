@@ -354,7 +354,7 @@ async def test_reader_that_goes_away_gives_the_connection_back(
 ) -> None:
     peer = connect()
     reading = asyncio.create_task(read_all(peer.stream(say("silent"))))
-    await wait_until(lambda: scripted.tasks, 2, "the peer has the task")
+    await wait_until(lambda: scripted.tasks, 10, "the peer has the task")
     reading.cancel()
     assert isinstance((await asyncio.gather(reading, return_exceptions=True))[0], BaseException)
     assert isinstance(await peer.get("scripted-task-1"), Answered)
@@ -403,12 +403,12 @@ async def test_idle_connection_is_used_again_and_then_dropped(
     config = PeerConfig("scripted", scripted.url)
     peer = make_peer(config, Connections(sessions), HandClock())
     await peer.describe()
-    await wait_until(lambda: scripted.open_connections == 0, 3, "that of the card is gone")
+    await wait_until(lambda: scripted.open_connections == 0, 10, "that of the card is gone")
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.open_connections == 1
     assert isinstance(await peer.send(say("hello")), Answered)
     assert scripted.open_connections == 1
-    await wait_until(lambda: scripted.open_connections == 0, 3, "the idle connection is gone")
+    await wait_until(lambda: scripted.open_connections == 0, 10, "the idle connection is gone")
     await sessions.close()
 
 

@@ -35,14 +35,14 @@ async def test_frames_leave_when_they_are_released(
 ) -> None:
     scripted.hold()
     reading = asyncio.create_task(read_all(connect().stream(say("chunks 2"))))
-    await wait_until(lambda: scripted.messages, 2, "the message has come")
+    await wait_until(lambda: scripted.messages, 10, "the message has come")
     assert scripted.tasks == {}
     scripted.release(3)
     await wait_until(
         lambda: (
             "artifacts" in scripted.tasks["scripted-task-1"].record if scripted.tasks else False
         ),
-        2,
+        10,
         "task, status and first chunk have left",
     )
     assert texts_of(scripted.tasks["scripted-task-1"].record) == ["chunk-1 "]
@@ -57,13 +57,13 @@ async def test_task_goes_on_when_its_caller_is_cut_off(
     scripted.hold()
     reading = asyncio.create_task(read_all(connect().stream(say("chunks 2"))))
     scripted.release(2)
-    await wait_until(lambda: scripted.tasks, 2, "the peer has the task")
+    await wait_until(lambda: scripted.tasks, 10, "the peer has the task")
     task = scripted.tasks["scripted-task-1"]
-    await wait_until(lambda: task.state == "WORKING", 2, "it works")
+    await wait_until(lambda: task.state == "WORKING", 10, "it works")
     scripted.cut()
     assert isinstance((await reading)[-1], Unknown)
     scripted.release_all()
-    await asyncio.wait_for(task.finished.wait(), 2)
+    await asyncio.wait_for(task.finished.wait(), 10)
     assert task.state == "COMPLETED"
 
 

@@ -99,7 +99,7 @@ async def test_answer_is_read_whole_and_the_connection_used_again(answer: bytes)
 async def test_answer_without_a_length_ends_with_its_connection() -> None:
     async with speak(b"HTTP/1.0 200 OK\r\n\r\n{}", SIZED) as (speaker, ask):
         answers = asyncio.create_task(ask())
-        await wait_until(lambda: speaker.heads, 2, "the request is there")
+        await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].write_eof()
         assert (await answers).raw == b"{}"
         assert (await ask()).raw == b"{}"
@@ -125,7 +125,7 @@ async def test_answer_that_comes_late_is_not_taken_for_the_next_one() -> None:
         assert (await ask()).raw == b"{}"
         speaker.writers[0].write(SIZED.replace(b"{}", b"[]"))
         await speaker.writers[0].drain()
-        await wait_until(speaker.writers[0].is_closing, 2, "the connection was closed at once")
+        await wait_until(speaker.writers[0].is_closing, 10, "the connection was closed at once")
         assert (await ask()).raw == b"{}"
         assert speaker.connections == 2
 
@@ -147,7 +147,7 @@ async def test_connection_that_dies_before_the_answer_leaves_the_outcome_open(
 async def test_answer_cut_short_leaves_the_outcome_open() -> None:
     async with speak(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}", SIZED) as (speaker, ask):
         asking = asyncio.create_task(ask())
-        await wait_until(lambda: speaker.heads, 2, "the request is there")
+        await wait_until(lambda: speaker.heads, 10, "the request is there")
         speaker.writers[0].close()
         with pytest.raises(Broken):
             await asking

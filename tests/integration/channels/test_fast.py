@@ -53,7 +53,7 @@ class Bare:
         self.writer.write(bytes([first]) + length + bytes(4) + data)
 
     async def receive(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             first, size = await self.reader.readexactly(2)
             if size == 126:
                 size = int.from_bytes(await self.reader.readexactly(2))
@@ -68,7 +68,7 @@ class Bare:
         return int.from_bytes((await self.expect(CLOSE))[:2])
 
     async def is_ended(self) -> bool:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             return await self.reader.read() == b""
 
 
@@ -85,7 +85,7 @@ async def connect(port: int, *lines: str, path: str = PATH) -> AsyncGenerator[tu
     )
     writer.write("\r\n".join([f"GET {path} HTTP/1.1", "Host: here", *wanted, "", ""]).encode())
     try:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             answer = await reader.readuntil(b"\r\n\r\n")
         yield Bare(reader, writer), answer
     finally:
@@ -243,9 +243,9 @@ async def test_a_socket_that_ends_before_it_is_admitted_takes_no_channel_from_it
     async with serve(store, authenticator=tokens, backend=backend) as rig:
         async with connect(rig.port) as (bare, _):
             bare.send(TEXT, HELLO)
-            async with asyncio.timeout(3):
+            async with asyncio.timeout(10):
                 await tokens.asked.wait()
-        await wait_until(lambda: rig.endpoint.connections == 0, 3, "its end is seen")
+        await wait_until(lambda: rig.endpoint.connections == 0, 10, "its end is seen")
         tokens.answer.set()
         async with connect(rig.port) as (bare, _):
             bare.send(TEXT, HELLO)

@@ -62,7 +62,7 @@ async def test_each_row_is_acted_on_once_by_the_two_instances_that_share_the_sha
     assert seen == Counter(wanted)
 
 
-async def test_row_set_without_news_is_found_within_a_second(
+async def test_row_set_without_news_is_found_by_the_next_round(
     instances: Instances, store: Store
 ) -> None:
     rang = asyncio.Event()
@@ -72,7 +72,7 @@ async def test_row_set_without_news_is_found_within_a_second(
 
     await instances.start("in_one", handlers={"ring": ring})
     await owe(store, SHARD, "ring:x")
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         await rang.wait()
 
 

@@ -19,13 +19,17 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.anyio
 
 ONE, TWO = Shard(1), Shard(2)
+HOUR_S = 3600.0
+"""Nothing is visited again by itself while a test runs."""
 
 
 @asynccontextmanager
 async def running(
     visit: Callable[[Shard], Awaitable[float]], duties: set[Shard]
 ) -> AsyncGenerator[Rounds]:
-    rounds = Rounds("test", visit, lambda: frozenset(duties), structlog.get_logger())
+    rounds = Rounds(
+        "test", visit, lambda: frozenset(duties), structlog.get_logger(), longest_s=HOUR_S
+    )
     task = asyncio.create_task(rounds.run())
     try:
         yield rounds
@@ -44,7 +48,7 @@ async def test_stuck_visit_holds_up_no_other_shard() -> None:
         return 0.0
 
     async with running(visit, {ONE, TWO}):
-        await wait_until(lambda: visits[TWO] > 20, 5, "the other one is visited on")
+        await wait_until(lambda: visits[TWO] > 20, 10, "the other one is visited on")
         assert visits[ONE] == 1
 
 
@@ -55,14 +59,14 @@ async def test_news_during_a_visit_makes_another_one_follow() -> None:
     async def visit(_shard: Shard) -> float:
         visits.append(1)
         await gate.wait()
-        return 60.0
+        return HOUR_S
 
     async with running(visit, {ONE}) as rounds:
-        await wait_until(lambda: visits, 5, "the first visit")
+        await wait_until(lambda: visits, 10, "the first visit")
         rounds.wake(ONE)
         rounds.wake(ONE)
         gate.set()
-        await wait_until(lambda: len(visits) == 2, 0.5, "the second visit")
+        await wait_until(lambda: len(visits) == 2, 10, "the second visit")
 
 
 async def test_news_brings_a_visit_forward_and_several_share_one() -> None:
@@ -70,14 +74,14 @@ async def test_news_brings_a_visit_forward_and_several_share_one() -> None:
 
     async def visit(_shard: Shard) -> float:
         visits.append(asyncio.get_running_loop().time())
-        return 60.0
+        return HOUR_S
 
     async with running(visit, {ONE}) as rounds:
-        await wait_until(lambda: visits, 5, "the first visit")
+        await wait_until(lambda: visits, 10, "the first visit")
         for _ in range(10):
             rounds.wake(ONE, 0.1)
         rounds.wake(TWO)
-        await wait_until(lambda: len(visits) == 2, 0.5, "one visit for all the news")
+        await wait_until(lambda: len(visits) == 2, 10, "one visit for all the news")
         assert visits[1] - visits[0] >= 0.1
 
 
@@ -89,17 +93,17 @@ async def test_shard_whose_duty_went_away_is_left_alone_and_taken_up_at_once_whe
 
     async def visit(shard: Shard) -> float:
         visits.append(shard)
-        return 60.0
+        return HOUR_S
 
     async with running(visit, duties) as rounds:
-        await wait_until(lambda: visits == [ONE], 5, "the first visit")
+        await wait_until(lambda: visits == [ONE], 10, "the first visit")
         duties.clear()
         duties.add(TWO)
         rounds.look_again()
-        await wait_until(lambda: visits == [ONE, TWO], 0.5, "the new one")
+        await wait_until(lambda: visits == [ONE, TWO], 10, "the new one")
         duties.add(ONE)
         rounds.look_again()
-        await wait_until(lambda: visits == [ONE, TWO, ONE], 0.5, "the old one again")
+        await wait_until(lambda: visits == [ONE, TWO, ONE], 10, "the old one again")
 
 
 async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
@@ -109,12 +113,12 @@ async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
     async def visit(_shard: Shard) -> float:
         if failures:
             raise failures.pop(0)
-        return 60.0
+        return HOUR_S
 
     with capture_logs() as logs:
         async with running(visit, {ONE}) as rounds:
             rounds.count = outcomes.append
-            await wait_until(lambda: len(outcomes) == 4 and not failures, 5, "all have failed")
+            await wait_until(lambda: len(outcomes) == 4 and not failures, 10, "all have failed")
             await wait_until(
                 lambda: any(line["event"] == "duty.resumed" for line in logs),
                 5,

@@ -38,7 +38,7 @@ async def test_one_slot_is_for_all_instances_and_is_free_again_after_the_stream(
         async with instance("one", store, config) as one, instance("two", store, config) as two:
             agent.hold()
             stream = asyncio.create_task(read_all(one.find("narrow").stream(say("chunks 1"))))
-            await wait_until(lambda: agent.messages, 2, "the agent has the message")
+            await wait_until(lambda: agent.messages, 10, "the agent has the message")
             for registry in (one, two):
                 held_back = await registry.find("narrow").send(say("hello"))
                 assert isinstance(held_back, Unreached)
@@ -75,7 +75,7 @@ async def test_reload_moves_the_limit_and_counts_what_is_under_way(store: Store)
         async with instance("one", store, config) as registry:
             agent.hold()
             stream = asyncio.create_task(read_all(registry.find("narrow").stream(say("chunks 1"))))
-            await wait_until(lambda: agent.messages, 2, "the agent has the message")
+            await wait_until(lambda: agent.messages, 10, "the agent has the message")
             registry.replace([PeerConfig("narrow", agent.url, bounds=Bounds(concurrency=2))])
             agent.release_all()
 

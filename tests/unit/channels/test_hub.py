@@ -51,7 +51,7 @@ async def scene(
 
 
 async def take(position: Position) -> Item:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(10):
         return await anext(position)
 
 
@@ -316,11 +316,13 @@ async def test_the_last_release_starts_a_linger_and_a_new_reader_ends_it() -> No
         async with at.hub.open(STREAM, FullView(), Start.LIVE):
             over_s = asyncio.get_running_loop().time() + 0.03
             await wait_until(
-                lambda: asyncio.get_running_loop().time() > over_s, 2, "the linger would have ended"
+                lambda: asyncio.get_running_loop().time() > over_s,
+                10,
+                "the linger would have ended",
             )
             assert (at.hub.streams, at.hints.subscribed) == (1, 1)
         await wait_until(
-            lambda: not at.hub.streams and at.hints.on_hint is None, 2, "the stream is left"
+            lambda: not at.hub.streams and at.hints.on_hint is None, 10, "the stream is left"
         )
         async with at.hub.open(STREAM, FullView(), Start.LIVE) as position:
             assert isinstance(await take(position), Live)

@@ -79,7 +79,7 @@ async def test_room_is_waited_for_until_the_socket_takes_more() -> None:
     assert not outbox.write([b"made for many"])
     wire.is_writable = True
     outbox.take_room()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         await waiting
     assert outbox.size_bytes == 0
     assert wire.messages == [b"x" * 100]
@@ -106,7 +106,7 @@ async def test_the_end_waits_for_what_was_put_before_it() -> None:
     assert not ending.done()
     wire.is_writable = True
     outbox.take_room()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         await ending
     assert wire.messages == [b"last"]
 
@@ -129,6 +129,6 @@ async def test_whoever_waits_for_room_goes_on_when_the_socket_is_gone() -> None:
     waiting = asyncio.create_task(outbox.wait_for_room())
     await asyncio.sleep(0)
     outbox.drop()
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(10):
         await waiting
     assert wire.messages == []

@@ -52,7 +52,7 @@ async def ask(app: App, items: list[JsonObject] | None = None) -> Outcome:
         heard.append(item)
 
     exchange = InProcess(app, "/rpc").begin("GetTask", {"id": "t"}, {"A2A-Version": "1.0"}, take)
-    return await asyncio.wait_for(exchange.run(), 2)
+    return await asyncio.wait_for(exchange.run(), 10)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_an_application_hears_that_its_caller_has_left() -> None:
     exchange = InProcess(app, "/").begin("GetTask", {}, {}, take)
     running = asyncio.create_task(exchange.run())
     exchange.leave()
-    assert await asyncio.wait_for(running, 2) == Result({"said": "http.disconnect"})
+    assert await asyncio.wait_for(running, 10) == Result({"said": "http.disconnect"})
 
 
 async def test_the_card_of_an_application_is_read_in_process() -> None:

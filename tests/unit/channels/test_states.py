@@ -161,5 +161,5 @@ async def test_slot_that_is_given_to_who_has_just_left_goes_to_the_next() -> Non
     held.leave()
     leaving.cancel()  # in the same turn of the loop in which it was given the slot
     await asyncio.gather(leaving, return_exceptions=True)
-    await asyncio.wait_for(staying, 1)
+    await asyncio.wait_for(staying, 10)
     assert stays.is_held
