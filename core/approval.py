@@ -70,6 +70,7 @@ from passerelle.core.approval_guards import (
     check_binding,
     check_device,
     check_opening,
+    check_right,
     check_use,
     check_words,
     choose_option,
@@ -359,6 +360,7 @@ def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
     check_binding(state, answer)
     option = choose_option(state, answer)
     check_words(state, answer, option)
+    check_right(state, answer, option)
     check_device(state, answer, option)
     if state.request.quorum.need > 1:
         vote = make_vote(answer, option, now_ms)

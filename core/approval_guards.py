@@ -17,7 +17,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import check_scope
 from passerelle.core.ids import read_shard
-from passerelle.core.payloads.device import NEGATIVE
+from passerelle.core.payloads.device import NEGATIVE, reaches
 from passerelle.core.principal import PrincipalKind, Scope
 from passerelle.core.response_schema import check_content, check_schema, is_blank
 
@@ -98,6 +98,21 @@ def _check_host(record: ActionRecord, who: Principal) -> None:
         raise Forbidden(f"the credential lacks {Scope.HOST}", scope=Scope.HOST)
     if request.quorum.need > 1 or request.audience:
         raise Forbidden("this question is for others to decide", why="not_in_audience")
+
+
+def check_right(record: ActionRecord, answer: Answer, option: Option) -> None:
+    """A yes from high risk on takes a right of its own. A no never does, and words that answer a question are no yes.
+
+    Raises:
+        Forbidden: the credential does not carry it.
+    """
+    says_yes = option.kind not in NEGATIVE and answer.turn_id is None and not answer.is_host
+    is_grave = not reaches("medium", record.request.risk)
+    if says_yes and is_grave and Scope.DECIDE_HIGH not in answer.who.scopes:
+        raise Forbidden(
+            f"a yes at {record.request.risk} risk takes {Scope.DECIDE_HIGH}",
+            scope=Scope.DECIDE_HIGH,
+        )
 
 
 def check_device(record: ActionRecord, answer: Answer, option: Option) -> None:

@@ -26,6 +26,7 @@ class Scope(StrEnum):
     SERVE = "agents:serve"
     READ_APPROVALS = "approvals:read"
     DECIDE = "approvals:decide"
+    DECIDE_HIGH = "approvals:decide-high"
     MANAGE_DEVICES = "devices:manage"
     READ_AUDIT = "audit:read"
     GRANT = "approvals:grant"

@@ -46,6 +46,7 @@ USUAL_SCOPES: Final = (
     Scope.READ_TASKS,
     Scope.READ_APPROVALS,
     Scope.DECIDE,
+    Scope.DECIDE_HIGH,
 )
 _CODE: Final = re.compile(r"(dvs_[0-3][0-9a-z]{27})\.([0-9a-hjkmnp-tv-z]{26})")
 _CODE_CHARACTERS: Final = 26

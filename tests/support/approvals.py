@@ -18,7 +18,11 @@ HOUR_MS = 3_600_000
 SHARD = Shard(0x2F)
 
 OWNER = Principal(
-    "ada", kind="person", scopes=frozenset({Right.DECIDE}), device="dev-1", device_name="phone"
+    "ada",
+    kind="person",
+    scopes=frozenset({Right.DECIDE, Right.DECIDE_HIGH}),
+    device="dev-1",
+    device_name="phone",
 )
 OTHER_DEVICE = replace(OWNER, device="dev-2", device_name="laptop")
 ALLOW = Option("allow", "Allow", "allow_once")

@@ -18,7 +18,14 @@ pytestmark = pytest.mark.anyio
 ADA: Final = {
     "name": "ada",
     "kind": "person",
-    "scopes": ["a2a:call", "tasks:read", "tasks:write", "approvals:read", "approvals:decide"],
+    "scopes": [
+        "a2a:call",
+        "tasks:read",
+        "tasks:write",
+        "approvals:read",
+        "approvals:decide",
+        "approvals:decide-high",
+    ],
 }
 BUILDER: Final = {"name": "builder", "kind": "agent", "scopes": ["approvals:ask"]}
 HOST: Final = {"name": "host", "scopes": ["approvals:host"]}

@@ -18,12 +18,18 @@ PEOPLE = [
     "tasks:read",
     "approvals:read",
     "approvals:decide",
+    "approvals:decide-high",
     "channels:connect",
     "devices:manage",
     "audit:read",
 ]
 ADA: dict[str, object] = {"name": "ada", "kind": "person", "scopes": PEOPLE}
 BOB: dict[str, object] = {"name": "bob", "kind": "person", "scopes": PEOPLE}
+DAN: dict[str, object] = {
+    "name": "dan",
+    "kind": "person",
+    "scopes": [scope for scope in PEOPLE if scope != "approvals:decide-high"],
+}
 CLEO: dict[str, object] = {"name": "cleo", "kind": "person", "scopes": PEOPLE}
 _NUMBERS = itertools.count(1)
 

@@ -11,6 +11,7 @@ from tests.integration.devices.asking import (
     ADA,
     BOB,
     CLEO,
+    DAN,
     ask,
     bearer,
     list_pending,
@@ -26,7 +27,7 @@ FOUR_EYES = {"risk": "critical", "who": ["ada", "bob"], "allow_self": False}
 
 
 async def start(rig: Rig, **settings: object) -> Instance:
-    return await rig.start(clients=[ADA, BOB, CLEO], **settings)
+    return await rig.start(clients=[ADA, BOB, CLEO, DAN], **settings)
 
 
 async def prove(at: Instance) -> None:
@@ -89,6 +90,18 @@ async def test_a_no_needs_no_signature_and_low_risk_none_either(rig: Rig) -> Non
     stopped = await say(at, bearer("ada"), make_answer(await ask(at, "critical"), "no"))
     allowed = await say(at, bearer("ada"), make_answer(await ask(at, "medium")))
     assert (stopped.status_code, allowed.status_code) == (200, 200)
+
+
+async def test_a_caller_without_the_right_for_grave_things_says_no_to_them_and_yes_to_others(
+    rig: Rig,
+) -> None:
+    at = await start(rig)
+    grave = await ask(at, "high", "dan")
+    refused = await say(at, bearer("dan"), make_answer(grave))
+    assert (refused.status_code, refused.json()["scope"]) == (403, "approvals:decide-high")
+    assert (await say(at, bearer("dan"), make_answer(grave, "no"))).status_code == 200
+    small = await ask(at, "medium", "dan")
+    assert (await say(at, bearer("dan"), make_answer(small))).status_code == 200
 
 
 async def test_whoever_has_no_device_answers_at_high_risk_unless_all_must_sign(rig: Rig) -> None:

@@ -11,7 +11,7 @@ from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound
 from passerelle.core.payloads.approval import AudienceStep, Option, Quorum, Signature
 from passerelle.core.payloads.device import DeviceRights
-from passerelle.core.principal import Principal
+from passerelle.core.principal import Principal, Scope
 from tests.support.approvals import (
     ALLOW,
     HOUR_MS,
@@ -203,6 +203,21 @@ def test_a_yes_that_must_be_signed_is_refused_without_and_a_no_is_not() -> None:
     refused = ask(1)
     say(refused, OWNER, "reject", must_sign=True)
     assert refused.now.state == "rejected"
+
+
+def test_a_grave_yes_takes_a_right_of_its_own_and_a_no_does_not() -> None:
+    narrow = replace(OWNER, scopes=frozenset({Scope.DECIDE}))
+    for risk, needed in (("low", False), ("medium", False), ("high", True), ("critical", True)):
+        stream = Stream()
+        stream.open(make_request(risk=risk))
+        if needed:
+            with pytest.raises(Forbidden) as refusal:
+                say(stream, narrow)
+            assert refusal.value.details["scope"] == Scope.DECIDE_HIGH
+            say(stream, narrow, "reject")
+        else:
+            say(stream, narrow)
+        assert not stream.now.is_open
 
 
 def test_a_replay_gives_the_votes_again_byte_for_byte() -> None:
