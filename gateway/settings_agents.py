@@ -223,7 +223,8 @@ class AgentTimeout(Section):
         default=parse_duration("35s"),
         json_schema_extra={"default": "35s"},
         description="How long a message of unknown outcome may still be on its way. Only after it a list of tasks "
-        "that lacks it is believed; longer than the agent takes until a new task shows in its list.",
+        "that lacks it is believed, and an answer is given again to a task that still waits for it; longer than the "
+        "agent takes until a new task shows in its list.",
     )
     liveness: Duration = Field(
         default=parse_duration("2m"),

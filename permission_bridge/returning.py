@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 BACKOFF_MS: Final = 10_000
 BACKOFF_MAX_MS: Final = 300_000
-SETTLE_MS: Final = 5_000
-"""Beyond the peer's request timeout, until an attempt of unknown outcome counts as not received."""
 _FINAL_CODES: Final = frozenset({-32001, -32004, -32602})
 """Task not found, unsupported operation, invalid params: sending again cannot help."""
 
@@ -115,8 +113,12 @@ def read_attempts(record: ActionRecord, *, refused: bool = False) -> Attempts:
     return Attempts(record.return_attempts, parse_ms(record.updated_at), refused)
 
 
-def choose_step(sight: Sight, attempts: Attempts, now_ms: int, request_timeout_ms: int) -> Step:
-    """What to do about an answer that is ``owed`` or ``returning``, given what GetTask said just now."""
+def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
+    """What to do about an answer that is ``owed`` or ``returning``, given what GetTask said just now.
+
+    ``doubt_ms``: for how long a message of unknown outcome may still be on its way to the peer, whoever has sent it:
+    what a process has written travels on when it dies.
+    """
     match sight:
         case Unreachable():
             return WaitUntil(now_ms + back_off(attempts.count))
@@ -127,7 +129,7 @@ def choose_step(sight: Sight, attempts: Attempts, now_ms: int, request_timeout_m
         case StillWaiting(same=False):
             return Undeliverable("stale")
         case StillWaiting():
-            return _try_again(attempts, now_ms, request_timeout_ms)
+            return _try_again(attempts, now_ms, doubt_ms)
         case RunningOn(has_message=None, native_status=native_status) if attempts.count:
             return Returned(native_status)
         case RunningOn():
@@ -171,11 +173,11 @@ def judge_sending(
             assert_never(outcome)
 
 
-def _try_again(attempts: Attempts, now_ms: int, request_timeout_ms: int) -> Step:
+def _try_again(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
     if attempts.refused:
         return Undeliverable("peer_refused")
     if attempts.count == 0:
         return Send()
     # A time in the future is another machine's clock; it counts as now, which only waits longer.
-    settled_ms = min(attempts.last_ms, now_ms) + request_timeout_ms + SETTLE_MS
+    settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
     return Send() if now_ms > settled_ms else WaitUntil(settled_ms + 1)

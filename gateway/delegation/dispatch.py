@@ -232,8 +232,12 @@ class Dispatch:
         missing = [ref for ref in owed if ref not in driver.run.held]
         if missing:
             driver.run.held |= await self.writes.load(missing)
-        for group in list_groups(driver):
+        groups = list_groups(driver)
+        for settled in driver.put_off.keys() - {group[0] for group in groups}:
+            del driver.put_off[settled]
+        for group in groups:
             if driver.put_off.get(group[0], 0) <= self.clock.now_ms():
+                driver.put_off.pop(group[0], None)
                 done = await Returning(driver, group).go() or done
         return done
 

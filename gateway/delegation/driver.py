@@ -10,6 +10,7 @@ The driver is detached from every caller: who asked may go, and who comes back r
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.habits import Habits
 
 _TASK_NOT_FOUND: Final = -32001
+_OWED_PAUSE_S: Final = 0.05
 _LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
 """Of what a peer may answer at once; its client holds to it."""
 
@@ -127,7 +129,7 @@ class Driver:
     stir: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when somebody wakes the driver, and by each frame that is read."""
     put_off: dict[str, int] = field(default_factory=dict[str, int])
-    """Answer -> when to look again, in ms; its due row comes due then."""
+    """Answer that is owed -> when to look again, in ms; its due row comes due then."""
     refused: set[str] = field(default_factory=set[str])
     """Answers that the peer has refused in a way that no repeat can change."""
     ladder: Ladder = field(init=False)
@@ -437,7 +439,15 @@ class Driver:
         least_s = self.crowd.pause_s
         pause_s = self.ladder.rest(self._draw(), changed=changed, parked=parked, least_s=least_s)
         with self.crowd.rest():
-            await self.rest(pause_s)
+            await self.rest(min(pause_s, max(self.find_owed_s(), _OWED_PAUSE_S)))
+
+    def find_owed_s(self) -> float:
+        """Seconds until an answer that was put off is looked at again, endless where none was.
+
+        Its row comes due as well, but maybe at an instance that cannot wake us.
+        """
+        at_ms = min(self.put_off.values(), default=None)
+        return math.inf if at_ms is None else (at_ms - self.clock.now_ms()) / 1000
 
     async def _step_down(self) -> None:
         """From streams to questions, with the peer's calls beside them where it has them."""

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.returning import Sight
 
 _TASK_NOT_FOUND: Final = -32001
-_REQUEST_TIMEOUT_MS: Final = 30_000
 _SHOWN_HISTORY: Final = 20
 _ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 _LOOK_AGAIN_MS: Final = 10_000
@@ -112,7 +111,8 @@ class Returning:
         now_ms = self.driver.clock.now_ms()
         refused = self.action_ids[0] in self.driver.refused
         attempts = read_attempts(_find_last(actions), refused=refused)
-        step = choose_step(sight, attempts, now_ms, _REQUEST_TIMEOUT_MS)
+        doubt_ms = round(self.driver.patience.doubt_s * 1000)
+        step = choose_step(sight, attempts, now_ms, doubt_ms)
         match step:
             case Send():
                 await self._send(actions, remote)

@@ -78,10 +78,13 @@ async def _await_frame(driver: Driver, frames: asyncio.Queue[StreamOutcome]) -> 
         if driver.run.has_ended() or (driver.is_woken and driver.remote_task() is not None):
             return False
         try:
-            async with asyncio.timeout(driver.patience.look_s):
+            async with asyncio.timeout(min(driver.patience.look_s, max(driver.find_owed_s(), 0.0))):
                 await driver.stir.wait()
         except TimeoutError:
-            await _look_around(driver)
+            if driver.find_owed_s() <= 0:
+                driver.wake()
+            else:
+                await _look_around(driver)
 
 
 async def _look_around(driver: Driver) -> None:

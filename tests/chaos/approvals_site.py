@@ -323,7 +323,7 @@ def _write_config(folder: Path, store_url: str, agent_url: str) -> str:
                     "name": AGENT,
                     "url": agent_url,
                     "auth": {"bearer_env": _TOKEN},
-                    "timeout": {"query": "3s"},
+                    "timeout": {"query": "3s", "arrival": "8s"},
                 }
             ],
             "clients": [client],

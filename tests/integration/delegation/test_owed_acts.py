@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.core.batch import Batch, Incarnation
-from passerelle.core.commands import GetAction
+from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.status import Status
 from tests.support.house import ADA, House
@@ -83,6 +83,53 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
 
     await wait_until(is_given_up, 5, "the answer cannot be delivered")
     assert house.peer.texts == ["ask Which colour?", "blue"]
+
+
+async def vanish(turn: Turn) -> None:
+    """The answer arrived nowhere: the connection broke, and the agent waits on."""
+    await turn.drop()
+
+
+async def lose_answer(house: House) -> tuple[TurnAccepted, str]:
+    """An answer that was sent and never arrived; the agent keeps no history that would say so."""
+    house.peer.keeps_history = False
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    house.peer.next(vanish)
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await until_put_off(house, str(view["actionId"]))
+    return accepted, str(view["actionId"])
+
+
+@pytest.mark.requirement("I9", "CMD-14")
+@pytest.mark.parametrize("subscribes", [True, False])
+async def test_answer_is_sent_again_at_its_time_by_a_driver_whom_no_row_wakes(
+    house: House, *, subscribes: bool
+) -> None:
+    house.peer.subscribes = subscribes
+    accepted, _ = await lose_answer(house)
+    # Looks at the agent are far apart, and the duty of the shard is another instance's.
+    house.patience = replace(house.patience, poll_s=60.0, poll_max_s=60.0, look_s=60.0)
+    await house.restart()
+    await house.adopt(accepted)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
+
+
+async def test_answer_may_be_on_its_way_for_as_long_as_its_agent_says(house: House) -> None:
+    accepted, action = await lose_answer(house)
+    house.patience = replace(house.patience, doubt_s=60.0)
+    await house.restart()
+    await house.adopt(accepted)
+    await wait_until(lambda: house.peer.count("SubscribeToTask") > 0, 10, "the agent was asked")
+    house.clock.ahead_ms += 50_000
+    house.service.dispatch.wake(accepted.task_id, action)
+    await wait_until(lambda: house.peer.count("SubscribeToTask") > 1, 10, "and once more")
+    assert house.peer.texts == ["ask Which colour?", "blue"]
+    house.clock.ahead_ms += 11_000
+    house.service.dispatch.wake(accepted.task_id, action)
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
 
 
 async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
