@@ -48,6 +48,10 @@ class Shard:
             message = f"a shard is 0 to {SHARDS - 1}, not {self.number}"
             raise ValueError(message)
 
+    def __hash__(self) -> int:
+        # Shards are looked up for every event and at every visit; the hash that is made for a dataclass costs thrice.
+        return self.number
+
     @property
     def tag(self) -> str:
         """Two lower-case hex digits, as they stand in ids and keys."""

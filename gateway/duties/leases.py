@@ -84,6 +84,9 @@ class LeaseKeeper:
     """Who has said lately that it lives: duties are spread over these."""
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
+    _duties: frozenset[Shard] = frozenset()
+    _duties_until_s: float = -math.inf
+    """Until then ``_duties`` are what a look at every lease would find, unless one of them changes."""
     _refused: set[Shard] = field(default_factory=set["Shard"])
     _lost: list[Shard] = field(default_factory=list["Shard"])
     """Lost by the extension under way, and not yet told."""
@@ -116,10 +119,21 @@ class LeaseKeeper:
 
     @property
     def duties(self) -> frozenset[Shard]:
-        """The shards whose relay and due set are ours now."""
-        return frozenset(
-            shard for shard, hold in self._holds.items() if hold.duty and self._is_held(hold)
-        )
+        """The shards whose relay and due set are ours now; the same object for as long as that stays so."""
+        now_s = self.clock()
+        if now_s >= self._duties_until_s:
+            self._look_at_duties(now_s)
+        return self._duties
+
+    def _look_at_duties(self, now_s: float) -> None:
+        mine = {
+            shard: hold.until_s
+            for shard, hold in self._holds.items()
+            if hold.duty and hold.held and now_s < hold.until_s
+        }
+        self._duties_until_s = min(mine.values(), default=math.inf)
+        if mine.keys() != self._duties:
+            self._duties = frozenset(mine)
 
     @property
     def pause_s(self) -> float:
@@ -179,6 +193,7 @@ class LeaseKeeper:
         mine = [(shard, hold) for shard, hold in self._holds.items() if hold.held]
         for _, hold in mine:
             hold.held = hold.duty = False
+        self._duties_until_s = -math.inf
         self._tell_duties()
         results = await asyncio.gather(
             self.leases.withdraw(self.instance),
@@ -228,6 +243,7 @@ class LeaseKeeper:
             wants_duty=shard in self._wanted,
             lease_ms=self.lease_ms,
         )
+        self._duties_until_s = -math.inf
         match answer:
             case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):
                 hold.held, hold.duty = True, duty

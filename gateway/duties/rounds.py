@@ -41,6 +41,7 @@ class Rounds:
     _due_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _busy: set[Shard] = field(default_factory=set["Shard"])
     _held: set[Shard] = field(default_factory=set["Shard"])
+    _owned: frozenset[Shard] = frozenset()
     _again: dict[Shard, float] = field(default_factory=dict["Shard", float])
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -76,9 +77,12 @@ class Rounds:
         """Starts the visits whose time has come; returns the time until the next one, in seconds."""
         now_s = asyncio.get_running_loop().time()
         owned = self.duties()
-        for shard in self._due_s.keys() - owned:
-            del self._due_s[shard]
-        self._held &= owned
+        if owned is not self._owned:
+            self._owned = owned
+            for shard in self._due_s.keys() - owned:
+                del self._due_s[shard]
+        if self._held:
+            self._held &= owned
         pause_s = self.longest_s
         for shard in owned - self._busy:
             wait_s = self._due_s.get(shard, now_s) - now_s
