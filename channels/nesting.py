@@ -10,6 +10,11 @@ if TYPE_CHECKING:
 DEPTH_LIMIT: Final = 64
 
 
+def may_be_too_deep(frame: bytes) -> bool:
+    """Whether the bytes of a frame have so many brackets that it is worth looking at what they are."""
+    return frame.count(b"{") + frame.count(b"[") > DEPTH_LIMIT
+
+
 def is_too_deep(members: JsonObject) -> bool:
     """Whether an object has more than 64 levels, itself counted."""
     level: list[Json] = [members]

@@ -34,10 +34,16 @@ class Replays:
         """A slot that is not held yet."""
         return Slot(self, self._wait_s)
 
+    def take_free(self) -> bool:
+        """Takes one that nobody has and nobody waits for; False where there is none."""
+        if self._free <= 0 or self._waiting:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
         """Returns when there is one."""
-        if self._free > 0 and not self._waiting:
-            self._free -= 1
+        if self.take_free():
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
@@ -74,7 +80,8 @@ class Slot:
         Raises:
             Limited: that would take too long.
         """
-        if self.is_held:
+        if self.is_held or self._slots.take_free():
+            self.is_held = True
             return
         try:
             async with asyncio.timeout(self._wait_s):

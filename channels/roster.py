@@ -109,7 +109,9 @@ class Roster:
         device = held.devices.pop(member, None) if held else None
         if held is None or device is None:
             return
-        held.counts -= Counter((device,))
+        held.counts[device] -= 1
+        if not held.counts[device]:
+            del held.counts[device]
         if held.newest.get(member.channel) is member:
             del held.newest[member.channel]
         if held.devices:

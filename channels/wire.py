@@ -23,7 +23,7 @@ from passerelle.channels.frames import (
     ServerFrame,
 )
 from passerelle.channels.members import NAME, Record
-from passerelle.channels.nesting import DEPTH_LIMIT, is_too_deep
+from passerelle.channels.nesting import DEPTH_LIMIT, is_too_deep, may_be_too_deep
 from passerelle.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def decode_client(frame: bytes) -> ClientFrame | Refusal | Failure:
         members = _read_object(frame)
     except InvalidInput as error:
         return Refusal("malformed", str(error), fatal=True)
-    if is_too_deep(members):
+    if may_be_too_deep(frame) and is_too_deep(members):
         reason = f"nested deeper than {DEPTH_LIMIT} levels"
         return _refuse_member(members, InvalidInput("frame", reason))
     kind = members.get("t")

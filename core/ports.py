@@ -524,8 +524,9 @@ class Links(Protocol):
         *,
         listed: bool = False,
         leaves: tuple[str, int] | None = None,
+        wait_ms: int = 0,
     ) -> None:
-        """Notes a fact; a row ``link:<channel>:<kind>`` comes due for it.
+        """Notes a fact; a row ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended.

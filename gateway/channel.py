@@ -6,7 +6,7 @@ read after its cursor: what is written in between comes again as an event, and n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
@@ -26,6 +26,7 @@ from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.rpc import call
 from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
+from passerelle.store.gathering import Gathering
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
@@ -46,6 +47,10 @@ class ServiceAccess:
     """``channels.services.StreamAccess``: a principal follows its own streams and no others."""
 
     service: Service
+    _sessions: Gathering[str, None, SessionRecord | None] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_sessions", Gathering(self._read_session))
 
     async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
         """The stream behind a name.
@@ -75,11 +80,16 @@ class ServiceAccess:
 
     async def _find_session(self, principal: Principal, session_id: str) -> SessionRecord:
         if read_shard(session_id) is not None:
-            ref = EntityRef(EntityKind.SESSION, session_id)
-            record = (await self.service.writes.load([ref]))[ref].record
-            if isinstance(record, SessionRecord) and record.owner == principal.key:
+            record = await self._sessions.call(session_id, None)
+            if record is not None and record.owner == principal.key:
                 return record
         raise NotFound("stream", f"session:{session_id}")
+
+    async def _read_session(self, session_id: str, asked: list[None]) -> list[SessionRecord | None]:
+        """One read for all who come back to a session at once."""
+        ref = EntityRef(EntityKind.SESSION, session_id)
+        record = (await self.service.writes.load([ref]))[ref].record
+        return [record if isinstance(record, SessionRecord) else None] * len(asked)
 
     async def _check_session(self, principal: Principal, session_id: str) -> None:
         """Its stream says everything of every task in it, so each has to be one that may be followed."""

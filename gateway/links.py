@@ -7,7 +7,9 @@ of each kind, whichever instances they met, and an instance that dies owes nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.channels.link_record import LinkRecord
@@ -26,6 +28,7 @@ from passerelle.core.payloads.history import Repair, SnapshotRepaired
 from passerelle.core.ports import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.record import change, record
+from passerelle.gateway.crowd import Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +44,11 @@ if TYPE_CHECKING:
 ROW: Final = "link"
 LinkPayload: TypeAlias = ChannelConnected | ChannelResumed | ChannelDisconnected | SnapshotRepaired
 _WAKE_S: Final = 0.05
+_CROWD: Final = 16
+_CROWD_WITHIN_S: Final = 1.0
+_CROWD_WAITS_MS: Final = 3_000
+"""So many links within a second are a crowd, and what there is to tell of it waits so long: devices that come back by
+the hundred get their events before anything is written about them."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
 
@@ -66,6 +74,7 @@ class LinkFacts:
     recoveries: Recoveries
     drives: Callable[[Shard], Incarnation]
     wake: Callable[[Shard, float], None]
+    crowd: Crowd = field(default_factory=lambda: Crowd(_CROWD, _CROWD_WITHIN_S))
 
     def find_driver(self, owner: str) -> Incarnation | None:
         """Under whose lease a link of a principal stands; None while we hold none there."""
@@ -81,23 +90,26 @@ class LinkFacts:
             StoreUnavailable: nothing is known to be owed.
         """
         channel, generation = admission.channel, admission.generation
+        crowded = self.crowd.join(asyncio.get_running_loop().time())
+        wait_ms = _CROWD_WAITS_MS if crowded else 0
+        owe = partial(self.links.owe, channel, wait_ms=wait_ms)
         match fact:
             case Began(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
-                await self.links.owe(channel, "resumed", to_bytes(owed))
+                await owe("resumed", to_bytes(owed))
             case Began():
                 seen = _Connected(generation, admission.welcome.now)
-                await self.links.owe(channel, "connected", to_bytes(seen))
+                await owe("connected", to_bytes(seen))
             case Repaired():
-                await self.links.owe(channel, "repaired", to_bytes(_name_repair(fact)), listed=True)
+                await owe("repaired", to_bytes(_name_repair(fact)), listed=True)
             case Over(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
                 driver = self.find_driver(admission.principal.key)
                 leaves = (driver.instance, generation) if driver else None
-                await self.links.owe(channel, "disconnected", to_bytes(ended), leaves=leaves)
+                await owe("disconnected", to_bytes(ended), leaves=leaves)
             case _:
                 assert_never(fact)
-        self.wake(place(channel), _WAKE_S)
+        self.wake(place(channel), max(_WAKE_S, wait_ms / 1000))
 
     async def lose(self, channel: str, instance: str) -> None:
         """Owes the end of a link whose instance has died.

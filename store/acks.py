@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.ports import Acked
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
@@ -14,6 +15,9 @@ from passerelle.store.scripts import read_script
 if TYPE_CHECKING:
     from passerelle.core.ports import AckResult, StreamRef
     from passerelle.store.nodes import Nodes
+
+_Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
+"""Device, generation, whole cursor or False, epoch and sequence of it, when the device was seen."""
 
 KEEP_MS: Final = 7 * 24 * 3600 * 1000
 """An ack holds its stream for a week after the device was last seen."""
@@ -24,6 +28,7 @@ class RedisAcks:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
+        self._rows: Gathering[StreamRef, _Row, AckResult] = Gathering(self._store)
 
     async def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
@@ -35,20 +40,15 @@ class RedisAcks:
         epoch, sequence = "", "0"
         if cursor:
             epoch, sequence, _ = cursor.split(".")
+        row = (device, str(generation), cursor or False, epoch, sequence, str(now_ms))
+        return await self._rows.call(stream, row)
+
+    async def _store(self, stream: StreamRef, rows: list[_Row]) -> list[AckResult]:
         packed = read_script("ack").pack_call(
-            [keys.stream_acks(stream), keys.head(stream)],
-            {
-                "device": device,
-                "gen": str(generation),
-                "cursor": cursor or False,
-                "epoch": epoch,
-                "seq": sequence,
-                "seen": str(now_ms),
-                "keep": str(KEEP_MS),
-            },
+            [keys.stream_acks(stream), keys.head(stream)], {"keep": str(KEEP_MS), "rows": rows}
         )
         reply = await retry(lambda: self._nodes.write(stream.shard, packed))
-        return cast("AckResult", cast("bytes", reply).decode())
+        return [cast("AckResult", word.decode()) for word in cast("list[bytes]", reply)]
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""

@@ -11,6 +11,7 @@ from passerelle.core.ids import place
 from passerelle.core.ports import DevicesChanged, PresenceMoved, SaidHello, StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
+from passerelle.store.gathering import Gathering
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
-_HELLO: Final = re.compile(rb"g ([!-~]+) ([0-9]+)")
+_HELLO: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
+"""Those who came together are told in one message, a line each."""
 _PRESENCE: Final = b"p"
 _DEVICES: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
@@ -34,6 +36,9 @@ class RedisChannels:
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
+        self._hellos: Gathering[tuple[str, Incarnation | None], tuple[str, bytes], int] = Gathering(
+            self._say_hellos
+        )
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
         """Returns once news of the owner's devices are told, from now on.
@@ -44,13 +49,12 @@ class RedisChannels:
         shard = place(owner)
 
         def take(raw: bytes) -> None:
-            said = _HELLO.fullmatch(raw)
-            if said is not None:
-                on_news(SaidHello(said[1].decode(), int(said[2])))
-            elif raw == _PRESENCE:
+            if raw == _PRESENCE:
                 on_news(PresenceMoved())
             elif raw == _DEVICES:
                 on_news(DevicesChanged())
+            for said in _HELLO.finditer(raw):
+                on_news(SaidHello(said[1].decode(), int(said[2])))
 
         await self._hints.listen(shard, keys.link_hints(shard, owner), take)
 
@@ -84,24 +88,32 @@ class RedisChannels:
         if place(channel) != shard:
             message = f"channel {channel} is not in the shard of {owner}"
             raise ValueError(message)
+        return await self._hellos.call((owner, driver), (channel, record))
+
+    async def _say_hellos(
+        self, said: tuple[str, Incarnation | None], hellos: list[tuple[str, bytes]]
+    ) -> list[int]:
+        owner, driver = said
+        shard = place(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
-        names = [keys.channel(shard, channel), keys.head(inbox), keys.link_hints(shard, owner)]
+        names = [keys.head(inbox), keys.link_hints(shard, owner)]
+        names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
             names.append(keys.own(shard, driver.instance))
         packed = read_script("hello").pack_call(
             names,
             {
-                "channel": channel,
+                "channels": [channel for channel, _ in hellos],
                 "mint": secrets.token_hex(4),
                 "keep": str(KEEP_MS),
                 "driver": [driver.instance, str(driver.number)] if driver else False,
             },
-            [record],
+            [record for _, record in hellos],
         )
         reply = await retry(lambda: self._nodes.write(shard, packed))
         match cast("list[bytes]", reply):
-            case [b"ok", generation]:
-                return int(generation)
+            case [b"ok", *generations]:
+                return [int(generation) for generation in generations]
             case _:
                 reason = "this instance holds no lease in the shard"
                 raise StoreUnavailable(reason, "no")

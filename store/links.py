@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.ids import place
 from passerelle.core.ports import OwedLink
 from passerelle.store import keys
 from passerelle.store.channels import KEEP_MS
 from passerelle.store.connection import pack
+from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
     from passerelle.core.ports import DueRow
     from passerelle.store.nodes import Nodes
 
@@ -22,12 +24,19 @@ LISTED: Final = 16
 """Payloads of one kind that are kept where each of them counts; the number counts all."""
 
 
+_Row: TypeAlias = tuple[str, str, int, int, str | bool]
+"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation that leaves."""
+
+
 class RedisLinks:
     """``core.ports.Links`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
         self._nodes = nodes
         self._window_ms = window_ms
+        self._owed: Gathering[tuple[Shard, str | None], tuple[_Row, bytes], None] = Gathering(
+            self._owe
+        )
 
     async def owe(
         self,
@@ -37,19 +46,22 @@ class RedisLinks:
         *,
         listed: bool = False,
         leaves: tuple[str, int] | None = None,
+        wait_ms: int = 0,
     ) -> None:
-        """Notes a fact; a row of the due set tells it, at once or when a minute has passed since the last one.
+        """Notes a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended. Tried again after a lost reply: a fact too many is counted then.
         """
         instance, generation = leaves or (None, 0)
         most = LISTED if listed else 0
-        await self._owe(channel, kind, payload, most, instance, str(generation))
+        row = (channel, kind, wait_ms, most, str(generation))
+        await self._owed.call((place(channel), instance), (row, payload))
 
     async def lose(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""
-        await self._owe(channel, "disconnected", payload, 0, instance, None)
+        row = (channel, "disconnected", 0, 0, False)
+        await self._owed.call((place(channel), instance), (row, payload))
 
     async def read_owed(self, channel: str, kind: str) -> OwedLink | None:
         """What is owed; None where the record is gone."""
@@ -86,28 +98,21 @@ class RedisLinks:
         return read_hash(reply)
 
     async def _owe(
-        self,
-        channel: str,
-        kind: str,
-        payload: bytes,
-        most: int,
-        instance: str | None,
-        generation: str | None,
-    ) -> None:
-        shard = place(channel)
-        names = [keys.channel(shard, channel), keys.due(shard)]
+        self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
+    ) -> list[None]:
+        shard, instance = where
+        names = [keys.due(shard), *(keys.channel(shard, row[0]) for row, _ in owed)]
         if instance is not None:
             names.append(keys.own(shard, instance))
         packed = read_script("owe_link").pack_call(
             names,
             {
-                "channel": channel,
-                "kind": kind,
                 "window": self._window_ms,
                 "keep": str(KEEP_MS),
-                "most": most,
-                "gen": generation or False,
+                "leaves": instance is not None,
+                "rows": [row for row, _ in owed],
             },
-            [payload],
+            [payload for _, payload in owed],
         )
         await retry(lambda: self._nodes.write(shard, packed))
+        return [None] * len(owed)

@@ -86,7 +86,10 @@ class RedisEventLog:
                 {ref: _loaded(ref, reply) for ref, reply in zip(wanted, replies, strict=True)}
             )
 
-        await asyncio.gather(*(read(shard, wanted) for shard, wanted in by_shard.items()))
+        if len(by_shard) == 1:
+            await read(*by_shard.popitem())
+        else:
+            await asyncio.gather(*(read(shard, wanted) for shard, wanted in by_shard.items()))
         return [found[ref] for ref in refs]
 
     async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:

@@ -13,6 +13,7 @@ from passerelle.core.ports import PARTS, FeedRow, InboxRow, IndexRow, StreamKind
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
+from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.retry import retry
@@ -43,6 +44,7 @@ class RedisProjections:
         self._index = OwnerIndex(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
+        self._inboxes: Gathering[str, None, list[str]] = Gathering(self._list_inbox)
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
@@ -118,11 +120,14 @@ class RedisProjections:
 
     async def list_inbox(self, owner: str) -> list[str]:
         """Ids of the pending actions of an owner, the newest first, without what was copied of them."""
+        return list(await self._inboxes.call(owner, None))
+
+    async def _list_inbox(self, owner: str, asked: list[None]) -> list[list[str]]:
         shard = place(owner)
         [reply] = await self._read(shard, pack("HKEYS", keys.inbox_open(shard, owner)))
         # The shard stands before the time in an id; ids of one prefix sort by what follows it.
         found = sorted(cast("list[bytes]", reply), key=_read_age, reverse=True)
-        return [action.decode() for action in found]
+        return [[action.decode() for action in found]] * len(asked)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""

@@ -1,37 +1,46 @@
 #!lua flags=allow-oom
--- hello: writes the record of a device link and counts its generation up, from the time of the first one on.
+-- hello: writes the records of device links of one principal and counts the generation of each up, from the time of
+-- the first one on.
 --
--- KEYS  1 channel record   2 inbox head of the principal   3 hint channel of the principal's links
---       4 own set of the driving instance, when there is one
--- ARGV  1 control, JSON: channel, mint (epoch for an inbox that has to be made), keep (ms),
+-- KEYS  1 inbox head of the principal   2 hint channel of the principal's links   3.. channel records
+--       last: own set of the driving instance, when there is one
+-- ARGV  1 control, JSON: channels (ids), mint (epoch for an inbox that has to be made), keep (ms),
 --         driver false or [instance, inc]
---       2 record bytes
--- RETURNS  ok gen | fenced
--- NEVER  adds an entry to the inbox.
+--       2.. record bytes, one for each channel
+-- RETURNS  ok gen .. | fenced
+-- NEVER  adds an entry to the inbox, or writes one record of several.
 
 local control = cjson.decode(ARGV[1])
-if control.driver then
-  local set = redis.call('HMGET', KEYS[4], 'inc', 'gone')
+local own = control.driver and KEYS[#KEYS]
+if own then
+  local set = redis.call('HMGET', own, 'inc', 'gone')
   if set[1] ~= control.driver[2] or set[2] then
     return {'fenced'}
   end
 end
-local generation = redis.call('HINCRBY', KEYS[1], 'gen', 1)
-if generation == 1 then
-  -- A store that has forgotten the channel must not give a number again that an open connection still has.
-  local time = redis.call('TIME')
-  generation = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  redis.call('HSET', KEYS[1], 'gen', string.format('%.0f', generation))
+local instance = control.driver and control.driver[1] or ''
+local answer, news = {'ok'}, {}
+for place, channel in ipairs(control.channels) do
+  local record = KEYS[place + 2]
+  local generation = redis.call('HINCRBY', record, 'gen', 1)
+  if generation == 1 then
+    -- A store that has forgotten the channel must not give a number again that an open connection still has.
+    local time = redis.call('TIME')
+    generation = tonumber(time[1]) * 1000000 + tonumber(time[2])
+    redis.call('HSET', record, 'gen', string.format('%.0f', generation))
+  end
+  local text = string.format('%.0f', generation)
+  redis.call('HSET', record, 's', ARGV[place + 1], 'live', '1', 'instance', instance)
+  redis.call('PEXPIRE', record, control.keep)
+  if own then
+    redis.call('HSET', own, 'c:' .. channel, text)
+  end
+  answer[place + 1] = text
+  news[place] = 'g ' .. channel .. ' ' .. text
 end
-redis.call('HSET', KEYS[1], 's', ARGV[2], 'live', '1',
-  'instance', control.driver and control.driver[1] or '')
-redis.call('PEXPIRE', KEYS[1], control.keep)
-if control.driver then
-  redis.call('HSET', KEYS[4], 'c:' .. control.channel, string.format('%.0f', generation))
-end
-if not redis.call('HGET', KEYS[2], 'epoch') then
-  redis.call('HSET', KEYS[2], 'epoch', control.mint, 'seq', '0', 'first', '1', 'bytes', '0',
+if not redis.call('HGET', KEYS[1], 'epoch') then
+  redis.call('HSET', KEYS[1], 'epoch', control.mint, 'seq', '0', 'first', '1', 'bytes', '0',
     'chain', string.sub(redis.sha1hex(control.mint), 1, 8))
 end
-redis.call('SPUBLISH', KEYS[3], 'g ' .. control.channel .. ' ' .. string.format('%.0f', generation))
-return {'ok', string.format('%.0f', generation)}
+redis.call('SPUBLISH', KEYS[2], table.concat(news, '\n'))
+return answer
