@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from passerelle.core.batch import Batch
@@ -70,3 +72,16 @@ async def test_ack_beyond_the_end_or_of_another_epoch_is_refused(store: Store) -
     nowhere = make_place()
     assert await store.acks.store_ack(nowhere.stream, "dev", 1, cursor(1), NOW_MS) == "ack_epoch"
     assert await store.acks.read_ack(at.stream, "dev") is None
+
+
+async def test_devices_that_ack_at_once_are_judged_each_by_itself(store: Store) -> None:
+    at = await begin(store)
+    await store.acks.store_ack(at.stream, "tablet", 7, "", NOW_MS)
+    said = [("phone", 1, cursor(4)), ("tablet", 6, cursor(5)), ("watch", 1, cursor(99))]
+    said += [("laptop", 1, cursor(4, OTHER)), ("tv", 2, "")]
+    answers = await asyncio.gather(*(store.acks.store_ack(at.stream, *one, NOW_MS) for one in said))
+    assert answers == ["stored", "stale_generation", "ack_ahead", "ack_epoch", "stored"]
+    listed = {
+        one.device: (one.generation, one.cursor) for one in await store.acks.list_acks(at.stream)
+    }
+    assert listed == {"phone": (1, cursor(4)), "tablet": (7, None), "tv": (2, None)}

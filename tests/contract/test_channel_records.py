@@ -42,6 +42,21 @@ async def test_hellos_at_once_get_different_generations(store: Store) -> None:
     assert sorted(answers) == list(range(min(answers), min(answers) + 10))
 
 
+async def test_devices_that_come_at_once_are_told_and_written_each_by_itself(store: Store) -> None:
+    shard, owner, _ = make_owner()
+    channels = [mint("ch", shard) for _ in range(5)]
+    heard: list[LinkNews] = []
+    await store.channels.listen(owner, heard.append)
+    said = [store.channels.say_hello(owner, one, one.encode(), None) for one in channels]
+    answers = await asyncio.gather(*said)
+    for channel, generation in zip(channels, answers, strict=True):
+        assert await store.channels.read_generation(channel) == generation
+        assert await store.channels.read_record(channel) == channel.encode()
+    news = [SaidHello(channel, one) for channel, one in zip(channels, answers, strict=True)]
+    await wait_until(lambda: len(heard) == len(news), 10, "all are heard of")
+    assert heard == news
+
+
 async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> None:
     _, owner, channel = make_owner()
     inbox = StreamRef(StreamKind.INBOX, owner)

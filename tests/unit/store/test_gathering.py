@@ -1,0 +1,86 @@
+"""Calls of one turn of the loop travel as one, and each gets its own answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.core.errors import StoreUnavailable
+from passerelle.store.gathering import MOST, Gathering
+
+pytestmark = pytest.mark.anyio
+
+
+class Scripts:
+    """Doubles numbers, and remembers what was asked together."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, list[int]]] = []
+
+    async def carry_out(self, key: str, items: list[int]) -> list[int]:
+        self.calls.append((key, items))
+        await asyncio.sleep(0)
+        if key == "away":
+            raise StoreUnavailable("away", "no")
+        return [2 * item for item in items]
+
+
+async def test_calls_of_one_turn_are_one_for_each_key() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    asked = [("a", 1), ("b", 5), ("a", 2), ("a", 3)]
+    answers = await asyncio.gather(*(gathering.call(key, item) for key, item in asked))
+    assert answers == [2, 10, 4, 6]
+    assert scripts.calls == [("a", [1, 2, 3]), ("b", [5])]
+
+
+async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    first = asyncio.ensure_future(gathering.call("a", 1))
+    while not scripts.calls:
+        await asyncio.sleep(0)
+    assert not first.done()
+    assert await gathering.call("a", 2) == 4
+    assert await first == 2
+    assert scripts.calls == [("a", [1]), ("a", [2])]
+
+
+async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
+    gathering = Gathering(Scripts().carry_out)
+    keys = ("away", "away", "here")
+    answers = await asyncio.gather(
+        *(gathering.call(key, 4) for key in keys), return_exceptions=True
+    )
+    assert [type(answer) for answer in answers] == [StoreUnavailable, StoreUnavailable, int]
+
+
+async def test_who_left_in_time_is_not_asked_for() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    calls = [asyncio.ensure_future(gathering.call("a", number)) for number in range(3)]
+    asyncio.get_running_loop().call_soon(calls[1].cancel)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert (answers[0], answers[2]) == (0, 4)
+    assert calls[1].cancelled()
+    assert scripts.calls == [("a", [0, 2])]
+
+
+async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    calls = [asyncio.ensure_future(gathering.call("a", number)) for number in range(2)]
+    while not scripts.calls:
+        await asyncio.sleep(0)
+    calls[0].cancel()
+    assert await calls[1] == 2
+
+
+async def test_a_script_does_not_hold_the_server_for_more_than_so_many() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    count = 2 * MOST + 1
+    answers = await asyncio.gather(*(gathering.call("a", number) for number in range(count)))
+    assert answers == [2 * number for number in range(count)]
+    assert [len(items) for _, items in scripts.calls] == [MOST, MOST, 1]
