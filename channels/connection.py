@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import structlog
 
-from passerelle.channels import session
 from passerelle.channels.ack_writer import AckWriter
 from passerelle.channels.calling import carry_out
 from passerelle.channels.closing import CloseCode, fit_reason
@@ -49,7 +48,9 @@ from passerelle.channels.outputs import (
 from passerelle.channels.presence import OwnPresence
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.channels.reverse_side import AgentSide
-from passerelle.channels.session import Phase
+from passerelle.channels.session import step
+from passerelle.channels.session_state import Phase, start
+from passerelle.channels.session_time import next_tick_s
 from passerelle.channels.standing import Standing
 from passerelle.channels.story import LinkStory
 from passerelle.channels.subscriptions import Subscriptions
@@ -129,7 +130,7 @@ class Connection:
         self._presence = OwnPresence(services.presences)
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._state = session.start(limits, self._loop.time())
+        self._state = start(limits, self._loop.time())
         self._left = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -171,7 +172,7 @@ class Connection:
         """Gives the machine an input and carries out what follows."""
         if self._story is not None and isinstance(given, Told):
             self._telling.tell(self._standing.known, self._story.take(given), self.spawn)
-        self._state, outputs = session.step(self._state, given, self._loop.time())
+        self._state, outputs = step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
         if self.is_over and self._ending is None:
@@ -293,7 +294,7 @@ class Connection:
     # Time
 
     def _schedule(self) -> None:
-        due_s = session.next_tick_s(self._state)
+        due_s = next_tick_s(self._state)
         if self._timer is not None:
             if self._timer.when() <= due_s and not self._timer.cancelled():
                 return

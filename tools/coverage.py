@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PURE = (
     "core/",
     "a2a_mapping/",
-    "channels/session.py",
+    "channels/session",
     "channels/cursor.py",
     "channels/frames.py",
     "channels/frame_codec.py",

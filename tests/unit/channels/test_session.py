@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passerelle.channels import session
 from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor, GapReason
 from passerelle.channels.frames import (
@@ -77,7 +76,9 @@ from passerelle.channels.reverse_frames import (
     Register,
     Unregister,
 )
-from passerelle.channels.session import ACCEPTS, Phase, State
+from passerelle.channels.session import ACCEPTS, step
+from passerelle.channels.session_state import Phase, State, start
+from passerelle.channels.session_time import next_tick_s
 
 EPOCH = "0000000a"
 NAME = "session:se_1"
@@ -101,7 +102,7 @@ def at(sequence: int, epoch: str = EPOCH) -> Cursor:
 def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[Output]]:
     outputs: list[Output] = []
     for one in inputs:
-        state, more = session.step(state, one, now_s)
+        state, more = step(state, one, now_s)
         outputs += more
     return state, outputs
 
@@ -109,7 +110,7 @@ def run(state: State, *inputs: Input, now_s: float = 0.0) -> tuple[State, list[O
 def opened(limits: Limits | None = None, told: int | None = 20) -> State:
     """An open connection that follows one stream and was told up to ``told``."""
     state, _ = run(
-        session.start(limits or Limits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
+        start(limits or Limits(), 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME)
     )  # fmt: skip
     state, _ = run(state, Received(Subscribe(NAME)))
     if told is not None:
@@ -152,7 +153,7 @@ INPUTS: list[Input] = [
 def test_a_closed_connection_decides_nothing(given_input: Input) -> None:
     closed, _ = run(opened(), Ended(CloseCode.RESTART))
     assert closed.phase is Phase.CLOSED
-    assert session.step(closed, given_input, 1e9) == (closed, ())
+    assert step(closed, given_input, 1e9) == (closed, ())
 
 
 @pytest.mark.requirement("I6", "CHN-9")
@@ -175,14 +176,14 @@ def test_the_end_of_a_connection_asks_for_nothing_but_its_acks(end: Input) -> No
     ],
 )
 def test_before_hello_every_other_frame_ends_the_connection(frame: ClientFrame) -> None:
-    state, outputs = run(session.start(Limits(), 0), Received(frame))
+    state, outputs = run(start(Limits(), 0), Received(frame))
     assert state.phase is Phase.CLOSED
     assert closes(outputs) == [CloseCode.MALFORMED]
     assert {type(output) for output in outputs} == {Send, Close}
 
 
 def test_hello_is_looked_at_before_anything_is_opened() -> None:
-    state, outputs = run(session.start(Limits(), 0), Received(HELLO))
+    state, outputs = run(start(Limits(), 0), Received(HELLO))
     assert (state.phase, outputs) == (Phase.ADMITTING, [Admit(HELLO)])
     state, outputs = run(state, Admitted(WELCOME))
     assert outputs == [Send(WELCOME), Open(Subscribe(NAME))]
@@ -193,9 +194,9 @@ def test_hello_is_looked_at_before_anything_is_opened() -> None:
 
 
 def test_no_hello_in_time_closes() -> None:
-    state = session.start(Limits(), 0)
-    assert session.next_tick_s(state) == 10
-    assert session.step(state, Ticked(), 9.9) == (state, ())
+    state = start(Limits(), 0)
+    assert next_tick_s(state) == 10
+    assert step(state, Ticked(), 9.9) == (state, ())
     _, outputs = run(state, Ticked(), now_s=10)
     assert closes(outputs) == [CloseCode.NO_HELLO]
 
@@ -212,12 +213,12 @@ def test_silence_closes_and_any_frame_is_a_sign_of_life() -> None:
 def test_a_credential_that_ends_is_asked_for_once_and_then_ends_the_connection() -> None:
     limits = Limits(renew_s=60, grace_s=25, idle_s=1_000)
     state, _ = run(
-        session.start(limits, 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME, 100)
+        start(limits, 0), Received(replace(HELLO, subscriptions=())), Admitted(WELCOME, 100)
     )  # fmt: skip
-    assert session.next_tick_s(state) == 40
+    assert next_tick_s(state) == 40
     state, outputs = run(state, Ticked(), now_s=40)
     assert sent(outputs) == [Expiry(60)]
-    assert session.next_tick_s(state) == 125
+    assert next_tick_s(state) == 125
     assert run(state, Ticked(), now_s=124) == (state, [])
     _, outputs = run(state, Ticked(), now_s=125)
     assert closes(outputs) == [CloseCode.TOKEN_EXPIRED]
@@ -225,9 +226,9 @@ def test_a_credential_that_ends_is_asked_for_once_and_then_ends_the_connection()
     assert outputs == [Reauthenticate("next")]
     state, outputs = run(state, Renewed(700.0), now_s=110)
     assert sent(outputs) == [Expiry(590)]
-    assert session.next_tick_s(state) == 640
+    assert next_tick_s(state) == 640
     state, _ = run(state, Renewed(None), now_s=110)
-    assert session.next_tick_s(state) == 110 + 1_000
+    assert next_tick_s(state) == 110 + 1_000
 
 
 @pytest.mark.requirement("CHN-5")
@@ -238,7 +239,7 @@ def test_an_ack_is_stored_at_once_and_then_at_most_once_per_interval() -> None:
         state, Received(Ack({NAME: at(12)})), Received(Ack({NAME: at(11)})), now_s=5.2
     )
     assert outputs == []
-    assert session.next_tick_s(state) == 6
+    assert next_tick_s(state) == 6
     state, outputs = run(state, Ticked(), now_s=6)
     assert outputs == [StoreAcks({NAME: at(12)})]
     assert run(state, Ticked(), now_s=8)[1] == []
@@ -388,17 +389,17 @@ def test_many_refusals_close_and_say_why() -> None:
 def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
     state, outputs = run(opened(), DrainAsked(2_000, 5_000), now_s=10)
     assert sent(outputs) == [Drain(2_000, 5_000)]
-    assert session.next_tick_s(state) == 17
+    assert next_tick_s(state) == 17
     assert closes(run(state, Ticked(), now_s=16.9)[1]) == []
     assert closes(run(state, Ticked(), now_s=17)[1]) == [CloseCode.DRAIN]
-    assert closes(run(session.start(Limits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
+    assert closes(run(start(Limits(), 0), DrainAsked(1, 1))[1]) == [CloseCode.DRAIN]
 
 
 @pytest.mark.requirement("CMD-29")
 @pytest.mark.parametrize("frame", AGENT_FRAMES, ids=lambda frame: type(frame).__name__)
 def test_frames_of_agents_are_forbidden_to_everybody_else(frame: AgentFrame) -> None:
     for role, outputs in (("agent", [Serve(frame)]), ("ui", []), ("peer", [])):
-        state = session.start(Limits(), 0)
+        state = start(Limits(), 0)
         hello = replace(HELLO, role=cast("Role", role), subscriptions=())
         state, _ = run(state, Received(hello), Admitted(WELCOME))
         state, came = run(state, Received(frame))
@@ -409,7 +410,7 @@ def test_frames_of_agents_are_forbidden_to_everybody_else(frame: AgentFrame) -> 
 
 def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
     hello = replace(HELLO, role="agent", subscriptions=())
-    state, _ = run(session.start(Limits(), 0), Received(hello), Admitted(WELCOME))
+    state, _ = run(start(Limits(), 0), Received(hello), Admitted(WELCOME))
     limit = Limits().frames_per_window
     state, outputs = run(state, *(Received(Item("g1", 1, {})) for _ in range(3 * limit)))
     assert closes(outputs) == []
@@ -449,11 +450,11 @@ ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
 @settings(max_examples=200)
 @given(st.lists(st.tuples(ANY_INPUT, st.floats(0, 5)), max_size=40))
 def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, float]]) -> None:
-    state, now_s, closed, admitted = session.start(Limits(), 0), 0.0, False, False
+    state, now_s, closed, admitted = start(Limits(), 0), 0.0, False, False
     issued: dict[tuple[str, str], int] = {}
     for one, later_s in inputs:
         now_s += later_s
-        state, outputs = session.step(state, one, now_s)
+        state, outputs = step(state, one, now_s)
         assert not (closed and outputs), "something was done after the close"
         for output in outputs:
             if isinstance(output, Open | Execute | StoreAcks | TakeSnapshot | Release | Serve):
@@ -483,15 +484,13 @@ def test_a_delivery_of_a_stream_that_was_left_changes_nothing() -> None:
 
 
 def test_a_drain_while_the_credential_is_looked_at_only_sets_the_time() -> None:
-    state, _ = run(session.start(Limits(), 0), Received(HELLO))
+    state, _ = run(start(Limits(), 0), Received(HELLO))
     state, outputs = run(state, DrainAsked(1_000, 0), now_s=1)
-    assert (outputs, session.next_tick_s(state)) == ([], 2)
+    assert (outputs, next_tick_s(state)) == ([], 2)
     assert closes(run(state, Ticked(), now_s=2)[1]) == [CloseCode.DRAIN]
 
 
 def test_a_failure_to_decode_before_hello_ends_the_connection() -> None:
-    state, outputs = run(
-        session.start(Limits(), 0), Undecodable(Failure("1", "invalid_input", "no"))
-    )
+    state, outputs = run(start(Limits(), 0), Undecodable(Failure("1", "invalid_input", "no")))
     assert state.phase is Phase.GREETING
     assert len(sent(outputs)) == 1

@@ -1,0 +1,76 @@
+"""What a client acknowledges: judged, gathered, and stored at most once per interval (CHN-5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import assert_never
+
+from passerelle.channels.acks import ACK_FAULTS, choose_later, judge_cursor
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.frames import Refusal, ServerBeat
+from passerelle.channels.outputs import NotePresence, Send
+from passerelle.channels.session_ending import close, refuse
+from passerelle.channels.session_state import State, Step, flush_acks
+from passerelle.core.ports import AckResult
+
+
+def answer_beat(
+    state: State,
+    number: int,
+    cursors: Mapping[str, Cursor],
+    reached: Mapping[str, Cursor],
+    now_s: float,
+) -> Step:
+    """A heartbeat carries acks there, and back how far quiet streams have come."""
+    state, outputs = acknowledge(state, cursors, "hb", now_s)
+    ahead = {
+        stream: cursor
+        for stream, cursor in reached.items()
+        if (told := state.told.get(stream)) is not None and cursor.sequence > told.sequence
+    }
+    moved = replace(state, told={**state.told, **ahead})
+    renewed = () if state.presence is None else (NotePresence(state.presence),)
+    return moved, (*outputs, Send(ServerBeat(number, ahead)), *renewed)
+
+
+def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: float) -> Step:
+    """Takes what was told on this connection and refuses the rest, stream by stream."""
+    accepted: dict[str, Cursor] = {}
+    refused: list[Refusal] = []
+    for stream, cursor in cursors.items():
+        if state.told.get(stream, cursor) is None:
+            continue  # subscribed again and not answered yet: nothing was told that could be meant
+        why = judge_cursor(state.told, stream, cursor)
+        if why is None:
+            accepted[stream] = choose_later(state.acks.get(stream), cursor)
+        else:
+            refused.append(Refusal(why, ACK_FAULTS[why], of=of, stream=stream))
+    state = replace(state, acks={**state.acks, **accepted})
+    state, outputs = store_acks_when_due(state, now_s)
+    for refusal in refused:
+        state, more = refuse(state, refusal)
+        outputs = (*outputs, *more)
+    return state, outputs
+
+
+def store_acks_when_due(state: State, now_s: float) -> Step:
+    """Has the acks stored whose interval is over."""
+    if not state.acks or now_s < state.acks_stored_s + state.limits.ack_interval_s:
+        return state, ()
+    return replace(state, acks={}, acks_stored_s=now_s), flush_acks(state)
+
+
+def judge_stored(state: State, stream: str, result: AckResult) -> Step:
+    """The store's word on an ack."""
+    match result:
+        case "stored":
+            return state, ()
+        case "stale_generation":
+            notice = Refusal("superseded", "a newer connection has this device", fatal=True)
+            return close(state, CloseCode.SUPERSEDED, notice.message, notice)
+        case "ack_epoch" | "ack_ahead":
+            return refuse(state, Refusal(result, ACK_FAULTS[result], of="ack", stream=stream))
+        case _:
+            assert_never(result)

@@ -1,0 +1,49 @@
+"""How a connection refuses, and what makes it end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from passerelle.channels.acks import ACK_FAULTS
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.frames import Failure, Refusal
+from passerelle.channels.outputs import Close, Send
+from passerelle.channels.session_state import Phase, State, Step, flush_acks
+
+
+def count_frame(state: State, now_s: float) -> State:
+    """Counts a frame in the window of its rate."""
+    if now_s - state.window_s >= state.limits.window_s:
+        return replace(state, window_s=now_s, window_frames=1)
+    return replace(state, window_frames=state.window_frames + 1)
+
+
+def limit_rate(state: State) -> Step:
+    """The client sends too much."""
+    wait_s = max(1, round(state.limits.window_s))
+    notice = Refusal("rate_limited", "too many frames", fatal=True, retry_s=wait_s)
+    return close(state, CloseCode.RATE_LIMIT, notice.message, notice)
+
+
+def not_subscribed(of: str, stream: str) -> Refusal:
+    """A frame is about a stream that is not followed here."""
+    return Refusal("not_subscribed", ACK_FAULTS["not_subscribed"], of=of, stream=stream)
+
+
+def refuse(state: State, answer: Refusal | Failure) -> Step:
+    """Says no and changes nothing; before the welcome, and where it happens often, that is the end."""
+    if isinstance(answer, Refusal) and (answer.fatal or state.phase is Phase.GREETING):
+        return close(state, CloseCode.MALFORMED, answer.message, replace(answer, fatal=True))
+    refused = replace(state, refusals=state.refusals + 1)
+    if refused.refusals >= state.limits.refusals:
+        notice = Refusal("repeated_refusals", "too many refused frames", fatal=True)
+        closed, outputs = close(refused, CloseCode.REPEATED_REFUSALS, notice.message, notice)
+        return closed, (Send(answer), *outputs)
+    return refused, (Send(answer),)
+
+
+def close(state: State, code: CloseCode, reason: str, notice: Refusal | None = None) -> Step:
+    """The end: what was acknowledged is stored first, and ``notice`` said."""
+    told = () if notice is None else (Send(notice),)
+    closed = replace(state, phase=Phase.CLOSED, acks={})
+    return closed, (*flush_acks(state), *told, Close(code, reason))

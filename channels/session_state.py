@@ -1,0 +1,78 @@
+"""The state of a connection: what its machine decides by, and the small changes that all of its parts make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import TypeAlias
+
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.frames import Hello, SayPresence
+from passerelle.channels.limits import Limits
+from passerelle.channels.outputs import Output, StoreAcks
+
+
+class Phase(StrEnum):
+    """Where a connection stands."""
+
+    GREETING = "greeting"
+    ADMITTING = "admitting"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything that a decision needs. ``told`` is per stream the last cursor that the client was given."""
+
+    limits: Limits
+    opened_s: float
+    heard_s: float
+    phase: Phase = Phase.GREETING
+    hello: Hello | None = None
+    told: Mapping[str, Cursor | None] = field(default_factory=dict[str, "Cursor | None"])
+    calls: frozenset[str] = frozenset()
+    acks: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
+    """Acknowledged, not yet stored."""
+    acks_stored_s: float = float("-inf")
+    window_s: float = 0.0
+    window_frames: int = 0
+    refusals: int = 0
+    drains_at_s: float | None = None
+    expires_s: float | None = None
+    """When the credential ends; None where it does not."""
+    warned: bool = False
+    """Whether the client knows that it ends soon."""
+    presence: SayPresence | None = None
+    """What the device says of whoever sits before it; each heartbeat says it again."""
+
+    @property
+    def is_saturated(self) -> bool:
+        """Whether the reader should stop reading: TCP then slows the client down, nothing queues."""
+        return len(self.calls) >= self.limits.calls
+
+
+Step: TypeAlias = tuple[State, tuple[Output, ...]]
+
+
+def start(limits: Limits, now_s: float) -> State:
+    """The state of a socket that has just been accepted."""
+    return State(limits, now_s, now_s, window_s=now_s)
+
+
+def mark(state: State, stream: str, cursor: Cursor) -> State:
+    """Notes the last cursor that the client was given of a stream that it follows."""
+    if stream not in state.told:
+        return state
+    return replace(state, told={**state.told, stream: cursor})
+
+
+def forget(state: State, stream: str) -> State:
+    """A stream is not followed any more."""
+    return replace(state, told={name: told for name, told in state.told.items() if name != stream})
+
+
+def flush_acks(state: State) -> tuple[Output, ...]:
+    """Has every ack stored that is not yet."""
+    return (StoreAcks(state.acks),) if state.acks else ()

@@ -1,0 +1,73 @@
+"""What time does to a connection: hello and heartbeats that do not come, credentials that end, drains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.frames import Drain, Expiry, Refusal
+from passerelle.channels.outputs import Send
+from passerelle.channels.session_acks import store_acks_when_due
+from passerelle.channels.session_ending import close
+from passerelle.channels.session_state import Phase, State, Step, flush_acks
+
+_NEVER_S: Final = 2**31
+"""What is told of a credential that does not end."""
+
+
+def next_tick_s(state: State) -> float:
+    """When ``Ticked`` is due at the latest."""
+    if state.phase is Phase.GREETING:
+        return state.opened_s + state.limits.hello_s
+    times = [state.heard_s + state.limits.idle_s]
+    if state.acks:
+        times.append(state.acks_stored_s + state.limits.ack_interval_s)
+    if state.drains_at_s is not None:
+        times.append(state.drains_at_s)
+    if state.expires_s is not None:
+        limits = state.limits
+        times.append(state.expires_s + (limits.grace_s if state.warned else -limits.renew_s))
+    return min(times)
+
+
+def tick(state: State, now_s: float) -> Step:
+    """Time has passed."""
+    if state.phase is Phase.GREETING:
+        late = now_s >= state.opened_s + state.limits.hello_s
+        return close(state, CloseCode.NO_HELLO, "no hello in time") if late else (state, ())
+    if now_s >= state.heard_s + state.limits.idle_s:
+        return close(state, CloseCode.HEARTBEAT_MISSED, "nothing heard")
+    if state.drains_at_s is not None and now_s >= state.drains_at_s:
+        return close(state, CloseCode.DRAIN, "draining")
+    if state.expires_s is not None and now_s >= state.expires_s + state.limits.grace_s:
+        notice = Refusal("token_expired", "renew the credential and connect again", fatal=True)
+        return close(state, CloseCode.TOKEN_EXPIRED, notice.message, notice)
+    state, warning = _warn_of_expiry(state, now_s)
+    state, outputs = store_acks_when_due(state, now_s)
+    return state, (*warning, *outputs)
+
+
+def _warn_of_expiry(state: State, now_s: float) -> Step:
+    expires_s = state.expires_s
+    if expires_s is None or state.warned or now_s < expires_s - state.limits.renew_s:
+        return state, ()
+    return replace(state, warned=True), (Send(Expiry(count_down(expires_s, now_s))),)
+
+
+def count_down(expires_s: float | None, now_s: float) -> int:
+    """What a client is told of the end of its credential, in seconds from now."""
+    return _NEVER_S if expires_s is None else max(0, round(expires_s - now_s))
+
+
+def drain(state: State, within_ms: int, jitter_ms: int, now_s: float) -> Step:
+    """Tells the client to go elsewhere, and by when."""
+    if state.phase is Phase.GREETING:
+        return close(state, CloseCode.DRAIN, "draining")
+    drains = replace(state, drains_at_s=now_s + (within_ms + jitter_ms) / 1000)
+    if state.phase is Phase.ADMITTING:
+        return drains, ()
+    return replace(drains, acks={}, acks_stored_s=now_s), (
+        *flush_acks(state),
+        Send(Drain(within_ms, jitter_ms)),
+    )
