@@ -21,25 +21,23 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Literal, Self, assert_never, overload
+from typing import TYPE_CHECKING, Final, Literal, Self, overload
 
 from passerelle.channels.client_answers import compose_answer, read_refusal, read_result
-from passerelle.channels.client_calls import CallsInFlight
 from passerelle.channels.client_cursors import (
     Cursors,
     FileCursors,
     MemoryCursors,
     SqliteCursors,
 )
-from passerelle.channels.client_dial import Credential, Dialer, Identity
+from passerelle.channels.client_dial import Credential, Identity
+from passerelle.channels.client_exchange import Exchange
 from passerelle.channels.client_items import (
     AnswerResult,
     AnyItem,
     CallRefused,
     ChannelStopped,
     Connected,
-    Connecting,
     Delta,
     Event,
     Gap,
@@ -47,7 +45,6 @@ from passerelle.channels.client_items import (
     Item,
     Live,
     Lost,
-    Offline,
     OnGap,
     Snapshot,
     Status,
@@ -57,41 +54,14 @@ from passerelle.channels.client_items import (
     Unsure,
     Won,
 )
-from passerelle.channels.client_link import Link
-from passerelle.channels.client_streams import Streams
-from passerelle.channels.closing import CloseCode, is_retryable
+from passerelle.channels.client_keeper import LinkKeeper, draw
+from passerelle.channels.closing import CloseCode
 from passerelle.channels.frames import (
-    Ack,
-    Answer,
-    ClientFrame,
-    Drain,
-    Expiry,
-    Failure,
-    Refusal,
-    Renew,
     Role,
     SayPresence,
-    ServerBeat,
-    ServerFrame,
-    ShowPresence,
     SnapshotWish,
     StartAt,
-    Subscribed,
-    Unsubscribed,
-    Volatile,
     Welcome,
-)
-from passerelle.channels.frames import Event as EventFrame
-from passerelle.channels.frames import Gap as GapFrame
-from passerelle.channels.frames import Live as LiveFrame
-from passerelle.channels.frames import Snapshot as SnapshotFrame
-from passerelle.channels.reverse_frames import (
-    AgentCall,
-    CallPiece,
-    Credit,
-    Registered,
-    StopWaiting,
-    Unregistered,
 )
 
 if TYPE_CHECKING:
@@ -122,13 +92,7 @@ __all__ = [
 ]
 
 
-_ACK_EVERY_S: Final = 1.0
 _CALL_S: Final = 30.0
-_RENEWS_BELOW_S: Final = 60
-
-
-def _draw() -> float:
-    return secrets.randbelow(2**32) / 2**32
 
 
 class ChannelClient:
@@ -146,7 +110,7 @@ class ChannelClient:
         on_gap: OnGap | None = None,
         on_status: Callable[[Status], None] | None = None,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
-        jitter: Callable[[], float] = _draw,
+        jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
         """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1.
@@ -154,24 +118,14 @@ class ChannelClient:
         ``on_presence`` is told of all devices of the person that are there, once this one has said that it is.
         """
         identity = Identity(url, device, token, tab, role, tls)
-        self._dialer = Dialer(identity, jitter)
+        self._keeper = LinkKeeper(identity, jitter, on_status)
         self._cursors = cursors or MemoryCursors()
         self._on_gap = on_gap
-        self._on_status = on_status
-        self._on_presence = on_presence
-        self._presence: SayPresence | None = None
-        self._jitter = jitter
-        self._status: Status = Connecting()
-        self._welcome: Welcome | None = None
-        self._streams = Streams()
-        self._calls = CallsInFlight()
-        self._link: Link | None = None
-        self._replacement: asyncio.Task[Link | None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._exchange = Exchange(self._keeper, on_presence)
         self._run_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._run_task = asyncio.create_task(self._run())
+        self._run_task = asyncio.create_task(self._exchange.run())
         return self
 
     async def __aexit__(
@@ -180,28 +134,25 @@ class ChannelClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        link = self._link
-        if link is not None:
-            await self._send_acks(link)
-            await link.close()
-        running = [*self._tasks, *(task for task in (self._run_task, self._replacement) if task)]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        if not isinstance(self._status, Stopped):
-            self._stop(Stopped(CloseCode.NORMAL))
+        await self._exchange.leave()
+        if self._run_task is not None:
+            self._run_task.cancel()
+            await asyncio.gather(self._run_task, return_exceptions=True)
+        await self._exchange.end()
+        if not isinstance(self._keeper.status, Stopped):
+            self._exchange.stop(Stopped(CloseCode.NORMAL))
 
     @property
     def status(self) -> Status:
         """Connecting, Connected (with the streams that still replay), Offline or Stopped."""
-        if isinstance(self._status, Connected):
-            return Connected(self._streams.replaying)
-        return self._status
+        if isinstance(self._keeper.status, Connected):
+            return Connected(self._exchange.streams.replaying)
+        return self._keeper.status
 
     @property
     def welcome(self) -> Welcome | None:
         """The last welcome: channel, generation, limits, and the open actions as they were then."""
-        return self._welcome
+        return self._exchange.welcome
 
     @overload
     def stream(
@@ -244,17 +195,17 @@ class ChannelClient:
             StreamClosed: the server refuses the stream or has ended it.
             ChannelStopped: the client has ended for good.
         """
-        if isinstance(self._status, Stopped):
-            raise ChannelStopped(self._status)
+        if isinstance(self._keeper.status, Stopped):
+            raise ChannelStopped(self._keeper.status)
         saved = self._cursors.load(name)
-        followed = self._streams.open(
+        followed = self._exchange.streams.open(
             name, saved, full=full, start=start, snapshot=snapshot, volatile=volatile
         )
-        self._send(self._streams.ask(followed) if self._link else None)
+        self._exchange.send(self._exchange.streams.ask(followed) if self._exchange.link else None)
         try:
             while True:
-                if followed.is_paused and followed.is_empty and self._link:
-                    self._send(self._streams.ask(followed))
+                if followed.is_paused and followed.is_empty and self._exchange.link:
+                    self._exchange.send(self._exchange.streams.ask(followed))
                 item = await followed.next()
                 if isinstance(item, Gap):
                     goes_on = await self._handle(item)
@@ -267,7 +218,7 @@ class ChannelClient:
                     yield item
                     self._cursors.save(name, item.cursor)
         finally:
-            self._send(*self._streams.close(followed))
+            self._exchange.send(*self._exchange.streams.close(followed))
 
     async def call(
         self, method: str, data: JsonObject, *, idem: str | None = None, timeout_s: float = _CALL_S
@@ -279,17 +230,17 @@ class ChannelClient:
             UnknownOutcome: cut off without ``idem``.
             TimeoutError: no answer in ``timeout_s``.
         """
-        if isinstance(self._status, Stopped):
-            raise ChannelStopped(self._status)
-        call, result = self._calls.open(method, data, idem)
+        if isinstance(self._keeper.status, Stopped):
+            raise ChannelStopped(self._keeper.status)
+        call, result = self._exchange.calls.open(method, data, idem)
         try:
-            if self._link is not None:
-                self._calls.mark_sent(call)
-                await self._link.send(call)
+            if self._exchange.link is not None:
+                self._exchange.calls.mark_sent(call)
+                await self._exchange.link.send(call)
             async with asyncio.timeout(timeout_s):
                 return await result
         finally:
-            self._calls.forget(call)
+            self._exchange.calls.forget(call)
 
     async def answer(
         self,
@@ -315,169 +266,9 @@ class ChannelClient:
 
     def say_presence(self, state: PresenceState, focus: Iterable[str] = ()) -> None:
         """Says who sits before this device, and which streams they look at; holds until it is said otherwise."""
-        self._presence = SayPresence(state, frozenset(focus))
-        self._send(self._presence)
-
-    # Streams
+        self._exchange.say(SayPresence(state, frozenset(focus)))
 
     async def _handle(self, gap: Gap) -> bool:
         if self._on_gap is None:
             raise GapError(gap)
         return await self._on_gap(gap) == "snapshot"
-
-    async def _send_acks(self, link: Link) -> None:
-        cursors = self._streams.take_acks()
-        if cursors:
-            await link.send(Ack(cursors))
-
-    async def _send_acks_at_intervals(self, link: Link) -> None:
-        while True:
-            await self._streams.ack_owed.wait()
-            self._streams.ack_owed.clear()
-            await self._send_acks(link)
-            await asyncio.sleep(_ACK_EVERY_S)
-
-    # Links
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            dialled = await self._await_replacement() or await self._dial()
-            if isinstance(dialled, Link):
-                begun_s = loop.time()
-                await self._serve(dialled)
-                self._dialer.note(loop.time() - begun_s)
-                ended = Stopped(dialled.close_code)
-            else:
-                ended = dialled
-            if self._replacement is not None:
-                continue
-            if not is_retryable(ended.code):
-                self._stop(ended)
-                return
-            pause_s = self._dialer.choose_pause_s()
-            self._set_status(Offline(ended.code, pause_s))
-            await asyncio.sleep(pause_s)
-            self._set_status(Connecting())
-
-    async def _await_replacement(self) -> Link | None:
-        replacement, self._replacement = self._replacement, None
-        return None if replacement is None else await replacement
-
-    async def _dial(self) -> Link | Stopped:
-        """Asks for every stream where we are; those that are opened meanwhile are asked for after the welcome."""
-        asks = self._streams.ask_all()
-        return await self._dialer.dial(asks, self._welcome.resume if self._welcome else None)
-
-    async def _serve(self, link: Link) -> None:
-        """Reads a link until it ends."""
-        self._link, self._welcome = link, link.welcome
-        self._set_status(Connected(self._streams.replaying))
-        helpers = [
-            asyncio.create_task(link.beat(self._jitter, self._streams.take_acks)),
-            asyncio.create_task(self._send_acks_at_intervals(link)),
-        ]
-        try:
-            await self._catch_up(link)
-            async for frame in link.read():
-                await self._take(link, frame)
-        finally:
-            self._link = None
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
-            self._calls.cut()
-
-    async def _catch_up(self, link: Link) -> None:
-        """Sends what came up while there was no link, and what a link forgets."""
-        if self._presence is not None:
-            await link.send(self._presence)
-        for call in self._calls.unanswered():
-            self._calls.mark_sent(call)
-            await link.send(call)
-        for ask in self._streams.ask_rest():
-            await link.send(ask)
-
-    async def _take(self, link: Link, frame: ServerFrame) -> None:  # noqa: C901 - one arm per frame of the closed union
-        match frame:
-            case (
-                EventFrame()
-                | LiveFrame()
-                | GapFrame()
-                | SnapshotFrame()
-                | Subscribed()
-                | Volatile()
-            ):
-                for answer in self._streams.take(frame):
-                    await link.send(answer)
-            case Unsubscribed(stream, code):
-                self._streams.end(stream, code)
-            case Refusal():
-                self._take_refusal(frame)
-            case ServerBeat(_, cursors):
-                self._streams.pass_over(cursors)
-            case Answer() | Failure():
-                self._calls.settle(frame)
-            case Expiry() | Drain():
-                await self._take_notice(link, frame)
-            case ShowPresence(_, devices):
-                if self._on_presence is not None:
-                    self._on_presence(devices)
-            case Welcome():
-                return
-            case (
-                Registered() | Unregistered() | AgentCall() | Credit() | StopWaiting() | CallPiece()
-            ):
-                return  # for agents; this client never says that it is one
-            case _:
-                assert_never(frame)
-
-    def _take_refusal(self, refusal: Refusal) -> None:
-        if refusal.fatal:
-            self._dialer.retry_s = refusal.retry_s
-        elif refusal.of == "sub" and refusal.stream is not None:
-            self._streams.end(refusal.stream, refusal.code)
-
-    async def _take_notice(self, link: Link, notice: Expiry | Drain) -> None:
-        if isinstance(notice, Expiry):
-            await self._renew(link, notice.expires_s)
-        elif self._replacement is None:
-            self._replacement = asyncio.create_task(self._replace(link, notice))
-
-    async def _renew(self, link: Link, expires_s: int) -> None:
-        """Shows a new token before the old one ends; a token that was given as a text is the only one there is."""
-        if expires_s <= _RENEWS_BELOW_S and (token := await self._dialer.renew()) is not None:
-            await link.send(Renew(token))
-
-    async def _replace(self, link: Link, drain: Drain) -> Link | None:
-        """Opens the next link first and closes the old one then, so that there is no hole between them."""
-        await asyncio.sleep(drain.jitter_ms / 1000 * self._jitter())
-        fresh = await self._dial()
-        with suppress(OSError):
-            await link.close()
-        return fresh if isinstance(fresh, Link) else None
-
-    def _stop(self, status: Stopped) -> None:
-        self._set_status(status)
-        error = ChannelStopped(status)
-        self._calls.fail(error)
-        self._streams.end_all(error)
-
-    def _set_status(self, status: Status) -> None:
-        self._status = status
-        if self._on_status is not None:
-            self._on_status(status)
-
-    def _send(self, *frames: ClientFrame | None) -> None:
-        """Sends in order, behind whoever calls; without a link there is nothing to say it to."""
-        link = self._link
-        if link is not None:
-            task = asyncio.create_task(_send_all(link, frames))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-
-async def _send_all(link: Link, frames: tuple[ClientFrame | None, ...]) -> None:
-    for frame in frames:
-        if frame is not None:
-            await link.send(frame)

@@ -17,18 +17,16 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
-from passerelle.channels.client_dial import Credential, Dialer, Identity
+from passerelle.channels.client_dial import Credential, Identity
 from passerelle.channels.client_items import (
     ChannelStopped,
     Connected,
-    Connecting,
-    Offline,
     Status,
     Stopped,
 )
-from passerelle.channels.client_link import Link
-from passerelle.channels.closing import CloseCode, is_retryable
-from passerelle.channels.frames import Drain, Expiry, Refusal, Renew
+from passerelle.channels.client_keeper import LinkKeeper, draw
+from passerelle.channels.closing import CloseCode
+from passerelle.channels.frames import Drain, Expiry, Refusal
 from passerelle.channels.reverse_app import App, InProcess, live, read_own_card
 from passerelle.channels.reverse_calls import CallsAtWork
 from passerelle.channels.reverse_frames import (
@@ -47,18 +45,14 @@ if TYPE_CHECKING:
     from ssl import SSLContext
     from types import TracebackType
 
+    from passerelle.channels.client_link import Link
     from passerelle.channels.frames import ServerFrame
     from passerelle.core.json import Json, JsonObject
 
 __all__ = ["ReverseAgent"]
 
-_RENEWS_BELOW_S: Final = 60
 _FRAME_BYTES: Final = 65_536
 _RETRIED_REFUSALS: Final = frozenset({"store_unavailable", "draining"})
-
-
-def _draw() -> float:
-    return secrets.randbelow(2**32) / 2**32
 
 
 class ReverseAgent:
@@ -76,7 +70,7 @@ class ReverseAgent:
         most: int = 8,
         device: str | None = None,
         on_status: Callable[[Status], None] | None = None,
-        jitter: Callable[[], float] = _draw,
+        jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
         """``url`` is that of the gateway's ``/v1/channel``, and begins with ws:// or wss://.
@@ -88,20 +82,16 @@ class ReverseAgent:
             url, device or f"agent-{name}", token, secrets.token_hex(4), "agent", tls
         )
         self.name = name
-        self._dialer = Dialer(identity, jitter)
+        self._keeper = LinkKeeper(identity, jitter, on_status)
         self._handler = handler
         self._card = card
         self._path = path
         self._most = most
-        self._on_status = on_status
-        self._jitter = jitter
-        self._status: Status = Connecting()
         self._app: InProcess | None = None
         self._served = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._run_task: asyncio.Task[None] | None = None
-        self._replacement: asyncio.Task[Link | None] | None = None
         self._link: Link | None = None
 
     async def __aenter__(self) -> Self:
@@ -117,17 +107,18 @@ class ReverseAgent:
         if self._link is not None:
             await self._link.send(Unregister(self.name))
             await self._link.close()
-        running = [task for task in (self._run_task, self._replacement) if task]
-        for task in (*running, *self._tasks):
+        running = [*self._tasks, *(task for task in (self._run_task,) if task)]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*running, *self._tasks, return_exceptions=True)
-        if not isinstance(self._status, Stopped):
+        await asyncio.gather(*running, return_exceptions=True)
+        await self._keeper.end()
+        if not isinstance(self._keeper.status, Stopped):
             self._stop(Stopped(CloseCode.NORMAL))
 
     @property
     def status(self) -> Status:
         """Connecting, Connected (and served), Offline or Stopped."""
-        return self._status
+        return self._keeper.status
 
     async def wait_served(self) -> None:
         """Returns when the gateway serves the agent.
@@ -152,8 +143,8 @@ class ReverseAgent:
         finally:
             for wait in waits:
                 wait.cancel()
-        if isinstance(self._status, Stopped):
-            raise ChannelStopped(self._status)
+        if isinstance(self._keeper.status, Stopped):
+            raise ChannelStopped(self._keeper.status)
 
     # ------------------------------------------------------------ links
 
@@ -161,7 +152,7 @@ class ReverseAgent:
         try:
             async with live(self._handler):
                 await self._prepare()
-                await self._stay_linked()
+                self._stop(await self._keeper.run(self._serve))
         except (LookupError, RuntimeError) as error:
             self._stop(Stopped(CloseCode.NORMAL, str(error)))
 
@@ -170,25 +161,6 @@ class ReverseAgent:
             self._card = await read_own_card(self._handler)
         self._app = InProcess(self._handler, self._path or _find_path(self._card))
 
-    async def _stay_linked(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            dialled = await self._await_replacement() or await self._dialer.dial((), None)
-            ended = dialled
-            if isinstance(dialled, Link):
-                begun_s = loop.time()
-                ended = await self._serve(dialled)
-                self._dialer.note(loop.time() - begun_s)
-            if self._replacement is not None:
-                continue
-            if isinstance(ended, Stopped) and not is_retryable(ended.code):
-                self._stop(ended)
-                return
-            pause_s = self._dialer.choose_pause_s()
-            self._set_status(Offline(ended.code if isinstance(ended, Stopped) else 0, pause_s))
-            await asyncio.sleep(pause_s)
-            self._set_status(Connecting())
-
     async def _serve(self, link: Link) -> Stopped:
         """Registers over a link, and reads it until it ends; how it ended."""
         app, card = self._app, self._card
@@ -196,7 +168,7 @@ class ReverseAgent:
             raise AssertionError("nothing is dialled before there is something to serve")
         calls = CallsAtWork(app, link.send, link.welcome.limits.get("in", _FRAME_BYTES))
         self._link = link
-        beating = asyncio.create_task(link.beat(self._jitter, dict))
+        beating = asyncio.create_task(link.beat(self._keeper.jitter, dict))
         ended: Stopped | None = None
         try:
             await link.send(Register(self.name, card, self._most))
@@ -221,67 +193,41 @@ class ReverseAgent:
             case CallPiece() | Credit() | StopWaiting():
                 calls.take(frame)
             case Registered():
-                self._set_status(Connected(frozenset()))
+                self._keeper.tell(Connected(frozenset()))
                 self._served.set()
             case Unregistered(code=code):
                 return self._lose_name(code)
             case Refusal():
                 return self._take_refusal(frame)
             case Expiry() | Drain():
-                await self._take_notice(link, frame)
+                await self._keeper.take_notice(link, frame)
             case _:
                 pass
         return None
 
-    async def _take_notice(self, link: Link, notice: Expiry | Drain) -> None:
-        if isinstance(notice, Drain):
-            if self._replacement is None:
-                self._replacement = asyncio.create_task(self._replace(link, notice))
-        elif notice.expires_s <= _RENEWS_BELOW_S:
-            token = await self._dialer.renew()
-            if token is not None:
-                await link.send(Renew(token))
-
     def _lose_name(self, code: str) -> Stopped | None:
         """While we move to another link that is this one's own doing."""
-        if self._replacement is not None:
+        if self._keeper.is_moving:
             return None
         wrong = CloseCode.SUPERSEDED if code == "superseded" else CloseCode.FORBIDDEN
         return Stopped(wrong, f"{self.name} is not served over this link any more: {code}")
 
     def _take_refusal(self, refusal: Refusal) -> Stopped | None:
-        if refusal.fatal:
-            self._dialer.retry_s = refusal.retry_s
+        self._keeper.heed(refusal)
         if refusal.of != "reg":
             return None
         if refusal.code in _RETRIED_REFUSALS:
             return Stopped(CloseCode.STORE_UNAVAILABLE, refusal.message)
         return Stopped(CloseCode.FORBIDDEN, f"{refusal.code}: {refusal.message}")
 
-    async def _replace(self, link: Link, drain: Drain) -> Link | None:
-        """Opens the next link first and leaves the old one then."""
-        await asyncio.sleep(drain.jitter_ms / 1000 * self._jitter())
-        fresh = await self._dialer.dial((), None)
-        await link.close()
-        return fresh if isinstance(fresh, Link) else None
-
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _await_replacement(self) -> Link | None:
-        replacement, self._replacement = self._replacement, None
-        return None if replacement is None else await replacement
-
     def _stop(self, status: Stopped) -> None:
-        self._set_status(status)
+        self._keeper.tell(status)
         self._over.set()
-
-    def _set_status(self, status: Status) -> None:
-        self._status = status
-        if self._on_status is not None:
-            self._on_status(status)
 
 
 def _find_path(card: JsonObject) -> str:
