@@ -18,28 +18,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.channels.client import ChannelClient
 from passerelle.channels.client_items import (
     CallRefused,
-    ChannelStopped,
-    Connected,
     Event,
     Gap,
     Item,
     Live,
     Offline,
     Snapshot,
-    StreamClosed,
     UnknownOutcome,
 )
-from passerelle.core.errors import Forbidden, RemoteError
 from passerelle.core.event_type import EventType
 from passerelle.gateway.watch.inbox import Decide, Inbox, Quit
+from passerelle.gateway.watch.link import Absence, open_link
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-    from passerelle.channels.client_items import GapChoice
+    from passerelle.channels.client import ChannelClient
     from passerelle.channels.client_items import Status as LinkStatus
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports import Clock
@@ -76,8 +72,11 @@ class InboxWatcher:
     inbox: Inbox = field(default_factory=Inbox)
     _over: asyncio.Event = field(default_factory=asyncio.Event)
     _link: str = ""
-    _away_since_s: float | None = None
+    _absence: Absence = field(init=False)
     _sayings: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def __post_init__(self) -> None:
+        self._absence = Absence(self.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> None:
         """Returns when it is over.
@@ -85,20 +84,9 @@ class InboxWatcher:
         Raises:
             Forbidden, RemoteError: the gateway does not let us look, or is away for too long.
         """
-        client = ChannelClient(
-            f"{url.replace('http', 'ws', 1)}/v1/channel",
-            device=f"inbox_{secrets.token_hex(6)}",
-            token=token,
-            role="ui",
-            on_gap=_take_snapshot,
-            on_status=self._learn,
-            tls=tls,
-        )
         try:
-            async with client:
+            async with open_link(url, token, tls, "inbox", self._learn) as client:
                 await self._follow(client)
-        except BaseExceptionGroup as group:
-            raise _explain(group.exceptions[0]) from None
         finally:
             self.output.close()
 
@@ -184,21 +172,15 @@ class InboxWatcher:
         self.output.show(self.inbox, self._link, self.clock.now_ms())
 
     def _learn(self, status: LinkStatus) -> None:
-        now_s = asyncio.get_running_loop().time()
-        if isinstance(status, Connected):
-            self._away_since_s, self._link = None, ""
-        elif isinstance(status, Offline):
-            self._away_since_s = self._away_since_s or now_s
-            self._link = f"no gateway, next try in {status.next_try_s:.1f} s"
+        word = self._absence.learn(status)
+        if word is not None:
+            self._link = word if isinstance(status, Offline) else ""
         self._show()
 
     async def _tick(self) -> None:
         """Time left falls without an event; and a gateway that stays away ends it."""
-        loop = asyncio.get_running_loop()
         while True:
-            away_s = loop.time() - self._away_since_s if self._away_since_s is not None else 0.0
-            if away_s > self.patience_s:
-                raise RemoteError(f"the gateway has been away for {away_s:.0f} s")
+            self._absence.check()
             self._show()
             await asyncio.sleep(_TICK_S)
 
@@ -225,17 +207,3 @@ def read_keys(press: Callable[[str], None]) -> Generator[None]:
     finally:
         loop.remove_reader(terminal)
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-async def _take_snapshot(_gap: Gap) -> GapChoice:
-    return "snapshot"
-
-
-def _explain(error: BaseException) -> BaseException:
-    match error:
-        case StreamClosed(code="forbidden"):
-            return Forbidden("this token may not read the inbox")
-        case StreamClosed() | ChannelStopped():
-            return RemoteError(f"the gateway ended the channel: {error}")
-        case _:
-            return error

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, cast
 
 from passerelle.a2a_mapping.members import objects_at, text_at
-from passerelle.channels.client import ChannelClient
-from passerelle.channels.client_items import (
-    ChannelStopped,
-    Connected,
-    Connecting,
-    Event,
-    Gap,
-    Item,
-    Live,
-    Offline,
-    Snapshot,
-    Stopped,
-    StreamClosed,
-)
-from passerelle.core.errors import NotFound, RemoteError
+from passerelle.channels.client_items import Event, Gap, Item, Live, Snapshot
 from passerelle.core.status import ENDED, Status
 from passerelle.gateway.exit_status import ExitStatus
 from passerelle.gateway.watch.board import Board
+from passerelle.gateway.watch.link import Absence, open_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from ssl import SSLContext
 
-    from passerelle.channels.client_items import GapChoice
+    from passerelle.channels.client import ChannelClient
     from passerelle.channels.client_items import Status as LinkStatus
     from passerelle.core.json import Json
     from passerelle.core.ports import Clock
@@ -77,10 +63,11 @@ class Watcher:
     _live: set[str] = field(default_factory=set[str])
     _readers: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
     _note: str = ""
-    _away_since_s: float | None = None
+    _absence: Absence = field(init=False)
 
     def __post_init__(self) -> None:
         self.board = Board(only_open=not self.wish.streams)
+        self._absence = Absence(self.wish.patience_s)
 
     async def watch(self, url: str, token: str | None, tls: SSLContext | None = None) -> ExitStatus:
         """Returns DONE when every task was completed, REMOTE when one ended otherwise.
@@ -89,20 +76,9 @@ class Watcher:
             NotFound: there is no such task or session.
             RemoteError: the gateway is away for too long, or does not let us follow.
         """
-        client = ChannelClient(
-            f"{url.replace('http', 'ws', 1)}/v1/channel",
-            device=f"watch_{secrets.token_hex(6)}",
-            token=token,
-            role="ui",
-            on_gap=_take_snapshot,
-            on_status=self._learn,
-            tls=tls,
-        )
         try:
-            async with client:
+            async with open_link(url, token, tls, "watch", self._learn) as client:
                 await self._follow_all(client)
-        except BaseExceptionGroup as group:
-            raise _explain(group.exceptions[0]) from None
         finally:
             self.output.close()
         return ExitStatus.DONE if self.board.went_well else ExitStatus.REMOTE
@@ -166,44 +142,13 @@ class Watcher:
         self._note = ""
 
     def _learn(self, status: LinkStatus) -> None:
-        now_s = asyncio.get_running_loop().time()
-        match status:
-            case Connected():
-                if self._away_since_s is not None:
-                    self._note = "connected again"
-                self._away_since_s = None
-            case Offline(next_try_s=next_try_s):
-                if self._away_since_s is None:
-                    self._away_since_s = now_s
-                self._note = f"no gateway, next try in {next_try_s:.1f} s"
-            case Connecting() | Stopped():
-                return
-            case _:
-                assert_never(status)
+        self._note = self._absence.learn(status) or self._note
         if self._note:
             self._show(())
 
     async def _tick(self) -> None:
         """Rates fall and silence grows without an event; and a gateway that stays away ends it."""
-        loop = asyncio.get_running_loop()
         while True:
-            away_s = loop.time() - self._away_since_s if self._away_since_s is not None else 0.0
-            if away_s > self.wish.patience_s:
-                raise RemoteError(f"the gateway has been away for {away_s:.0f} s")
+            self._absence.check()
             self._show(self.board.list_all())
             await asyncio.sleep(_TICK_S)
-
-
-async def _take_snapshot(_gap: Gap) -> GapChoice:
-    return "snapshot"
-
-
-def _explain(error: BaseException) -> BaseException:
-    match error:
-        case StreamClosed(stream=stream, code="not_found"):
-            kind, _, name = stream.partition(":")
-            return NotFound(kind, name)
-        case StreamClosed() | ChannelStopped():
-            return RemoteError(f"the gateway ended the channel: {error}")
-        case _:
-            return error

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self, cast
+from typing import ClassVar
 
 from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.loopback_server import LoopbackServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +25,16 @@ class Span:
 
 
 @dataclass
-class Collector:
+class Collector(LoopbackServer):
     """Keeps the spans that it gets."""
 
     spans: list[Span] = field(default_factory=list[Span])
     services: set[str] = field(default_factory=set[str])
-    url: str = ""
-    _runner: web.AppRunner | None = None
+    PATH: ClassVar = "/v1/traces"
 
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_post("/v1/traces", self._take)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
-        self.url = f"http://127.0.0.1:{port}/v1/traces"
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def list_routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [web.post("/v1/traces", self._take)]
 
     def find(self, name: str, kind: int) -> Span:
         """The only span of that name and kind."""

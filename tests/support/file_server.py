@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Self, cast
 
 from aiohttp import web
+
+from tests.support.loopback_server import LoopbackServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,27 +21,15 @@ class File:
 
 
 @dataclass
-class FileServer:
+class FileServer(LoopbackServer):
     """Serves ``files`` by path; everything else is not there. ``asked`` counts requests by path."""
 
     files: dict[str, File] = field(default_factory=dict[str, File])
     asked: dict[str, int] = field(default_factory=lambda: defaultdict[str, int](int))
-    url: str = ""
-    _runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_get("/{tail:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
-        self.url = f"http://127.0.0.1:{port}"
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+    def list_routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [web.get("/{tail:.*}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked[request.path] += 1

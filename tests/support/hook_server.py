@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from aiohttp import web
+
+from tests.support.loopback_server import LoopbackServer
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
 
 
 @dataclass
-class HookServer:
+class HookServer(LoopbackServer):
     """``answer`` None is a fault of its own (500)."""
 
     answer: JsonObject | None = None
     asked: list[JsonObject] = field(default_factory=list["JsonObject"])
-    url: str = ""
-    _runner: web.AppRunner | None = None
+    PATH: ClassVar = "/hook"
 
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_post("/hook", self._take)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/hook"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+    def list_routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [web.post("/hook", self._take)]
 
     async def _take(self, request: web.Request) -> web.Response:
         self.asked.append(await request.json())

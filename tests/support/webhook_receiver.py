@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
+from tests.support.loopback_server import LoopbackServer
 from tests.support.waiting import wait_until
 
 WITHIN_S = 10.0
@@ -42,7 +43,7 @@ class Notice:
 
 
 @dataclass
-class WebhookReceiver:
+class WebhookReceiver(LoopbackServer):
     """A receiver for any path. Answers are given out per path: statuses in order, then 200."""
 
     notices: list[Notice] = field(default_factory=list[Notice])
@@ -60,22 +61,14 @@ class WebhookReceiver:
         default_factory=lambda: defaultdict[str, "deque[int]"](deque)
     )
     _released: asyncio.Event = field(default_factory=asyncio.Event)
-    _runner: web.AppRunner | None = None
 
-    async def __aenter__(self) -> Self:
-        app = web.Application()
-        app.router.add_post("/{tail:.*}", self._answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        port = cast("tuple[str, int]", self._runner.addresses[0])[1]
-        self.url = f"http://127.0.0.1:{port}"
-        return self
+    def list_routes(self) -> list[web.RouteDef]:
+        """What is served."""
+        return [web.post("/{tail:.*}", self._answer)]
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.release()
-        assert self._runner is not None
-        await self._runner.cleanup()
+        await super().__aexit__(*exc_info)
 
     def answer(self, path: str, *statuses: int) -> None:
         """What the next requests to a path get."""
