@@ -5,6 +5,8 @@ its place without a lookup. A minted body is 10 characters of milliseconds and 1
 in Crockford's base 32, so ids of one prefix and shard sort by time. A derived body is a hash of what
 the id stands for: two who derive it meet in one place.
 
+What is no key of ours but a name for others has another form: the context id that an agent is told is a UUID.
+
 The three task id spaces are three types, so that one cannot be passed for another (A2A-12): what a
 caller sees, what we store, what a peer said.
 """
@@ -26,12 +28,16 @@ TaskId = NewType("TaskId", str)
 RemoteTaskId = NewType("RemoteTaskId", str)
 """What a peer calls it; belongs to one run."""
 
+REMOTE_CONTEXT: Final = "rctx"
+"""What is minted under this prefix is told to agents, and has the form of ``compose_context``."""
+
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LONGEST: Final = 34
 """Characters of the longest id; a longer text of a caller is not worth remembering."""
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
 _TAGS: Final = tuple(f"{number:02x}" for number in range(SHARDS))
 _OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
+_OWN_CONTEXT: Final = "-8705-"
 _FACADE: Final = re.compile(
     r"(task_[0-3][0-9a-f][0-9abcdefghjkmnpqrstvwxyz]{26})(?:~([1-9][0-9]*))?"
 )
@@ -83,6 +89,21 @@ def encode_ms(now_ms: int) -> str:
 def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
     """A minted id out of a time and 80 bits of randomness, both given."""
     return f"{prefix}_{shard.tag}{encode_ms(now_ms)}{encode_base32(entropy, 16)}"
+
+
+def compose_context(now_ms: int, entropy: int) -> str:
+    """A conversation at an agent, in our name: a UUID, since some agents take nothing else.
+
+    62 bits of randomness behind the time. The version is 8, which leaves the rest to whoever makes it, and the mark
+    after it is ours.
+    """
+    time, tail = f"{now_ms & (1 << 48) - 1:012x}", f"{2 << 62 | entropy:016x}"
+    return f"{time[:8]}-{time[8:]}{_OWN_CONTEXT}{tail[:4]}-{tail[4:]}"
+
+
+def is_own_context(context_id: str) -> bool:
+    """Whether ``compose_context`` has made it, and not the agent."""
+    return context_id[13:19] == _OWN_CONTEXT
 
 
 def derive_id(prefix: str, shard: Shard, *parts: str) -> str:

@@ -36,6 +36,7 @@ class PeerPrompt:
     destructive: bool = False
     lossy: bool = False
     expires_ms: int | None = None
+    said_at: str | None = None
 
 
 @record

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.ids import encode_ms, spell
+from passerelle.core.ids import REMOTE_CONTEXT, compose_context, encode_ms, spell
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
@@ -49,6 +49,8 @@ class SystemIds:
         self._next = 0
 
     def mint(self, prefix: str, shard: Shard) -> str:
+        if prefix == REMOTE_CONTEXT:
+            return compose_context(time.time_ns() // 1_000_000, self.draw(62))
         start, end = self._next, self._next + _LETTERS
         if end > len(self._spelt):
             self._spelt, start, end = spell(os.urandom(_BLOCK_BYTES)), 0, _LETTERS

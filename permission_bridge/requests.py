@@ -122,6 +122,7 @@ def make_request(
             occurrence=prompt.occurrence,
             native_status=prompt.native_status,
             message_id=prompt.message_id,
+            said_at=prompt.said_at,
         ),
         response_schema=schema,
         destructive=prompt.destructive,

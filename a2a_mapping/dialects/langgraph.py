@@ -4,6 +4,8 @@ Its middleware for human decisions lists tool calls (``action_requests``) with t
 resume answers all of them, in their order. Any other interrupt wants words. Whatever is sent to a parked task becomes
 the resume value, text as well, so nothing but a decision is ever sent. Where a call allows no rejection, a no is
 CancelTask.
+
+Seen with LangGraph API 0.16: the artifact stands in the answer to a message and in streams, and GetTask leaves it out.
 """
 
 from __future__ import annotations
@@ -33,7 +35,13 @@ def detect(pause: Pause) -> list[PeerPrompt]:
     ids = {text_at(interrupt, "id") for interrupt in found}
     if "" in ids or len(ids) != len(found):
         return []
-    return [prompt for interrupt in found for prompt in _read(pause, interrupt)]
+    # Asked for its task again it says that it waits and not for what: then the time tells which pause it is.
+    said_at = pause.at or None
+    return [
+        replace(prompt, said_at=said_at)
+        for interrupt in found
+        for prompt in _read(pause, interrupt)
+    ]
 
 
 def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | None:

@@ -127,6 +127,8 @@ class RemotePause:
     native_status: str
     message_id: str | None = None
     answerable: bool = True
+    said_at: str | None = None
+    """When the peer began to wait, as it says; kept where it shows the question only once."""
 
 
 @record

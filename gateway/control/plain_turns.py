@@ -28,6 +28,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
@@ -78,7 +79,7 @@ class Rehearsal:
     def remote_context_id(self) -> str:
         """The context that the agent would be told."""
         begin = len(self.example.values) - len(self.asked)
-        return self.example.values[begin + self.asked.index("rctx")].decode()
+        return self.example.values[begin + self.asked.index(REMOTE_CONTEXT)].decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class PlainTurn:
     @property
     def remote_context_id(self) -> str:
         """The context that the agent is told."""
-        return self.values[self.form.at["rctx"]].decode()
+        return self.values[self.form.at[REMOTE_CONTEXT]].decode()
 
     @property
     def session(self) -> str:

@@ -19,6 +19,7 @@ from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import Draining, InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
+from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
@@ -165,7 +166,7 @@ class Starting:
             plan=plan,
             submitting=submitting,
             run_id=ids.mint("run", shard),
-            remote_context=ids.mint("rctx", shard),
+            remote_context=ids.mint(REMOTE_CONTEXT, shard),
             facts=facts,
             once=once,
         )

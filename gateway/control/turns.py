@@ -38,7 +38,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import Fact
 from passerelle.core.facts import RetryPolicy, Scope, Worker
-from passerelle.core.ids import TaskId, expose
+from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted, TurnSubmitted
 from passerelle.core.payloads.task import (
     TaskAttemptStarted,
@@ -443,7 +443,7 @@ class Opening:
         if not (isinstance(thread, ThreadRecord) and isinstance(record_, TaskRecord)):
             return None
         context = thread.remotes.get(self.command.agent) or self.turns.writes.ids.mint(
-            "rctx", self.place.shard
+            REMOTE_CONTEXT, self.place.shard
         )
         started = begin_attempt(record_, self.command, self.plan, context)
         facts = tasks.decide(record_, StartRun(run_id, started))

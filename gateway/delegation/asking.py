@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.dialects import plain_text
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
+from passerelle.a2a_mapping.dialects.recalling import recall
 from passerelle.a2a_mapping.dialects.registry import detect
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.a2a_mapping.states import map_peer_state
@@ -29,7 +30,7 @@ from passerelle.gateway.delegation.step import Asked, Step, find_action
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.payloads.approval import Request
+    from passerelle.core.payloads.approval import RemotePause, Request
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.prompt import PeerPrompt
 
@@ -40,10 +41,12 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     """The facts of a waiting peer, the last one for callers to see; none when all of it is known already."""
     prompts = detect(step.sight.peer, native)
     known_by = step.record.occurrences
+    recalled = recall(native, _list_pauses(step))
     fresh = [
         prompt
         for prompt in prompts
-        if prompt.occurrence not in known_by or _is_repeated(step, prompt, native)
+        if not recalled
+        and (prompt.occurrence not in known_by or _is_repeated(step, prompt, native))
     ]
     facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
     known = step.record.open_actions
@@ -52,7 +55,7 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
             return Asked([])
         return Asked([*facts, *_wait(step, prompts[0], known)], _present(_list_open(step)))
     if not fresh:
-        return Asked([] if _answer_is_under_way(step, prompts) else facts)
+        return Asked([] if recalled or _answer_is_under_way(step, prompts) else facts)
     ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
     fresh = [relabel_prompt(prompt, ids) for prompt in fresh]
     consulted = step.sight.consulted
@@ -95,6 +98,12 @@ def _wait(
 def _list_open(step: Step) -> list[Request]:
     actions = [step.decision.state(find_action(action)) for action in step.record.open_actions]
     return [action.request for action in actions if isinstance(action, ActionRecord)]
+
+
+def _list_pauses(step: Step) -> list[RemotePause]:
+    known = map(step.decision.state, map(find_action, step.record.occurrences.values()))
+    requests = [action.request for action in known if isinstance(action, ActionRecord)]
+    return [request.remote for request in requests if request.remote is not None]
 
 
 def _present(opened: list[Request]) -> list[Json] | None:

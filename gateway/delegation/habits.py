@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import is_own_context
 from passerelle.core.status import Status
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 Habit: TypeAlias = Literal["keeps_context", "replaces_context", "answers_with_messages"]
 Seen: TypeAlias = "tuple[Worker, Habit]"
 
-MINTED: Final = "rctx"
-"""The prefix of the context ids that we make for peers."""
 _PROOF: Final = frozenset({"keeps_context"})
 _MOST: Final = 4_096
 
@@ -83,7 +82,7 @@ class Habits:
 def see_habit(attempt: Attempt) -> Seen | None:
     """What the first answer to an attempt says about its peer."""
     if attempt.remote_task_id is not None:
-        kept = (attempt.remote_context_id or "").startswith(MINTED)
+        kept = is_own_context(attempt.remote_context_id or "")
         return attempt.worker, "keeps_context" if kept else "replaces_context"
     if attempt.status is Status.COMPLETED:
         return attempt.worker, "answers_with_messages"

@@ -19,6 +19,7 @@ from passerelle.a2a_mapping.members import text_at
 from passerelle.core.batch import Claim, RunMove
 from passerelle.core.errors import Draining, NotFound, RemoteError
 from passerelle.core.facts import ErrorCategory, Failure, Worker
+from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.status import Status
 from passerelle.core.task_commands import StartRun
@@ -113,7 +114,7 @@ class Retries:
             message_id=_choose_message_id(run, peer, ordinal),
             retry_policy=self.find_policy(peer),
             reason=record.status_reason or "retry",
-            remote_context_id=remotes.get(peer) or run.sight.mint("rctx"),
+            remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
             traceparent=last.traceparent,
             tracestate=last.tracestate,
             gated=self.dispatch.find_rules().judges_sends,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
+from passerelle.a2a_mapping.dialects.recalling import recall
 from passerelle.a2a_mapping.dialects.registry import detect, encode
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.outbound import RemoteAddress, address_message
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.returning import Sight
 
 _TASK_NOT_FOUND: Final = -32001
-_SHOWN_HISTORY: Final = 20
+_SHOWN_HISTORY: Final = 10
+"""Messages that are asked for; agents of LangGraph refuse to show more."""
 _ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 _LOOK_AGAIN_MS: Final = 10_000
 """When the due row of an answer comes back, should its driver break now."""
@@ -158,8 +160,10 @@ class Returning:
             return Ended(state, seen)
         if state not in INTERRUPTED_STATES:
             return RunningOn(state, seen)
-        asked = {one.request.remote.occurrence for one in actions if one.request.remote}
-        same = any(prompt.occurrence in asked for prompt in detect(self.driver.peer.name, task))
+        asked = [one.request.remote for one in actions if one.request.remote]
+        shown = {prompt.occurrence for prompt in detect(self.driver.peer.name, task)}
+        shown |= recall(task, asked)
+        same = any(one.occurrence in shown for one in asked)
         return StillWaiting(same, state, seen)
 
     def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:

@@ -18,6 +18,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.ids import is_own_context
 from passerelle.core.peer import Answered, Malformed, Refused
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.status import Status
@@ -25,7 +26,6 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
 from passerelle.gateway.delegation.first_message import find_first
-from passerelle.gateway.delegation.habits import MINTED
 from passerelle.gateway.delegation.sending import deliver_again
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ async def _look(driver: Driver) -> Verdict:
         if attempt.remote_task_id is not None
     }
     unbound = [task for task in listing.tasks if text_at(task, "id") not in bound]
-    is_minted = run.remote_context_id.startswith(MINTED)
+    is_minted = is_own_context(run.remote_context_id)
     is_alone = is_minted and not _list_rivals(records, run)
     sent = Sent(message or {"messageId": run.message_id}, is_alone, driver.key)
     found = find_task(unbound, sent)

@@ -6,10 +6,11 @@ knows what to do with it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from passerelle.core.peer import Answered
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.wire import Reply, Request
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
     from passerelle.gateway.peers.call import Call
     from passerelle.gateway.peers.interface import Interface
+
+_BARE_UPDATES: Final = {"status-update": "statusUpdate", "artifact-update": "artifactUpdate"}
 
 
 class JsonRpc:
@@ -33,4 +36,14 @@ class JsonRpc:
         return answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
 
     def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:
-        return answers.read_envelope(payload, call_id)
+        return _wrap_update(answers.read_envelope(payload, call_id))
+
+
+def _wrap_update(outcome: PeerOutcome) -> PeerOutcome:
+    """An update in the member that 1.0 has for it: agents of LangGraph say by ``kind`` which it is, as 0.3 did."""
+    if not isinstance(outcome, Answered) or "kind" not in outcome.result:
+        return outcome
+    member = _BARE_UPDATES.get(str(outcome.result["kind"]))
+    if member is None or member in outcome.result:
+        return outcome
+    return Answered({member: {k: v for k, v in outcome.result.items() if k != "kind"}})

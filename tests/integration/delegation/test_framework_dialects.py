@@ -86,6 +86,41 @@ async def test_decision_reaches_the_peer_in_its_own_form(
     assert sent.get("metadata") == wanted.get("metadata")
 
 
+@pytest.mark.requirement("EVC-10", "VAL-4")
+async def test_question_that_is_shown_once_stays_open_when_the_task_is_looked_at_again(
+    house: House,
+) -> None:
+    """Agents of LangGraph show what they were interrupted for in the stream, and leave it out of GetTask."""
+    vector = next(one for one in VECTORS if one["dialect"] == "langgraph")
+
+    async def ask_once(turn: Turn) -> None:
+        await play(vector)(turn)
+        task = await turn.open()
+        earlier: JsonObject = {
+            "state": "TASK_STATE_INPUT_REQUIRED",
+            "timestamp": "2026-01-01T00:00:08.990Z",
+        }
+        task.record = {**task.record, "status": earlier, "artifacts": []}
+
+    house.peer.next(ask_once)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.WAITING_INPUT)
+    view = await house.question(accepted)
+    polls = house.peer.count("GetTask")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
+    )
+    await house.send("", task=accepted.facade, message=house.message("yes, approved"))
+    assert await house.question(accepted) == view
+    await house.respond(view, option_id="approve")
+    await house.until(accepted, Status.COMPLETED)
+    assert [one["parts"] for one in house.peer.messages[1:]] == [
+        cast("JsonObject", vector["yes"])["parts"]
+    ]
+    types = await house.types(accepted)
+    assert (types.count("action.required"), types.count("action.resolved")) == (1, 1)
+
+
 @pytest.mark.requirement("EVC-10")
 async def test_question_in_the_place_of_another_stays_open_whatever_the_history_shows(
     house: House,

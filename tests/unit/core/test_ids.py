@@ -1,6 +1,7 @@
 """Ids sort by time, carry their shard, and the three task id spaces keep apart."""
 
 import re
+import uuid
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,13 @@ from passerelle.core.ids import (
     SHARDS,
     Shard,
     TaskId,
+    compose_context,
     compose_id,
     derive_id,
     derive_shard,
     encode_base32,
     expose,
+    is_own_context,
     parse_facade,
     place,
     read_shard,
@@ -158,3 +161,18 @@ def test_one_exposure_has_one_spelling(tail: str) -> None:
 @pytest.mark.parametrize("text", ["", "~2", "remote-task-7", compose_id("ses", Shard(0), 0, 0)])
 def test_what_is_no_task_of_ours_is_no_facade_id(text: str) -> None:
     assert parse_facade(text) is None
+
+
+@given(now_ms=st.integers(0, 2**48 - 1), entropy=st.integers(0, 2**62 - 1))
+def test_a_context_at_an_agent_is_a_uuid_that_is_known_as_ours(now_ms: int, entropy: int) -> None:
+    context = compose_context(now_ms, entropy)
+    read = uuid.UUID(context)
+    assert (str(read), read.version, read.variant) == (context, 8, uuid.RFC_4122)
+    assert is_own_context(context)
+    assert int(context.replace("-", "")[:12], 16) == now_ms
+
+
+@given(st.uuids(version=4) | st.uuids(version=1))
+def test_a_context_that_an_agent_has_made_is_not_taken_for_ours(made: uuid.UUID) -> None:
+    assert not is_own_context(str(made))
+    assert not is_own_context(TASK)

@@ -1,0 +1,87 @@
+"""A task that waits without a word, as agents of LangGraph show it when they are asked again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, cast
+
+import orjson
+import pytest
+
+from passerelle.a2a_mapping.dialects.recalling import recall
+from passerelle.a2a_mapping.dialects.registry import detect
+from passerelle.a2a_mapping.replies import ArtifactReply, StatusReply, TaskReply, read_reply
+from passerelle.core.json import JsonObject
+from passerelle.core.payloads.approval import RemotePause
+from passerelle.core.peer import Answered
+from passerelle.gateway.peers.jsonrpc import JsonRpc
+
+SEEN: Final = cast(
+    "JsonObject",
+    json.loads((Path(__file__).parents[2] / "vectors/langgraph-api.json").read_text("utf-8")),
+)
+ANSWER, LOOK = cast("JsonObject", SEEN["answer"]), cast("JsonObject", SEEN["look"])
+
+
+def list_asked() -> list[RemotePause]:
+    return [
+        RemotePause(
+            one.dialect,
+            one.native_id,
+            one.occurrence,
+            one.native_status,
+            one.message_id,
+            said_at=one.said_at,
+        )
+        for one in detect("rows", ANSWER)
+    ]
+
+
+def change_status(task: JsonObject, **members: object) -> JsonObject:
+    return cast("JsonObject", {**task, "status": {**cast("JsonObject", task["status"]), **members}})
+
+
+def test_a_task_that_is_looked_at_again_is_in_the_pause_that_was_seen_before() -> None:
+    asked = list_asked()
+    [one] = asked
+    assert (one.dialect, one.said_at) == ("langgraph", "2026-11-21T21:50:04.694453+00:00")
+    assert recall(LOOK, asked) == {one.occurrence}
+    assert one.occurrence not in {prompt.occurrence for prompt in detect("rows", LOOK)}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"timestamp": "2026-11-21T21:50:09.000000+00:00"},
+        {"state": "TASK_STATE_AUTH_REQUIRED"},
+        {"state": "TASK_STATE_WORKING"},
+        {"message": {"messageId": "m", "parts": [{"text": "Which table?"}]}},
+    ],
+    ids=["later", "for something else", "at work", "in words"],
+)
+def test_a_pause_that_is_another_one_is_not_taken_for_it(status: JsonObject) -> None:
+    assert not recall(change_status(LOOK, **status), list_asked())
+
+
+def test_whoever_shows_its_question_each_time_is_not_believed_to_wait_for_an_old_one() -> None:
+    asked = [replace(one, dialect="plain_text") for one in list_asked()]
+    assert not recall(LOOK, asked)
+
+
+@pytest.mark.parametrize("told", ["", "yesterday"])
+def test_a_time_that_is_none_says_nothing_new(told: str) -> None:
+    asked = list_asked()
+    assert recall(change_status(LOOK, timestamp=told), asked) == {asked[0].occurrence}
+
+
+def test_updates_without_their_member_are_read_by_their_kind() -> None:
+    wire = JsonRpc()
+    read = [
+        wire.read_event(1, orjson.dumps(event))
+        for event in cast("list[JsonObject]", SEEN["events"])
+    ]
+    replies = [read_reply(one.result) for one in read if isinstance(one, Answered)]
+    kinds = [type(reply) for reply in replies]
+    assert kinds == [TaskReply, StatusReply, ArtifactReply, StatusReply]
