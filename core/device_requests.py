@@ -76,22 +76,30 @@ class GetPushKey:
 
 @record
 class DevicePaired:
-    """A device may come with ``code``, once and until ``expires_at``; ``link`` holds all that it needs."""
+    """A device may come with ``code``, once and until ``expires_at``; ``link`` holds all that it needs.
+
+    The code is told once and kept nowhere: a command that is ``repeated`` with its key has neither of them.
+    """
 
     device_id: str
-    code: str
-    link: str
+    code: str | None
+    link: str | None
     expires_at: str
+    repeated: bool = False
 
 
 @record
 class DeviceChanged:
-    """The device as it is now; of one that was revoked, what it decided within the last minute."""
+    """The device as it is now; of one that was revoked, what it decided within the last minute.
+
+    ``repeated``: the command had been carried out before.
+    """
 
     device: JsonObject
     decisions: tuple[JsonObject, ...] | None = None
     withdrawn: int | None = None
     """How many votes of it were taken back."""
+    repeated: bool = False
 
 
 DeviceRequest: TypeAlias = (

@@ -25,10 +25,11 @@ class RevokeGrant:
 
 @record
 class GrantRevoked:
-    """``revoked``: it ended now; ``gone``: it had been revoked before."""
+    """``revoked``: it ended now; ``gone``: it had been revoked before, by another command than this one."""
 
     grant_id: str
     outcome: Literal["revoked", "gone"]
+    repeated: bool = False
 
 
 @record
@@ -43,6 +44,7 @@ class BypassSet:
     """Until when it is on, RFC 3339; None: it is off."""
 
     until: str | None = None
+    repeated: bool = False
 
 
 @record

@@ -26,7 +26,7 @@ from passerelle.core.errors import InvalidInput, NotCancelable, NotFound, Unsupp
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads import task as say
-from passerelle.core.payloads.run import RunStatus
+from passerelle.core.payloads.run import RunStatus, request
 from passerelle.core.status import ENDED, HELD, TERMINAL, Phase, Status
 from passerelle.core.task_commands import (
     AcceptTask,
@@ -281,6 +281,9 @@ def _drive(
         case StartRun(run_id=run_id, started=started, refs=refs):
             scope = replace(scope, run_id=run_id)
             facts = [Fact(scope, started, refs)]
+            if not started.gated:
+                peer, way = started.worker.peer, started.delivery_mechanism
+                facts.append(Fact(scope, request(peer, way, started.message_id)))
             return facts if state.started_at else [*facts, Fact(scope, say.TaskStarted())]
         case SendInput(requested=requested):
             _require_run(state)

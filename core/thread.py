@@ -1,7 +1,9 @@
 """The thread machine: one facade context, one-to-one and for ever (ID-3), and what it knows of each peer (A2A-4).
 
-A thread is *idle* or *running*: running while a turn of it has started and has no answer yet. It belongs to
-the session in which its context was seen first, and cannot be attached to another one.
+A thread is *idle* or *running*: running while a turn of it has started and has no answer yet. Whenever a turn begins or
+ends, the thread says what it does now (EVC-2); for the turn that opens it, ``thread.started`` does. Last of a turn
+comes ``snapshot.updated``: what readers are shown is stored together with it (EVC-18). A thread belongs to the session
+in which its context was seen first, and cannot be attached to another one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from passerelle.core.payloads.conversation import (
     TurnSubmitted,
 )
 from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.payloads.task import TaskAttemptStarted
 from passerelle.core.record import change, fill, record
 
@@ -96,11 +99,12 @@ class SubmitMessage:
 
 @dataclass(frozen=True, slots=True)
 class EndTurn:
-    """A turn has its answer; ending it again says nothing."""
+    """A turn has its answer; ending it again says nothing. ``more``: another turn ends together with it."""
 
     turn_id: str
     task_id: str
     completed: TurnCompleted
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +114,14 @@ class FailTurn:
     turn_id: str
     task_id: str
     error: Failure
+    more: bool = False
 
 
 ThreadCommand: TypeAlias = OpenThread | SubmitMessage | EndTurn | FailTurn
 
 _BOTH: Final = frozenset({ThreadStatus.IDLE, ThreadStatus.RUNNING})
 TABLE: Final[dict[type[ThreadCommand], dict[ThreadStatus | None, frozenset[ThreadStatus]]]] = {
-    OpenThread: {None: frozenset({ThreadStatus.IDLE})},
+    OpenThread: {None: _BOTH},
     SubmitMessage: {
         ThreadStatus.IDLE: frozenset({ThreadStatus.RUNNING}),
         ThreadStatus.RUNNING: frozenset({ThreadStatus.RUNNING}),
@@ -143,18 +148,34 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
         case SubmitMessage():
             if command.session_id != state.session_id:
                 raise InvalidInput("sessionId", "the context belongs to another session")
-            scope = _turn_scope(state, command.turn_id, command.task_id)
-            return [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
-        case EndTurn(turn_id=turn_id, task_id=task_id, completed=completed):
-            if turn_id not in state.active_turns:
-                return []
-            return [Fact(_turn_scope(state, turn_id, task_id), completed)]
-        case FailTurn(turn_id=turn_id, task_id=task_id, error=error):
-            if turn_id not in state.active_turns:
-                return []
-            return [Fact(_turn_scope(state, turn_id, task_id), TurnFailed(error))]
+            return _begin_turn(state, command)
+        case EndTurn(completed=completed):
+            return _end_turn(state, command, completed)
+        case FailTurn(error=error):
+            return _end_turn(state, command, TurnFailed(error))
         case _:
             assert_never(command)
+
+
+def _begin_turn(state: ThreadRecord, command: SubmitMessage) -> list[Fact]:
+    scope = _turn_scope(state, command.turn_id, command.task_id)
+    facts = [Fact(scope, command.submitted, command.refs), Fact(scope, TurnStarted())]
+    opens = state.status is ThreadStatus.RUNNING and not state.turns
+    return facts if opens else [*facts, Fact(scope, ThreadUpdated(status="running"))]
+
+
+def _end_turn(
+    state: ThreadRecord, command: EndTurn | FailTurn, ended: TurnCompleted | TurnFailed
+) -> list[Fact]:
+    """The end of a turn; of several that end together the last one says what the thread does from then on."""
+    if command.turn_id not in state.active_turns:
+        return []
+    scope = _turn_scope(state, command.turn_id, command.task_id)
+    if command.more:
+        return [Fact(scope, ended)]
+    rests = state.active_turns == (command.turn_id,)
+    updated = ThreadUpdated(status="idle" if rests else "running")
+    return [Fact(scope, ended), Fact(scope, updated), Fact(scope, SnapshotUpdated("thread"))]
 
 
 def _turn_scope(state: ThreadRecord, turn_id: str, task_id: str) -> Scope:
@@ -211,7 +232,7 @@ def _start(payload: ThreadStarted, event: Event) -> ThreadRecord:
         owner=payload.owner,
         tenant=payload.tenant,
         principal=payload.principal,
-        status=ThreadStatus.IDLE,
+        status=ThreadStatus(payload.status),
         created_at=event.timestamp,
         updated_at=event.timestamp,
         last=event.sequence,

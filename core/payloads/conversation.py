@@ -34,18 +34,25 @@ class SessionUpdated:
 
 @record
 class ThreadStarted:
-    """A context id was seen for the first time; thread and context are one-to-one (ID-3)."""
+    """A context id was seen for the first time; thread and context are one-to-one (ID-3).
+
+    ``status`` is ``running`` where the first message opens it, whose turn follows.
+    """
 
     type: ClassVar = EventType.THREAD_STARTED
     context_id: str
     owner: str
     tenant: str
     principal: str
+    status: Literal["idle", "running"] = "idle"
 
 
 @record
 class ThreadUpdated:
-    """A thread began or ended work, or learned the context id that a peer uses for it (A2A-4)."""
+    """A turn of a thread began or ended, or it learned the context id that a peer uses for it (EVC-2, A2A-4).
+
+    ``status`` is what the thread does from here on.
+    """
 
     type: ClassVar = EventType.THREAD_UPDATED
     status: Literal["idle", "running"] | None = None

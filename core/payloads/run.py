@@ -31,9 +31,10 @@ class RunStatus:
 
 @record
 class ModelRequested:
-    """A request is about to go to the peer (EVC-6): the intent, stored before it is sent.
+    """A message is about to go to the peer (EVC-6): the intent, stored before each try to send it.
 
-    ``message_id`` finds it again at the peer when the outcome is unknown.
+    ``message_id`` finds it again at the peer when the outcome is unknown. The first one of a run stands beside its
+    start, or, where policy has a say in what is sent, where it lets the message through.
     """
 
     type: ClassVar = EventType.MODEL_REQUESTED
@@ -42,6 +43,14 @@ class ModelRequested:
     message_id: str
     updated_input: str | None = None
     """SHA-256 of the message in place of the caller's, where a hook has changed it."""
+
+
+def request(
+    peer: str, mechanism: str | None, message_id: str, updated_input: str | None = None
+) -> ModelRequested:
+    """The intent to send a message by the way in which its run is followed."""
+    method = "SendStreamingMessage" if mechanism == "streaming" else "SendMessage"
+    return ModelRequested(peer, method, message_id, updated_input)
 
 
 @record

@@ -10,11 +10,14 @@ from passerelle.core.record import record
 
 @record
 class SnapshotUpdated:
-    """A read model was stored anew; ``covers`` is the last sequence in it."""
+    """A read model was stored anew; ``covers`` is the last sequence in it, and this event's own where it is absent.
+
+    It stands last among the facts of a turn. They are one write with the records, whose sequences the store gives (I1).
+    """
 
     type: ClassVar = EventType.SNAPSHOT_UPDATED
     model: str
-    covers: int
+    covers: int | None = None
 
 
 @record

@@ -8,7 +8,7 @@ between a use and the evaluation that relies on it burns the use and never doubl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
@@ -22,13 +22,15 @@ from passerelle.core.policy_requests import BypassSet, GrantRevoked
 from passerelle.core.principal import Principal
 from passerelle.core.times import format_ms
 from passerelle.gateway.control.home import name_home, open_home
-from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.control.once import make_once
+from passerelle.gateway.control.writes import Terms, Written
 from passerelle.permission_bridge.granting import mint_grant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.batch import IdempotencyRow
     from passerelle.core.decision import Decision
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.policy_requests import RevokeGrant, SetBypass
@@ -86,12 +88,19 @@ class Granting:
             lambda known, scope, now_ms: tell_use(known, scope, grant_id, evaluation_id, now_ms),
         )
 
-    async def revoke(self, owner: Principal, command: RevokeGrant) -> GrantRevoked:
-        """Ends a grant; a question that it has answered already stays answered.
+    async def revoke(
+        self, owner: Principal, command: RevokeGrant, idem: str | None = None
+    ) -> GrantRevoked:
+        """Ends a grant, once per idempotency key; a question that it has answered already stays answered.
 
         Raises:
             NotFound: the owner has no such grant.
+            IdempotencyConflict: the key came with another request.
         """
+        once = make_once(owner, command, idem)
+        first = await once.find(self.writes.log, owner.home)
+        if first is not None:
+            return GrantRevoked(command.grant_id, "revoked", repeated=True)
         is_ended = False
 
         def tell(known: Grants | None, scope: Scope, _now_ms: int) -> list[Fact]:
@@ -100,24 +109,41 @@ class Granting:
             is_ended = bool(facts)
             return facts
 
-        await self._change(owner, tell)
-        return GrantRevoked(command.grant_id, "revoked" if is_ended else "gone")
+        first = await self._change(owner, tell, once.remember(command.grant_id))
+        state: Literal["revoked", "gone"] = "revoked" if is_ended or first is not None else "gone"
+        return GrantRevoked(command.grant_id, state, repeated=first is not None)
 
-    async def set_bypass(self, owner: Principal, command: SetBypass) -> BypassSet:
-        """Has everything of an owner allowed for a while, but for the critical and the destructive; or no longer."""
+    async def set_bypass(
+        self, owner: Principal, command: SetBypass, idem: str | None = None
+    ) -> BypassSet:
+        """Has everything of an owner allowed for a while, but for the critical and the destructive; or no longer.
+
+        Raises:
+            IdempotencyConflict: the key came with another request.
+        """
+        once = make_once(owner, command, idem)
+        first = await once.find(self.writes.log, owner.home)
+        if first is not None:
+            return BypassSet(first.decode() or None, repeated=True)
         until_ms = self.writes.clock.now_ms() + command.seconds * 1000
         until = format_ms(until_ms)
         changed = PolicyChanged(
             "mode", owner.id, self.find_rules().version, mode="bypass", until=until
         )
-        await self._change(owner, lambda _known, scope, _now_ms: [Fact(scope, changed)])
-        return BypassSet(until if command.seconds else None)
+        said = until if command.seconds else ""
+        first = await self._change(
+            owner, lambda _known, scope, _now_ms: [Fact(scope, changed)], once.remember(said)
+        )
+        told = first.decode() if first is not None else said
+        return BypassSet(told or None, repeated=first is not None)
 
     async def _change(
         self,
         owner: Principal,
         tell: Callable[[Grants | None, Scope, int], list[Fact]],
-    ) -> None:
+        idem: IdempotencyRow | None = None,
+    ) -> bytes | None:
+        """Appends what ``tell`` says; what came of it where the key had been used meanwhile."""
         session, ref = EntityRef(EntityKind.SESSION, name_home(owner)), _name(owner)
 
         def body(decision: Decision) -> Terms:
@@ -125,9 +151,10 @@ class Granting:
             known = decision.state(ref)
             scope = Scope(session.id)
             decision.add(tell(known if isinstance(known, Grants) else None, scope, decision.now_ms))
-            return Terms()
+            return Terms(idem=idem)
 
-        await self.writes.decide(session.id, [session, ref], body)
+        outcome = await self.writes.decide(session.id, [session, ref], body)
+        return outcome.repeated if isinstance(outcome, Written) else None
 
 
 def find_owner(action: ActionRecord) -> Principal:

@@ -42,8 +42,10 @@ class PolicyControl:
     governing: Governing
     summaries: PermissionSummaries
 
-    async def execute(self, principal: Principal, command: PolicyRequest) -> PolicyAnswer:
-        """Carries out one command; each is the same when it comes twice.
+    async def execute(
+        self, principal: Principal, command: PolicyRequest, idem: str | None = None
+    ) -> PolicyAnswer:
+        """Carries out one command; each is the same when it comes twice, where it has no name of its own by its key.
 
         Raises:
             Forbidden: an agent wants to loosen what it is held by.
@@ -54,20 +56,23 @@ class PolicyControl:
             case UsePermission():
                 return await self.workers.use(principal, command)
             case RevokeGrant() | SetBypass() | ResolvePermission():
-                return await self._loosen(principal, command)
+                return await self._loosen(principal, command, idem)
             case _:
                 assert_never(command)
 
     async def _loosen(
-        self, principal: Principal, command: RevokeGrant | SetBypass | ResolvePermission
+        self,
+        principal: Principal,
+        command: RevokeGrant | SetBypass | ResolvePermission,
+        idem: str | None,
     ) -> PolicyAnswer:
         if principal.kind == "agent":
             raise Forbidden("a credential of kind agent changes no policy", kind=principal.kind)
         match command:
             case RevokeGrant():
-                return await self.granting.revoke(principal, command)
+                return await self.granting.revoke(principal, command, idem)
             case SetBypass():
-                return await self.granting.set_bypass(principal, command)
+                return await self.granting.set_bypass(principal, command, idem)
             case ResolvePermission():
                 return await self.workers.resolve(principal, command)
             case _:

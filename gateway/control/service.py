@@ -188,11 +188,11 @@ class Service:
         idem: str | None,
     ) -> Result:
         if isinstance(command, PolicyRequest):
-            return await self.policy_control.execute(principal, command)
+            return await self.policy_control.execute(principal, command, idem)
         if isinstance(command, TaskRequest):
             return await self.task_control.execute(principal, command, idem)
         if isinstance(command, DeviceRequest):
-            return await self.devices.execute(principal, command)
+            return await self.devices.execute(principal, command, idem)
         return await self.session_control.execute(principal, command, idem)
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:

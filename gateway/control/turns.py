@@ -376,7 +376,11 @@ class Opening:
         thread = decision.state(place.thread)
         if thread is None:
             started = ThreadStarted(
-                context_id=place.context_id, owner=who.key, tenant=who.tenant, principal=who.id
+                context_id=place.context_id,
+                owner=who.key,
+                tenant=who.tenant,
+                principal=who.id,
+                status="running",
             )
             opening = OpenThread(place.session.id, place.thread.id, started)
             decision.add(threads.decide(None, opening))

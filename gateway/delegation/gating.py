@@ -33,7 +33,7 @@ from passerelle.core.errors import CallerError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import derive_id
-from passerelle.core.payloads.run import ModelRequested
+from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import WAITING, Status
 from passerelle.core.task_commands import EndWait, FailRun, FailTask, SendInput, WaitFor
@@ -128,8 +128,8 @@ def _intend(step: Step, changed: str | None = None) -> None:
         return
     if step.record.status in WAITING:
         step.add(step.tell(EndWait("it may be sent")))
-    method = "SendStreamingMessage" if run.delivery_mechanism == "streaming" else "SendMessage"
-    step.add(step.tell(SendInput(ModelRequested(step.sight.peer, method, run.message_id, changed))))
+    requested = request(step.sight.peer, run.delivery_mechanism, run.message_id, changed)
+    step.add(step.tell(SendInput(requested)))
 
 
 def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:

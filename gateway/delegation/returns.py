@@ -20,12 +20,13 @@ from passerelle.core import approval
 from passerelle.core.approval_commands import BeginReturn, FailReturn, FinishReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
+from passerelle.core.payloads.run import request
 from passerelle.core.payloads.task import TaskCancelRequested
 from passerelle.core.peer import Answered, Closed, Refused, Unknown
 from passerelle.core.prompt import PeerPrompt, read_answer
 from passerelle.core.status import ENDED
 from passerelle.core.task import TABLE
-from passerelle.core.task_commands import RequestCancel
+from passerelle.core.task_commands import RequestCancel, SendInput
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.step import find_action
 from passerelle.permission_bridge.returning import (
@@ -179,7 +180,7 @@ class Returning:
             await self._cancel(actions)
             return
         await self.driver.await_lease()
-        if not await self._begin(actions):
+        if not await self._begin(actions, message_id=text_at(message, "messageId")):
             return
         await self.driver.await_leave()
         attempts = _find_last(actions).return_attempts + 1
@@ -207,9 +208,12 @@ class Returning:
         return False
 
     async def _begin(
-        self, seen: list[ActionRecord], wish: TaskCancelRequested | None = None
+        self,
+        seen: list[ActionRecord],
+        wish: TaskCancelRequested | None = None,
+        message_id: str = "",
     ) -> bool:
-        """Stores the attempt, and with it the wish to stop that the answer stands for.
+        """Stores the attempt, and with it what is to go out, or the wish to stop that the answer stands for.
 
         False when somebody else has begun one since ``seen``, so that two never send.
         """
@@ -222,6 +226,8 @@ class Returning:
             began = list(map(_stand, actions)) == list(map(_stand, seen))
             for action in actions if began else ():
                 step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
+            if began and message_id:
+                _intend(step, message_id)
             if began and wish is not None and step.record.status in TABLE[RequestCancel]:
                 step.add(step.tell(RequestCancel(wish)))
 
@@ -285,6 +291,13 @@ class Returning:
         self.driver.put_off[self.action_ids[0]] = at_ms
         due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
         await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
+
+
+def _intend(step: Step, message_id: str) -> None:
+    """Answers to a question are an exchange of their own (EVC-6)."""
+    if step.record.run is not None and step.record.status in TABLE[SendInput]:
+        requested = request(step.sight.peer, "streaming", message_id)
+        step.add(step.tell(SendInput(requested)))
 
 
 def _is_on_its_way(action: object) -> bool:

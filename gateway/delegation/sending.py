@@ -22,7 +22,7 @@ from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Fact
-from passerelle.core.payloads.run import ModelFailed, ModelRequested
+from passerelle.core.payloads.run import ModelFailed, request
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import HELD, WAITING, Status
@@ -276,6 +276,5 @@ def _intend(step: Step) -> None:
         return
     if record.status in WAITING:
         step.add(step.tell(EndWait("the agent is tried again")))
-    method = "SendStreamingMessage" if run.delivery_mechanism == "streaming" else "SendMessage"
-    requested = ModelRequested(step.sight.peer, method, run.message_id)
+    requested = request(step.sight.peer, run.delivery_mechanism, run.message_id)
     step.add(step.tell(SendInput(requested)))

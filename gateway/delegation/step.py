@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _TURNED_AWAY: Final = frozenset({"429", "503"})
 _UNSENT: Final = frozenset({ErrorCategory.TRANSPORT, ErrorCategory.POLICY})
-_ROOM: Final = 24
+_ROOM: Final = 26
 """Events that one frame may lead to, beside those of artifacts: ends, turns, questions that close."""
 _SHOWN_BYTES: Final = 128 * 1024
 """Of frames in one append: half of what the store takes."""
@@ -220,7 +220,8 @@ class Step:
         record = self.record
         error = record.last_error or Failure("failed", ErrorCategory.INTERNAL, reason)
         for turn_id in record.open_turns:
-            self._tell_thread(FailTurn(turn_id, record.task_id, error))
+            more = turn_id != record.open_turns[-1]
+            self._tell_thread(FailTurn(turn_id, record.task_id, error, more))
 
     def close_actions(self, cause: CancelCause) -> None:
         """Nobody waits for these answers any more."""
@@ -240,7 +241,8 @@ class Step:
         record = self.record
         completed = TurnCompleted("message" if answer == "message" else "task", record.status)
         for turn_id in record.open_turns:
-            self._tell_thread(EndTurn(turn_id, record.task_id, completed))
+            more = turn_id != record.open_turns[-1]
+            self._tell_thread(EndTurn(turn_id, record.task_id, completed, more))
 
     def _tell_thread(self, command: ThreadCommand) -> None:
         thread = self.decision.state(self.sight.thread)

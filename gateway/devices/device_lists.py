@@ -18,6 +18,7 @@ from passerelle.gateway.control.writes import Terms, Written
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from passerelle.core.batch import IdempotencyRow
     from passerelle.core.decision import Decision
     from passerelle.core.device import DeviceCommand
     from passerelle.core.principal import Principal
@@ -59,8 +60,11 @@ class DeviceLists:
         *,
         not_after_ms: int | None = None,
         fields: Callable[[DeviceList], dict[str, bytes | None]] | None = None,
+        idem: IdempotencyRow | None = None,
     ) -> DeviceList:
         """Carries out a command; ``fields`` are further members of the stored hash, given the list as it was.
+
+        Where the key of ``idem`` had been used meanwhile nothing is written, and the list is as it stands.
 
         Raises:
             NotFound, UnsupportedOperation, InvalidInput: nothing is written.
@@ -79,7 +83,7 @@ class DeviceLists:
             decision.add(facts)
             for name, value in fields(state).items() if fields and state else ():
                 decision.set_field(ref, name, value)
-            return Terms(not_after_ms=not_after_ms)
+            return Terms(not_after_ms=not_after_ms, idem=idem)
 
         outcome = await self.writes.decide(session, [home, ref], body)
         record = outcome.held[ref].record if isinstance(outcome, Written) else None

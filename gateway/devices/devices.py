@@ -16,6 +16,7 @@ from passerelle.core.device import Confirm, Rename, Revoke, derive_digits
 from passerelle.core.device_requests import (
     ConfirmDevice,
     DeviceChanged,
+    DevicePaired,
     GetPushKey,
     ListDevices,
     PairDevice,
@@ -28,16 +29,18 @@ from passerelle.core.errors import CallerError, InvalidInput, NotFound, Unsuppor
 from passerelle.core.event_type import EventType
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.times import format_ms, parse_ms
+from passerelle.gateway.control.once import make_once
 from passerelle.gateway.devices.pairing import name_actor
 
 if TYPE_CHECKING:
-    from passerelle.core.device import DeviceCommand, DeviceList
+    from passerelle.core.device import DeviceList
     from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.device import Device
     from passerelle.core.ports import Channels, Clock, EventLog, Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.once import Once
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.devices.pairing import Pairing
     from passerelle.gateway.devices.subscriptions import Subscriptions
@@ -62,28 +65,62 @@ class Devices:
     clock: Clock
     web_push: WebPush | None = None
 
-    async def execute(self, principal: Principal, command: DeviceRequest) -> DeviceAnswer:
-        """Carries out one command on a device of the caller.
+    async def execute(
+        self, principal: Principal, command: DeviceRequest, idem: str | None
+    ) -> DeviceAnswer:
+        """Carries out one command on a device of the caller, once per idempotency key (CMD-30).
 
         Raises:
             NotFound, UnsupportedOperation, InvalidInput, Forbidden: nothing is changed.
+            IdempotencyConflict: the key came with another request.
         """
+        once = make_once(principal, command, idem)
+        known = await self._repeat(principal, command, once)
+        if known is not None:
+            return known
+        try:
+            return await self._carry_out(principal, command, once)
+        except CallerError:
+            # Of two at the same moment one was carried out, and a device does not take it again.
+            known = await self._repeat(principal, command, once)
+            if known is None:
+                raise
+            return known
+
+    async def _repeat(
+        self, principal: Principal, command: DeviceRequest, once: Once
+    ) -> DeviceAnswer | None:
+        """What is to be said to a command that was carried out before; None where it was not."""
+        first = await once.find(self.log, principal.home)
+        listed = await self.lists.load(principal) if first is not None else None
+        device = listed.find(first.decode()) if listed and first is not None else None
+        if device is None:
+            return None
+        if isinstance(command, PairDevice):
+            until = format_ms(device.until_ms)
+            return DevicePaired(device.device_id, None, None, until, repeated=True)
+        return DeviceChanged(describe(device), repeated=True)
+
+    async def _carry_out(
+        self, principal: Principal, command: DeviceRequest, once: Once
+    ) -> DeviceAnswer:
         match command:
             case PairDevice():
-                return await self.pairing.offer(principal, command)
+                return await self.pairing.offer(principal, command, once)
             case ConfirmDevice(device_id=device, digits=digits):
-                return await self._change(principal, Confirm(device, digits))
+                return await self._change(principal, Confirm(device, digits), once)
             case RenameDevice(device_id=device, name=name):
                 if not name.isprintable():
                     raise InvalidInput("name", "is one line that can be shown")
-                return await self._change(principal, Rename(device, name))
+                return await self._change(principal, Rename(device, name), once)
             case RevokeDevice(device_id=device):
-                return await self._revoke(principal, device)
+                return await self._revoke(principal, device, once)
             case SetDevicePush():
-                listed = await self.subscriptions.set(principal, command)
+                listed = await self.subscriptions.set(principal, command, once)
                 return DeviceChanged(_describe(listed, command.device_id))
             case RemoveDevicePush(device_id=device):
-                listed = await self.subscriptions.remove(principal, device)
+                row = once.remember(device)
+                listed = await self.subscriptions.remove(principal, device, idem=row)
                 return DeviceChanged(_describe(listed, device))
             case _:
                 assert_never(command)
@@ -119,11 +156,14 @@ class Devices:
             raise UnsupportedOperation("Web Push takes the extra webpush and a secret_key")
         return {"publicKey": await self.web_push.read_public_key()}
 
-    async def _change(self, principal: Principal, command: DeviceCommand) -> DeviceChanged:
-        listed = await self.lists.change(principal, command, name_actor(principal))
-        return DeviceChanged(_describe(listed, getattr(command, "device_id", "")))
+    async def _change(
+        self, principal: Principal, command: Confirm | Rename, once: Once
+    ) -> DeviceChanged:
+        row = once.remember(command.device_id)
+        listed = await self.lists.change(principal, command, name_actor(principal), idem=row)
+        return DeviceChanged(_describe(listed, command.device_id))
 
-    async def _revoke(self, principal: Principal, device: str) -> DeviceChanged:
+    async def _revoke(self, principal: Principal, device: str, once: Once) -> DeviceChanged:
         """Nothing that comes later counts; what was just decided is named, since it may have to be looked at."""
         command = Revoke(device)
         listed = await self.lists.change(
@@ -131,6 +171,7 @@ class Devices:
             command,
             name_actor(principal),
             fields=lambda _known: self.subscriptions.forget(device),
+            idem=once.remember(device),
         )
         await self.channels.tell_devices(principal.key)
         held = await self._load_inbox(principal)

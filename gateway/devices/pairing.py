@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from passerelle.core.device import (
-    CODE_MS,
     Claim,
     Offer,
     Prove,
@@ -22,6 +21,7 @@ from passerelle.core.device import (
     derive_digits,
 )
 from passerelle.core.device_requests import DevicePaired
+from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
 from passerelle.core.ids import encode_base32
 from passerelle.core.payloads.device import DeviceRights
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.device_requests import PairDevice
     from passerelle.core.payloads.device import Device, KeyAlgorithm
     from passerelle.core.ports import Clock, Ids
+    from passerelle.gateway.control.once import Once
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.devices.entrance import Entrance
 
@@ -81,7 +82,7 @@ class Pairing:
     clock: Clock
     find_entrance: Callable[[], Entrance]
 
-    async def offer(self, principal: Principal, command: PairDevice) -> DevicePaired:
+    async def offer(self, principal: Principal, command: PairDevice, once: Once) -> DevicePaired:
         """A code for a device of the caller.
 
         Raises:
@@ -101,11 +102,14 @@ class Pairing:
             rights=DeviceRights(command.options, command.risk_up_to),
             code_hash=_hash(secret),
         )
-        stored = await self.lists.change(principal, offer, name_actor(principal))
+        stored = await self.lists.change(
+            principal, offer, name_actor(principal), idem=once.remember(offer.device_id)
+        )
         device = stored.find(offer.device_id)
-        until_ms = device.until_ms if device else self.clock.now_ms() + CODE_MS
+        if device is None:
+            raise ConflictError("the same command is being carried out")
         code = f"{stored.list_id}.{secret}"
-        return DevicePaired(offer.device_id, code, self._link(code), format_ms(until_ms))
+        return DevicePaired(offer.device_id, code, self._link(code), format_ms(device.until_ms))
 
     async def claim(self, code: str, algorithm: KeyAlgorithm, public: str) -> Claimed:
         """Uses a code up for a key.

@@ -15,10 +15,12 @@ from passerelle.core.record import record
 from passerelle.gateway.devices.pairing import name_actor
 
 if TYPE_CHECKING:
+    from passerelle.core.batch import IdempotencyRow
     from passerelle.core.device import DeviceList
     from passerelle.core.device_requests import SetDevicePush
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.once import Once
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.targets.addresses import WebhookRules
@@ -46,7 +48,7 @@ class Subscriptions:
     sealer: Sealer | None
     rules: WebhookRules
 
-    async def set(self, principal: Principal, command: SetDevicePush) -> DeviceList:
+    async def set(self, principal: Principal, command: SetDevicePush, once: Once) -> DeviceList:
         """Keeps the subscription of a device in place of an earlier one.
 
         Raises:
@@ -66,10 +68,15 @@ class Subscriptions:
             SetPush(command.device_id, host),
             name_actor(principal),
             fields=lambda _known: {f"{_FIELD}{command.device_id}": sealed},
+            idem=once.remember(command.device_id),
         )
 
     async def remove(
-        self, principal: Principal, device: str, actor: str | None = None
+        self,
+        principal: Principal,
+        device: str,
+        actor: str | None = None,
+        idem: IdempotencyRow | None = None,
     ) -> DeviceList:
         """Forgets the subscription of a device.
 
@@ -81,6 +88,7 @@ class Subscriptions:
             SetPush(device, None),
             actor or name_actor(principal),
             fields=lambda _known: self.forget(device),
+            idem=idem,
         )
 
     def forget(self, device: str) -> dict[str, bytes | None]:

@@ -34,7 +34,7 @@ async def house(engine_server: Server, tmp_path: Path, anyio_backend: str) -> As
 
 
 async def list_facts(house: House, recording: Recording) -> Json:
-    """What the recording became, from the call of the agent to the answer of the turn."""
+    """What the recording became, from the call of the agent to the end of the turn."""
     async with play(recording) as url:
         house.registry.replace([PeerConfig("recorded", url)])
         accepted = await house.send(recording.asked, agent="recorded", wait="stream")
@@ -46,7 +46,7 @@ async def list_facts(house: House, recording: Recording) -> Json:
         events = await house.events(accepted)
         await house.service.dispatch.drain()
     types = [event.type for event in events]
-    begin, end = types.index("task.attempt.started"), types.index("turn.completed")
+    begin, end = types.index("task.attempt.started"), types.index("snapshot.updated")
     told: list[Json] = [
         {"type": event.type, "payload": to_wire(event.fact.payload)}
         for event in events[begin + 1 : end + 1]

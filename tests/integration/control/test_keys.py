@@ -26,7 +26,7 @@ UNREPEATED: Final = frozenset(
         "respond_action",
         # A task that is ended well by its owner needs facts that come late: test_completing.py.
         "complete_task",
-        # Devices, grants and the mode of a person: what a repeat does stands beside each of them.
+        # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.

@@ -7,19 +7,27 @@ import pytest
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import PasserelleError
 from passerelle.core.facts import ErrorCategory
-from passerelle.core.payloads.run import ModelCompleted, ModelFailed
+from passerelle.core.payloads.run import ModelCompleted, ModelFailed, ModelRequested
 from passerelle.core.status import Status
 from tests.support.house import House
 
 pytestmark = pytest.mark.anyio
 
-STARTED = "task.attempt.started"
+STARTED, ASKED = "task.attempt.started", "model.requested"
 
 
 async def list_exchanges(house: House, accepted: TurnAccepted) -> list[str]:
-    """The first request of a run is its start: one fact says both, since each costs every turn."""
+    """What a run says of its exchanges, from its start on."""
     told = [str(kind) for kind in await house.types(accepted)]
     return [kind for kind in told if kind.startswith("model.") or kind == STARTED]
+
+
+async def list_requests(house: House, accepted: TurnAccepted) -> list[ModelRequested]:
+    return [
+        event.fact.payload
+        for event in await house.events(accepted)
+        if isinstance(event.fact.payload, ModelRequested)
+    ]
 
 
 @pytest.mark.requirement("EVC-6")
@@ -28,14 +36,18 @@ async def test_an_exchange_ends_with_the_answer_of_the_agent(house: House, wait:
     accepted = await house.send("chunks 3", wait="unary" if wait == "unary" else "stream")
     await house.until(accepted, Status.COMPLETED)
     types = await house.types(accepted)
-    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+    assert await list_exchanges(house, accepted) == [STARTED, ASKED, "model.completed"]
+    record = await house.record(accepted)
+    method = "SendMessage" if wait == "unary" else "SendStreamingMessage"
+    assert await list_requests(house, accepted) == [
+        ModelRequested("echo", method, record.attempts[-1].message_id)
+    ]
     assert types.index("model.completed") < types.index("task.completed")
     (said,) = [
         event.fact
         for event in await house.events(accepted)
         if isinstance(event.fact.payload, ModelCompleted)
     ]
-    record = await house.record(accepted)
     assert said.scope.run_id == record.attempts[-1].run_id
     assert isinstance(said.payload, ModelCompleted)
     assert (said.payload.peer, said.payload.frames <= record.attempts[-1].steps) == ("echo", True)
@@ -47,18 +59,21 @@ async def test_a_question_is_an_answer_and_what_is_sent_on_it_is_an_exchange_of_
 ) -> None:
     accepted = await house.send("ask which")
     await house.until(accepted, Status.WAITING_INPUT)
-    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+    assert await list_exchanges(house, accepted) == [STARTED, ASKED, "model.completed"]
     await house.respond(await house.question(accepted), option_id="reply", content={"text": "b"})
     await house.until(accepted, Status.COMPLETED)
     told = await list_exchanges(house, accepted)
-    assert told == [STARTED, "model.completed", "model.completed"]
+    assert told == [STARTED, ASKED, "model.completed", ASKED, "model.completed"]
+    asked, answered = await list_requests(house, accepted)
+    sent = [message["messageId"] for message in house.peer.messages]
+    assert sent == [asked.message_id, answered.message_id]
 
 
 @pytest.mark.requirement("EVC-6")
 async def test_an_agent_that_says_that_it_failed_has_answered(house: House) -> None:
     accepted = await house.send("fail badly")
     await house.until(accepted, Status.FAILED)
-    assert await list_exchanges(house, accepted) == [STARTED, "model.completed"]
+    assert await list_exchanges(house, accepted) == [STARTED, ASKED, "model.completed"]
 
 
 @pytest.mark.requirement("EVC-6")
@@ -92,4 +107,4 @@ async def test_an_agent_that_is_away_is_asked_in_vain(house: House) -> None:
     with pytest.raises(PasserelleError):
         await house.hear(accepted)
     told = await list_exchanges(house, accepted)
-    assert told == [STARTED, "model.failed"]
+    assert told == [STARTED, ASKED, "model.failed"]

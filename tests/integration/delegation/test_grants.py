@@ -10,11 +10,18 @@ import pytest
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.errors import Forbidden, NotFound, UnsupportedOperation
+from passerelle.core.errors import Forbidden, IdempotencyConflict, NotFound, UnsupportedOperation
 from passerelle.core.events import decode_event
 from passerelle.core.grant import Grants
 from passerelle.core.payloads.approval import ActionResolved, PermissionEvaluated
-from passerelle.core.policy_requests import GetPermissions, ListGrants, RevokeGrant, SetBypass
+from passerelle.core.policy_requests import (
+    BypassSet,
+    GetPermissions,
+    GrantRevoked,
+    ListGrants,
+    RevokeGrant,
+    SetBypass,
+)
 from passerelle.core.status import Status
 from passerelle.gateway.control.home import name_home
 from passerelle.permission_bridge.rules import GrantTerms, Rule, make_policy
@@ -226,3 +233,24 @@ async def test_thread_says_who_is_asked_and_what_holds(house: House) -> None:
     assert set(marks) == {"sandbox", "violations"}
     with pytest.raises(NotFound):
         await house.service.read(BOB, GetPermissions(accepted.thread_id))
+
+
+@pytest.mark.requirement("CMD-30")
+async def test_a_grant_ends_and_a_mode_begins_once_for_each_key(house: House) -> None:
+    house.rules = ALWAYS
+    written = await grant(house)
+    before = len(await read_home(house))
+    for key, command in (
+        ("end", RevokeGrant(written)),
+        ("on", SetBypass(60)),
+        ("off", SetBypass(0)),
+    ):
+        first = await house.service.execute(ADA, command, key)
+        house.clock.ahead_ms += 1_000
+        again = await house.service.execute(ADA, command, key)
+        assert isinstance(first, GrantRevoked | BypassSet)
+        assert again == replace(first, repeated=True), "what came of it, and not what would now"
+        before += 1
+        assert len(await read_home(house)) == before
+    with pytest.raises(IdempotencyConflict):
+        await house.service.execute(ADA, SetBypass(30), "on")

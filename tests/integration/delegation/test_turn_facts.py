@@ -1,0 +1,96 @@
+"""What is stored where a turn begins and ends: what its thread does now, and that readers are shown all of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.errors import PasserelleError
+from passerelle.core.events import Event
+from passerelle.core.payloads.conversation import ThreadStarted, ThreadUpdated
+from passerelle.core.payloads.runtime import SnapshotUpdated
+from passerelle.core.status import Status
+from tests.support.house import House
+
+pytestmark = pytest.mark.anyio
+
+
+def list_thread(events: list[Event]) -> list[tuple[str, str | None]]:
+    """What a thread says of itself, among its turns."""
+    told: list[tuple[str, str | None]] = []
+    for event in events:
+        match event.fact.payload:
+            case ThreadStarted(status=status) | ThreadUpdated(status=str(status)):
+                told.append((event.type, status))
+            case _:
+                if event.type.startswith("turn."):
+                    told.append((event.type, None))
+    return told
+
+
+FIRST = [
+    ("thread.started", "running"),
+    ("turn.submitted", None),
+    ("turn.started", None),
+    ("turn.completed", None),
+    ("thread.updated", "idle"),
+]
+BEGUN = [("turn.submitted", None), ("turn.started", None), ("thread.updated", "running")]
+
+
+def find_snapshots(events: list[Event], turn: TurnAccepted) -> list[Event]:
+    return [
+        event
+        for event in events
+        if isinstance(event.fact.payload, SnapshotUpdated)
+        and event.fact.scope.turn_id == turn.turn_id
+    ]
+
+
+@pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
+async def test_a_thread_says_when_it_works_and_when_it_rests(house: House) -> None:
+    first, _ = await house.talk("one")
+    second = await house.send("two", context_id=first.context_id)
+    await house.hear(second)
+    await house.until(second, Status.COMPLETED)
+    events = await house.events(first)
+    ended = [("turn.completed", None), ("thread.updated", "idle")]
+    assert list_thread(events) == [*FIRST, *BEGUN, *ended]
+    for turn in (first, second):
+        (snapshot,) = find_snapshots(events, turn)
+        own = [event for event in events if event.fact.scope.turn_id == turn.turn_id]
+        assert own[-1] == snapshot, "it covers all of the turn"
+
+
+@pytest.mark.requirement("EVC-2", "EVC-18", "EVC-3")
+async def test_a_thread_rests_only_when_the_last_of_its_turns_has_ended(house: House) -> None:
+    slow = await house.send("ask which", wait="none")
+    await house.until(slow, Status.WAITING_INPUT)
+    held = await house.send("silent", context_id=slow.context_id, wait="none")
+    failing = await house.send("refuse", context_id=slow.context_id)
+    with pytest.raises(PasserelleError):
+        await house.hear(failing)
+    events = await house.events(held)
+    after = next(i for i, event in enumerate(events) if event.type == "turn.failed")
+    assert list_thread(events[after:]) == [("turn.failed", None), ("thread.updated", "running")]
+    assert len(find_snapshots(events, failing)) == 1
+    assert not find_snapshots(events, held), "its turn is open"
+    await house.cancel(held)
+    await house.until(held, Status.CANCELLED)
+    events = await house.events(held)
+    assert list_thread(events)[-2:] == [("turn.completed", None), ("thread.updated", "idle")]
+    assert len(find_snapshots(events, held)) == 1
+
+
+@pytest.mark.requirement("EVC-2", "EVC-18")
+async def test_of_turns_that_end_together_the_last_says_what_the_thread_does(house: House) -> None:
+    accepted = await house.send("silent", wait="none")
+    await house.until(accepted, Status.QUEUED)
+    turns = [accepted, *[await house.send("silent", task=accepted.facade) for _ in range(3)]]
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLED)
+    events = await house.events(accepted)
+    ends = [event for event in events if event.type == "turn.completed"]
+    assert {event.fact.scope.turn_id for event in ends} == {turn.turn_id for turn in turns}
+    assert list_thread(events)[-5:] == [("turn.completed", None)] * 4 + [("thread.updated", "idle")]
+    assert sum(len(find_snapshots(events, turn)) for turn in turns) == 1
