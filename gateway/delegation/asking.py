@@ -51,7 +51,7 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     facts = [Fact(tasks.scope_of(step.record, step.step_id), said)]
     known = step.record.open_actions
     if not fresh and known:
-        if step.record.status in WAITING:
+        if step.record.status in WAITING and not _waits_otherwise(step, prompts[0]):
             return Asked([])
         return Asked([*facts, *_wait(step, prompts[0], known)], _present(_list_open(step)))
     if not fresh:
@@ -82,9 +82,7 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
 def _wait(
     step: Step, prompt: PeerPrompt, actions: tuple[str, ...], reason: str | None = None
 ) -> list[Fact]:
-    row = map_peer_state(prompt.native_status)
-    credential = prompt.kind == "auth" and row.for_credential is not None
-    status = row.for_credential if credential and row.for_credential else row.status
+    status = _choose_status(prompt)
     waiting = TaskWaiting(
         waiting_for=_waited_for(status),
         status=status,
@@ -93,6 +91,19 @@ def _wait(
         native_status=prompt.native_status,
     )
     return step.tell(WaitFor(waiting, step.step_id))
+
+
+def _choose_status(prompt: PeerPrompt) -> Status:
+    row = map_peer_state(prompt.native_status)
+    credential = prompt.kind == "auth" and row.for_credential is not None
+    return row.for_credential if credential and row.for_credential else row.status
+
+
+def _waits_otherwise(step: Step, prompt: PeerPrompt) -> bool:
+    """Whether the peer has gone from one state that waits to the other, with the question that it had."""
+    run = step.record.run
+    said = run.native_status if run else None
+    return said != prompt.native_status and _choose_status(prompt) is not step.record.status
 
 
 def _list_open(step: Step) -> list[Request]:

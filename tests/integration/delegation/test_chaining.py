@@ -14,6 +14,8 @@ from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
 from tests.support.asking import ask_leave, read_answer
 from tests.support.house import ADA, House
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +32,30 @@ def write_answer(house: House, form: JsonObject, option: str, **more: str) -> Js
     named = {name: form[name] for name in ("action_id", "rev", "digest")}
     answer: JsonObject = {**named, "decision_id": "dec_caller", "option_id": option, **more}
     return {**house.message(""), "parts": [{"data": {PERMISSION: answer}}]}
+
+
+async def test_task_follows_an_agent_that_waits_for_authorization_with_the_question_it_had(
+    house: House,
+) -> None:
+    async def ask_twice(turn: Turn) -> None:
+        await ask_leave("first")(turn)
+        await ask_leave("first", state="AUTH_REQUIRED")(turn)
+        await ask_leave("first", state="AUTH_REQUIRED")(turn)
+
+    house.peer.next(ask_twice)
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.WAITING_PERMISSION)
+    polls = house.peer.count("GetTask")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 10, "the peer was asked again"
+    )
+    task = await house.read(accepted)
+    assert text_at(object_at(task, "status"), "state") == "TASK_STATE_AUTH_REQUIRED"
+    types = await house.types(accepted)
+    assert (types.count("action.required"), types.count("action.resolved")) == (1, 0)
+    assert types.count("task.waiting") == 2
+    await house.respond(await house.question(accepted), option_id="pay")
+    await house.until(accepted, Status.COMPLETED)
 
 
 @pytest.mark.requirement("CMD-14", "VAL-4")
