@@ -20,6 +20,7 @@ from bench.appends import measure_appends
 from bench.approvals import measure_approvals
 from bench.channel_servers import install_socketio
 from bench.channels import Plan, measure_channels
+from bench.floor import measure_floor
 from bench.idle import measure_idle
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
@@ -44,6 +45,12 @@ async def measure_a2a(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one 
     async for row in measure_streams(rounds=1 if short else 3, chunks=100 if short else 200):
         yield row
     async for row in measure_idle():
+        yield row
+
+
+async def measure_least(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
+    """What passing on costs, and nothing else."""
+    async for row in measure_floor(Length(2, 1.0) if short else Length(5, 2.0)):
         yield row
 
 
@@ -75,6 +82,7 @@ async def measure_questions(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001
 
 SECTIONS: Final[dict[str, Section]] = {
     "a2a": measure_a2a,
+    "floor": measure_least,
     "store": measure_store,
     "rivals": measure_others,
     "channels": measure_links,

@@ -1,0 +1,212 @@
+"""Gateways that do nothing but pass on: what HTTP alone costs on this interpreter, below which no gateway here can get.
+
+``python -m bench.bare FORM AGENT`` listens on loopback and prints one JSON line with its URL. Nothing is judged, kept,
+bounded or translated. ``asgi`` has the server and the client of the gateway around an application of nothing.
+``protocol`` has a parser in place of the server. ``callbacks`` has neither a task nor a future left: two parsers and
+two writes for each answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import httptools
+import orjson
+
+from passerelle.gateway.demo.peers.serving import HOST
+from passerelle.gateway.peers.connection_pool import ConnectionPool
+from passerelle.gateway.peers.wire import Request
+from passerelle.gateway.server import Listener, Server, bind, run
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from passerelle.gateway.peers.sessions import AddressInfo
+
+TOTAL_S: Final = 30.0
+LIMIT_BYTES: Final = 1 << 20
+_HEADERS: Final = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+_ANSWER: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+)
+_ASK: Final = (
+    b"POST / HTTP/1.1\r\nhost: agent\r\ncontent-type: application/json\r\n"
+    b"a2a-version: 1.0\r\ncontent-length: %d\r\n\r\n%b"
+)
+
+
+class _Parser(Protocol):
+    """What is used of httptools' parsers, which have no types."""
+
+    def feed_data(self, data: bytes) -> None: ...
+
+
+class Line(asyncio.Protocol):
+    """One connection, in or out: ``take`` gets the body of each whole message."""
+
+    def __init__(self, take: Callable[[Line, bytes], None], *, asks: bool) -> None:
+        self._take = take
+        make = httptools.HttpResponseParser if asks else httptools.HttpRequestParser
+        self._parser = cast("_Parser", make(self))
+        self._body = b""
+        self.transport: asyncio.Transport | None = None
+        self.caller: Line | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the name is the protocol's
+        self.transport = None
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        body, self._body = self._body, b""
+        self._take(self, body)
+
+    def write(self, form: bytes, body: bytes) -> None:
+        """A message of a form that has places for its length and its body."""
+        if self.transport is not None:
+            self.transport.write(form % (len(body), body))
+
+
+class Callbacks:
+    """Connections to the agent, of which each serves one caller at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._idle: list[Line] = []
+        self._opening = set[asyncio.Task[None]]()
+
+    def take(self, caller: Line, body: bytes) -> None:
+        """Passes a request on."""
+        if not self._idle:
+            opening = asyncio.get_running_loop().create_task(self._open(caller, body))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+            return
+        self._pass_on(self._idle.pop(), caller, body)
+
+    async def _open(self, caller: Line, body: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        _, line = await loop.create_connection(
+            lambda: Line(self._answer, asks=True), *self._address
+        )
+        self._pass_on(line, caller, body)
+
+    def _pass_on(self, line: Line, caller: Line, body: bytes) -> None:
+        line.caller = caller
+        line.write(_ASK, body)
+
+    def _answer(self, line: Line, body: bytes) -> None:
+        caller, line.caller = line.caller, None
+        self._idle.append(line)
+        if caller is not None:
+            caller.write(_ANSWER, body)
+
+
+class Tasks:
+    """The client of the gateway, and a task for each request."""
+
+    def __init__(self, pool: ConnectionPool, agent: str) -> None:
+        self._pool = pool
+        self._agent = agent
+        self._running = set[asyncio.Task[None]]()
+
+    async def ask(self, body: bytes) -> bytes:
+        """The body of the agent's answer."""
+        request = Request("POST", f"{self._agent}/", body)
+        whole = await self._pool.ask(request, _HEADERS, connect_s=TOTAL_S, total_s=TOTAL_S)
+        return whole.raw
+
+    def take(self, caller: Line, body: bytes) -> None:
+        """Passes a request on."""
+        running = asyncio.get_running_loop().create_task(self._pass_on(caller, body))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+
+    async def _pass_on(self, caller: Line, body: bytes) -> None:
+        caller.write(_ANSWER, await self.ask(body))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
+        """The application of nothing."""
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        answer = await self.ask(body)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(answer)),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def _serve_asgi(agent: str, listener: Listener) -> Coroutine[None, None, None]:
+    return Server(Tasks(_make_pool(agent), agent), listener).serve(asyncio.Event())
+
+
+def _serve_protocol(agent: str, listener: Listener) -> Coroutine[None, None, None]:
+    return _listen(listener, Tasks(_make_pool(agent), agent).take)
+
+
+def _serve_callbacks(agent: str, listener: Listener) -> Coroutine[None, None, None]:
+    host, _, port = agent.removeprefix("http://").rpartition(":")
+    return _listen(listener, Callbacks(host, int(port)).take)
+
+
+FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] = {
+    "asgi": _serve_asgi,
+    "protocol": _serve_protocol,
+    "callbacks": _serve_callbacks,
+}
+
+
+async def _listen(listener: Listener, take: Callable[[Line, bytes], None]) -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Line(take, asks=False), sock=listener.socket)
+    async with server:
+        await server.serve_forever()
+
+
+def _make_pool(agent: str) -> ConnectionPool:
+    return ConnectionPool(
+        agent, None, idle_s=TOTAL_S, limit_bytes=LIMIT_BYTES, make_socket=_make_socket
+    )
+
+
+def _make_socket(address: AddressInfo) -> socket.socket:
+    made = socket.socket(*address[:3])
+    made.setblocking(False)
+    return made
+
+
+async def _serve(form: str, agent: str) -> None:
+    listener = bind(HOST, 0)
+    print(orjson.dumps({"form": form, "url": listener.url}).decode(), flush=True)
+    await FORMS[form](agent, listener)
+
+
+def main() -> None:
+    """Serves until it is told to end."""
+    parser = argparse.ArgumentParser(prog="python -m bench.bare", description=__doc__)
+    parser.add_argument("form", choices=FORMS)
+    parser.add_argument("agent", help="URL without a slash at the end")
+    flags = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        run(_serve(flags.form, flags.agent))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The floor: gateways that do nothing but pass on, in the same rounds as the gateway that keeps every task.
+
+What the first of them costs is what no gateway on this server and this client can get below. The rows have no bound:
+they say what a bound on the gateway can mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import orjson
+
+from bench.bare import FORMS
+from bench.load import Order
+from bench.rows import BenchBroken, Row, Spread
+from bench.stage import ROOT, Stage, open_stage
+from bench.unary import MESSAGE, TASK, WARM_S, Length
+from bench.usage import Meter
+from passerelle.gateway.demo.processes import Child, start
+
+
+@dataclass(frozen=True, slots=True)
+class Bare:
+    """One gateway of nothing."""
+
+    form: str
+    url: str
+    child: Child
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU of what stands before the agent ÷ CPU of the agent, and microseconds of the former, for an answer."""
+
+    ratio: float
+    micros: float
+
+
+async def measure_floor(length: Length) -> AsyncGenerator[Row]:
+    """Rows of the section, as they are measured."""
+    async with AsyncExitStack() as stack:
+        stage = await stack.enter_async_context(open_stage("echo"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="psr-floor-")))
+        bare = [await _start(form, stage, folder, stack) for form in FORMS]
+        for name, order in (("task", TASK), ("bare Message", MESSAGE)):
+            costs = await _alternate(stage, bare, order, length)
+            for form, measured in costs.items():
+                yield Row(
+                    f"{name}, {order.callers} callers: {form}: CPU ÷ agent CPU",
+                    Spread.of([cost.ratio for cost in measured]),
+                    "ratio",
+                )
+                yield Row(
+                    f"{name}, {order.callers} callers: {form}: CPU",
+                    Spread.of([cost.micros for cost in measured]),
+                    "µs",
+                )
+
+
+async def _start(form: str, stage: Stage, folder: Path, stack: AsyncExitStack) -> Bare:
+    arguments = ("bench.bare", form, stage.direct_url.rstrip("/"))
+    child = start(form, arguments, folder, {"PYTHONPATH": str(ROOT)})
+    stack.push_async_callback(child.stop)
+    url: str = orjson.loads(await child.read_line("{"))["url"]
+    return Bare(form, f"{url}/", child)
+
+
+async def _alternate(
+    stage: Stage, bare: list[Bare], order: Order, length: Length
+) -> dict[str, list[Cost]]:
+    costs: dict[str, list[Cost]] = {}
+    for number in range(length.rounds + 1):
+        timed = replace(order, seconds=length.seconds if number else WARM_S)
+        for one in bare:
+            cost = await _run(stage, one, timed)
+            if number:
+                costs.setdefault(f"bare {one.form}", []).append(cost)
+        through = await stage.run(timed, through=True)
+        if number:
+            cost = Cost(through.gateway_us / through.agent_us, through.gateway_us)
+            costs.setdefault("the gateway", []).append(cost)
+    return costs
+
+
+async def _run(stage: Stage, bare: Bare, order: Order) -> Cost:
+    meter = Meter((stage.agent.process.pid, bare.child.process.pid))
+    before = meter.read()
+    outcome = await stage.load.carry_out(replace(order, url=bare.url))
+    if not outcome.count:
+        raise BenchBroken(f"{bare.form}: nothing was answered")
+    agent, own = (late - early for early, late in zip(before, meter.read(), strict=True))
+    return Cost(own / agent, 1e6 * own / outcome.count)
