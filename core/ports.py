@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Loaded,
         PackedBatch,
     )
+    from passerelle.core.errors import StoreUnavailable
     from passerelle.core.events import EncodedEvent
     from passerelle.core.presence import Presence
 
@@ -227,6 +228,16 @@ class Replicas(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseWish:
+    """A lease that shall be opened or extended."""
+
+    shard: Shard
+    driver: Incarnation
+    opens: bool
+    wants_duty: bool
+
+
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 
@@ -234,6 +245,12 @@ class Leases(Protocol):
         self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
     ) -> Lease | LeaseLost:
         """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
+        ...
+
+    async def extend_each(
+        self, wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        """The same for one lease in each of many shards, together; nothing is tried twice."""
         ...
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.errors import StoreUnavailable
     from passerelle.store.connection import Endpoint
+    from passerelle.store.failures import Redirected
 
 ANSWER_S: Final = 2.0
 QUEUE_LIMIT: Final = 1000
@@ -90,6 +91,28 @@ class Batcher:
             StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
             Redirected: another node serves the shard.
         """
+        call = await self._send(packed, count)
+        for reply in call.replies:
+            if isinstance(reply, RedisError):
+                raise explain_reply(reply) from reply
+        replies = [reply for reply in call.replies if not isinstance(reply, RedisError)]
+        return Answer(replies, call.confirmed)
+
+    async def call_each(
+        self, packed: bytes, count: int
+    ) -> list[Reply | StoreUnavailable | Redirected]:
+        """The same for commands of which each may fail by itself.
+
+        Raises:
+            StoreUnavailable: with ``wrote`` = ``unknown`` when any of them may have run.
+        """
+        call = await self._send(packed, count)
+        return [
+            explain_reply(reply) if isinstance(reply, RedisError) else reply
+            for reply in call.replies
+        ]
+
+    async def _send(self, packed: bytes, count: int) -> _Call:
         call = _Call(packed, count)
         await self._places.acquire()
         call.done = asyncio.get_running_loop().create_future()
@@ -98,11 +121,7 @@ class Batcher:
         await call.done
         if call.failure is not None:
             raise call.failure
-        for reply in call.replies:
-            if isinstance(reply, RedisError):
-                raise explain_reply(reply) from reply
-        replies = [reply for reply in call.replies if not isinstance(reply, RedisError)]
-        return Answer(replies, call.confirmed)
+        return call
 
     def waiting(self) -> int:
         """How many calls wait for a connection: a gauge, and never above ``QUEUE_LIMIT``."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.ids import Shard
-from passerelle.core.ports import Alive, Lease, LeaseLost, TakenOver
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import SHARDS, Shard
+from passerelle.core.ports import Alive, Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.log import read_scores
@@ -13,7 +15,10 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from passerelle.core.batch import Incarnation
+    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 ALIVE_MS: Final = 5_000
@@ -31,22 +36,19 @@ class RedisLeases:
         self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
     ) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
-        packed = read_script("lease").pack_call(
-            [keys.own(shard, driver.instance), keys.duty(shard), keys.due(shard)],
-            {
-                "instance": driver.instance,
-                "inc": str(driver.number),
-                "opens": opens,
-                "duty": wants_duty,
-                "length": lease_ms,
-            },
-        )
+        packed = _pack_lease(LeaseWish(shard, driver, opens, wants_duty), lease_ms)
         [reply] = await retry(lambda: self._nodes.lease(shard, packed))
-        match cast("list[bytes | int]", reply):
-            case [b"ok", until, now, duty, free]:
-                return Lease(int(until), int(now), duty == 1, int(free) if free else None)
-            case _:
-                return LeaseLost()
+        return _read_lease(reply)
+
+    async def extend_each(
+        self, wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        """The same for one lease in each of many shards, together; nothing is tried twice."""
+        commands = [(wish.shard, _pack_lease(wish, lease_ms)) for wish in wishes]
+        return [
+            reply if isinstance(reply, StoreUnavailable) else _read_lease(reply)
+            for reply in await self._nodes.lease_each(commands)
+        ]
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
         """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
@@ -92,3 +94,27 @@ class RedisLeases:
         """Takes the instance off the list, so that others get its duties at once."""
         packed = pack("ZREM", keys.instances(), instance)
         await retry(lambda: self._nodes.lease(Shard(0), packed))
+
+
+@lru_cache(2 * SHARDS)
+def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
+    """The same bytes several times in each lease, and for all of its life."""
+    driver = wish.driver
+    return read_script("lease").pack_call(
+        [keys.own(wish.shard, driver.instance), keys.duty(wish.shard), keys.due(wish.shard)],
+        {
+            "instance": driver.instance,
+            "inc": str(driver.number),
+            "opens": wish.opens,
+            "duty": wish.wants_duty,
+            "length": lease_ms,
+        },
+    )
+
+
+def _read_lease(reply: Reply) -> Lease | LeaseLost:
+    match cast("list[bytes | int]", reply):
+        case [b"ok", until, now, duty, free]:
+            return Lease(int(until), int(now), duty == 1, int(free) if free else None)
+        case _:
+            return LeaseLost()

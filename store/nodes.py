@@ -107,6 +107,40 @@ class Nodes:
         """Commands about leases and what is due, which wait for nothing else."""
         return (await self._route(shard, "leases", packed, count)).replies
 
+    async def lease_each(
+        self, commands: Sequence[tuple[Shard, bytes]]
+    ) -> list[Reply | StoreUnavailable]:
+        """One command about a lease in each of many shards, in one exchange with each node; failures are values."""
+        parts: dict[Node, list[tuple[Shard, bytes]]] = {}
+        for shard, packed in commands:
+            parts.setdefault(self.node(shard), []).append((shard, packed))
+        told = await asyncio.gather(*(self._lease_at(node, part) for node, part in parts.items()))
+        answers = {shard: answer for answers in told for shard, answer in answers.items()}
+        return [answers[shard] for shard, _ in commands]
+
+    async def _lease_at(
+        self, node: Node, part: Sequence[tuple[Shard, bytes]]
+    ) -> dict[Shard, Reply | StoreUnavailable]:
+        try:
+            answers = await node.leases.call_each(b"".join(one for _, one in part), len(part))
+        except StoreUnavailable as error:
+            if self.clustered:
+                await self._refresh_quietly(self._generation)
+            return dict.fromkeys((shard for shard, _ in part), error)
+        told: dict[Shard, Reply | StoreUnavailable] = {}
+        for (shard, packed), answer in zip(part, answers, strict=True):
+            if isinstance(answer, Redirected):
+                told[shard] = await self._lease_elsewhere(shard, packed)
+            else:
+                told[shard] = answer
+        return told
+
+    async def _lease_elsewhere(self, shard: Shard, packed: bytes) -> Reply | StoreUnavailable:
+        try:
+            return (await self.lease(shard, packed))[0]
+        except StoreUnavailable as error:
+            return error
+
     async def act(self, shard: Shard, packed: bytes) -> Answer:
         """One command whose effect has to be on a replica; the answer says on how many it is."""
         return await self._route(shard, "acts", packed, 1)

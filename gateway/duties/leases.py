@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import Lease, LeaseLost
+from passerelle.core.ports import Lease, LeaseLost, LeaseWish
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -39,6 +39,8 @@ _QUIET: Final = 3
 """Whoever has missed so many extensions may have."""
 _AT_LEAST_S: Final = 0.02
 """Between two claims of duties that are about to be free."""
+_SILENT_S: Final = 1.0
+"""A store that has not answered for so long is asked by the next extension, and not at once again."""
 _SEND_SHARE: Final = 3
 """A send starts only while one part in so many of the lease is left."""
 
@@ -219,10 +221,19 @@ class LeaseKeeper:
             self.log.info("duties.spread", instances=len(names), wanted=len(self._wanted))
 
     async def _extend_all(self, shards: Iterable[Shard] = ALL_SHARDS) -> list[StoreUnavailable]:
-        results = await asyncio.gather(
-            *(self._extend(shard, self._holds[shard]) for shard in shards),
-            return_exceptions=True,
-        )
+        """Together, then each by itself what failed at once: a connection that was closed is opened again."""
+        before_s = self.clock()
+        wishes = [self._wish(shard) for shard in shards]
+        answers = await self.leases.extend_each(wishes, self.lease_ms)
+        failed: dict[Shard, BaseException | None] = {}
+        for wish, answer in zip(wishes, answers, strict=True):
+            if isinstance(answer, StoreUnavailable):
+                failed[wish.shard] = answer
+            else:
+                self._note(wish.shard, answer, before_s)
+        results = [*failed.values()]
+        if self.clock() - before_s < _SILENT_S:
+            results = await asyncio.gather(*map(self._extend, failed), return_exceptions=True)
         self._tell_duties()
         self._tell_lost()
         return self._sort_failures(results)
@@ -234,15 +245,24 @@ class LeaseKeeper:
         results = await asyncio.gather(*map(self.empty_set, refused), return_exceptions=True)
         return self._sort_failures(results)
 
-    async def _extend(self, shard: Shard, hold: Hold) -> None:
-        before_s = self.clock()
+    async def _extend(self, shard: Shard) -> None:
+        before_s, wish = self.clock(), self._wish(shard)
         answer = await self.leases.extend(
             shard,
-            Incarnation(self.instance, hold.number),
-            opens=not hold.held,
-            wants_duty=shard in self._wanted,
+            wish.driver,
+            opens=wish.opens,
+            wants_duty=wish.wants_duty,
             lease_ms=self.lease_ms,
         )
+        self._note(shard, answer, before_s)
+
+    def _wish(self, shard: Shard) -> LeaseWish:
+        hold = self._holds[shard]
+        driver = Incarnation(self.instance, hold.number)
+        return LeaseWish(shard, driver, not hold.held, shard in self._wanted)
+
+    def _note(self, shard: Shard, answer: Lease | LeaseLost, before_s: float) -> None:
+        hold = self._holds[shard]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):

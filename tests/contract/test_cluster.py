@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.core.batch import Appended, Batch
+from passerelle.core.batch import Appended, Batch, Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ports import Lease, LeaseWish
 from passerelle.store.nodes import slot_of
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, operation
@@ -95,6 +96,25 @@ async def test_call_that_meets_a_moved_slot_goes_out_again_to_the_right_node(
             assert task.stamp.version == 1
         finally:
             move_slot(cluster, at.shard, home)
+
+
+async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_moved(
+    cluster: Server, tmp_path: Path
+) -> None:
+    moved = Shard(17)
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(moved).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        move_slot(cluster, moved, target)
+        try:
+            wishes = [
+                LeaseWish(shard, Incarnation("in_x", 1), opens=True, wants_duty=True)
+                for shard in ALL_SHARDS
+            ]
+            answers = await store.leases.extend_each(wishes, 60_000)
+            assert all(isinstance(answer, Lease) and answer.duty for answer in answers)
+        finally:
+            move_slot(cluster, moved, home)
 
 
 async def test_any_node_is_a_way_in(cluster: Server, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from functools import partial
 import pytest
 
 from passerelle.core.batch import Appended, Batch, Fence, Fenced, Incarnation, RunMove, Stamp
+from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import Alive, Lease, LeaseLost, TakenOver
+from passerelle.core.ports import Alive, Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, operation
 from tests.support.waiting import wait_until
@@ -220,3 +223,20 @@ async def test_instances_that_announced_themselves_know_each_other(store: Store)
     assert sorted(await store.leases.announce("in_b")) == ["in_a", "in_b"]
     await store.leases.withdraw("in_a")
     assert list(await store.leases.announce("in_b")) == ["in_b"]
+
+
+async def test_leases_of_many_shards_are_extended_together_and_one_that_is_broken_fails_alone(
+    store: Store,
+) -> None:
+    shards = [Shard(number) for number in (3, 9, 40)]
+    broken = Incarnation("in_x", 1)
+    await store.nodes.write(shards[1], pack("SET", keys.own(shards[1], "in_x"), "no lease"))
+    wishes = [LeaseWish(shard, broken, opens=True, wants_duty=True) for shard in shards]
+    first, second, third = await store.leases.extend_each(wishes, LONG_MS)
+    assert isinstance(first, Lease)
+    assert first.duty
+    assert isinstance(third, Lease)
+    assert isinstance(second, StoreUnavailable)
+    gone = LeaseWish(shards[0], Incarnation("in_x", 2), opens=False, wants_duty=True)
+    assert await store.leases.extend_each([gone], LONG_MS) == [LeaseLost()]
+    assert await store.leases.extend_each([], LONG_MS) == []

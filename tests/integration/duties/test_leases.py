@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 
 import pytest
 
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import TakenOver
+from passerelle.core.ports import LeaseWish, TakenOver
 from passerelle.gateway.duties.leases import choose_duties
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances
@@ -42,6 +43,11 @@ class Away:
 
     async def extend(self, *_: object, **_options: object) -> None:
         raise StoreUnavailable("test", "unknown")
+
+    async def extend_each(
+        self, wishes: Sequence[LeaseWish], _lease_ms: int
+    ) -> list[StoreUnavailable]:
+        return [StoreUnavailable("test", "unknown") for _ in wishes]
 
 
 async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
