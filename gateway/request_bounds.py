@@ -2,16 +2,23 @@
 
 Without them anybody who reaches the port could fill the memory with a head that never ends, or hold connections for
 ever, before a token is asked for. The size of a body is bounded by whoever reads it.
+
+Who waits for an answer is told of the end of a connection at once, without a task that waits for its message.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from passerelle.gateway.a2a.leaving import LEAVING, Left
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 HEAD_BYTES: Final = 65_536
@@ -30,15 +37,20 @@ class BoundedRequests(HttpToolsProtocol):
     """From the end of the head to the end of the body."""
     _unread_bytes = 0
     _is_silent = True
+    _is_lost = False
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._watchers = set[Left]()
         self._start_timer(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._is_lost = True
         super().connection_lost(exc)
+        for left in tuple(self._watchers):
+            left()
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
@@ -49,6 +61,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["extensions"] = {LEAVING: self._watch}  # type: ignore[dict-item]
         self._start_timer(self.head_s)
 
     def on_headers_complete(self) -> None:
@@ -64,6 +77,12 @@ class BoundedRequests(HttpToolsProtocol):
         self._unread_bytes = 0
         self._stop_timer()
         super().on_message_complete()
+
+    def _watch(self, left: Left) -> Callable[[], object]:
+        if self._is_lost:
+            self.loop.call_soon(left)
+        self._watchers.add(left)
+        return partial(self._watchers.discard, left)
 
     def _start_timer(self, within_s: float) -> None:
         self._stop_timer()

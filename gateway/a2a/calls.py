@@ -30,6 +30,7 @@ from passerelle.gateway.a2a.extended import PRIVATE
 from passerelle.gateway.a2a.extensions import read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
+from passerelle.gateway.a2a.leaving import find_watch
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.standing import Standing
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reply import Reply
 
@@ -92,6 +94,11 @@ class Visit:
     def is_answering(self) -> bool:
         """Whether a stream has begun: then nothing else can be said over this request."""
         return self.stream is not None and self.stream.started
+
+    @property
+    def watch(self) -> Watch:
+        """How one hears that the caller has left; for after the body has been read."""
+        return find_watch(self.incoming.scope, self.receive)
 
     async def refuse(self, error: PasserelleError) -> None:
         """Answers with an error, unless something else is being answered."""
@@ -160,7 +167,7 @@ class Calls:
             case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
                 await self._stream(visit, method, asked, call)
             case _:
-                result = await self.operations.answer(method, call, visit.receive)
+                result = await self.operations.answer(method, call, visit.watch)
                 if method is Method.GET_EXTENDED_CARD:
                     visit.headers |= PRIVATE
                 await visit.answer(visit.binding.render_result(asked.write_result(result)))
@@ -218,7 +225,7 @@ class Calls:
             if followed.resumed:
                 await stream.greet()
             try:
-                async with self.operations.waits.hold(visit.receive, call.judge):
+                async with self.operations.waits.hold(visit.watch, call.judge):
                     failure = await stream.copy(asked.limit(followed.batches))
             except Draining:
                 if not stream.started:

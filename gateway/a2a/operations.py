@@ -30,8 +30,6 @@ from passerelle.gateway.rpc_call import require_operation
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from starlette.types import Receive
-
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.a2a_mapping.version import Version
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.extensions import Extensions
+    from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
     from passerelle.gateway.control.stream_frame import Followed, Followers
@@ -135,19 +134,19 @@ class Operations:
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
 
-    async def answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
+    async def answer(self, method: Single, call: Call, watch: Watch) -> JsonObject:
         """The result of an operation that has one."""
         require_operation(call.principal, call.agent, method)
         entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
         try:
-            return await self._answer(method, call, receive)
+            return await self._answer(method, call, watch)
         finally:
             entered.leave()
 
-    async def _answer(self, method: Single, call: Call, receive: Receive) -> JsonObject:
+    async def _answer(self, method: Single, call: Call, watch: Watch) -> JsonObject:
         match method:
             case Method.SEND_MESSAGE:
-                return await self._send(call, receive)
+                return await self._send(call, watch)
             case Method.GET_TASK:
                 task = read_task(call.params)
                 return await self._read(call, task.id, task.history_length)
@@ -223,11 +222,11 @@ class Operations:
             await self._submit(call, request, "stream")
             yield followed
 
-    async def _send(self, call: Call, receive: Receive) -> JsonObject:
+    async def _send(self, call: Call, watch: Watch) -> JsonObject:
         request = read_send(call.params)
         accepted = await self._submit(call, request, "unary" if request.blocking else "none")
         try:
-            async with self.waits.hold(receive, call.judge):
+            async with self.waits.hold(watch, call.judge):
                 answer = await self.service.answer(
                     call.principal, accepted, at_once=request.return_immediately
                 )

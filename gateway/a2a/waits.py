@@ -18,9 +18,8 @@ from passerelle.gateway.a2a.incoming import CallerLeftError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from starlette.types import Receive
-
     from passerelle.core.errors import PasserelleError
+    from passerelle.gateway.a2a.leaving import Watch
 
 Judge: TypeAlias = Callable[[], Awaitable[CallerError | None]]
 
@@ -35,6 +34,9 @@ class _Wait:
         self.limit = limit
         self.judge = judge
         self.cause: CallerLeftError | PasserelleError | None = None
+
+    def leave(self) -> None:
+        self.end(CallerLeftError())
 
     def end(self, cause: CallerLeftError | PasserelleError) -> None:
         if self.cause is None:
@@ -68,7 +70,7 @@ class Waits:
                 self._idle.set()
 
     @asynccontextmanager
-    async def hold(self, receive: Receive, judge: Judge | None = None) -> AsyncGenerator[None]:
+    async def hold(self, watch: Watch, judge: Judge | None = None) -> AsyncGenerator[None]:
         """Lets the body wait as long as the caller is there, may be here, and this instance goes on.
 
         ``judge`` is asked now and then whether the caller still has the right to what it waits for.
@@ -86,12 +88,12 @@ class Waits:
                     wait.end(_say_draining())
                 self._open.add(wait)
                 self._arm()
-                watcher = asyncio.create_task(_watch(receive, wait))
+                unwatch = watch(wait.leave)
                 try:
                     yield
                 finally:
                     self._open.discard(wait)
-                    watcher.cancel()
+                    unwatch()
         except TimeoutError:
             if wait is None or wait.cause is None:
                 raise
@@ -128,12 +130,6 @@ class Waits:
             if refusal is not None:
                 wait.end(refusal)
         self._arm()
-
-
-async def _watch(receive: Receive, wait: _Wait) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    wait.end(CallerLeftError())
 
 
 def _say_draining() -> Draining:

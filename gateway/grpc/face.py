@@ -33,6 +33,7 @@ from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
 from passerelle.gateway.a2a.calls import NO_OPERATION
 from passerelle.gateway.a2a.extensions import read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
+from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.standing import Standing
@@ -172,7 +173,7 @@ class GrpcFace:
                 await self._stream(visit, row, asked, asked.method, call, context)
                 return None
             case _:
-                result = await self.operations.answer(asked.method, call, _stay)
+                result = await self.operations.answer(asked.method, call, watch_nobody)
                 await _greet(context, _echo(asked, call))
                 return to_message(_write(asked, result), row.response)
 
@@ -196,7 +197,7 @@ class GrpcFace:
                 await _greet(context, head)
                 started = True
             try:
-                async with operations.waits.hold(_stay, call.judge):
+                async with operations.waits.hold(watch_nobody, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
                             await _greet(context, head)
@@ -272,12 +273,6 @@ async def _greet(context: Context, headers: dict[str, str]) -> None:
         await context.send_initial_metadata(
             tuple((name.lower(), value) for name, value in headers.items())
         )
-
-
-async def _stay() -> MutableMapping[str, Any]:
-    """A caller that leaves cancels the call itself, so there is no other sign of it to wait for."""
-    never: asyncio.Future[MutableMapping[str, Any]] = asyncio.get_running_loop().create_future()
-    return await never
 
 
 def _parse(row: Row, request: bytes) -> Message:

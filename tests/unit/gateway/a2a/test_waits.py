@@ -7,6 +7,7 @@ from starlette.types import Message
 
 from passerelle.core.errors import Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
+from passerelle.gateway.a2a.leaving import watch_messages
 from passerelle.gateway.a2a.waits import Waits
 from tests.support.waiting import wait_until
 
@@ -27,7 +28,7 @@ class Caller:
 async def wait_long(waits: Waits, caller: Caller, woken: list[str]) -> None:
     async with waits.enter():
         try:
-            async with waits.hold(caller.receive):
+            async with waits.hold(watch_messages(caller.receive)):
                 await asyncio.Event().wait()
         finally:
             woken.append("woken")
@@ -77,7 +78,7 @@ async def test_what_the_body_raises_is_left_alone() -> None:
     waits = Waits()
     for error in (TimeoutError, KeyError):
         with pytest.raises(error):
-            async with waits.hold(Caller().receive):
+            async with waits.hold(watch_messages(Caller().receive)):
                 raise error
-    async with waits.hold(Caller().receive):
+    async with waits.hold(watch_messages(Caller().receive)):
         pass
