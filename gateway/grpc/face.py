@@ -47,7 +47,7 @@ from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable
 
     from google.protobuf.message import Message
 
