@@ -27,6 +27,8 @@ class RunStatus:
     delivery_mechanism: (
         Literal["unary", "streaming", "subscription", "polling", "push", "custom"] | None
     ) = None
+    taken_over: Literal[True] | None = None
+    """The run has another driver: what the one before meant to send was on its way by then, or never will be."""
 
 
 @record

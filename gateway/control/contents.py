@@ -17,9 +17,10 @@ from passerelle.core.event_type import EventType
 from passerelle.core.events import FRAME, decode_event
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnSubmitted
-from passerelle.core.payloads.run import COPY, ArtifactChanged
+from passerelle.core.payloads.run import COPY, ArtifactChanged, RunStatus
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.artifacts import Catalogued
 from passerelle.gateway.delegation.run import CONTENT, IN_BLOB, IN_ENTRY, Content
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from passerelle.core.task_record import TaskRecord
 
 _PAGE: Final = 256
+_TAKEN_OVER: Final = b'"takenOver":true'
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,11 @@ class Contents:
         accepted: list[JsonObject] = []
         frames = 0
         catalogue: dict[str, Catalogued] = {}
+        moves: list[int] = []
         async for entry in self._walk(record):
-            if entry.type == EventType.TURN_SUBMITTED:
+            if entry.type == EventType.RUN_STATUS and _TAKEN_OVER in entry.data:
+                moves += _list_moves(decode_event(entry.data), record)
+            elif entry.type == EventType.TURN_SUBMITTED:
                 event = decode_event(entry.data)
                 if event.fact.scope.task_id != record.task_id:
                     continue
@@ -109,7 +114,7 @@ class Contents:
             if task is not None and _is_said(entry, facade):
                 # In the order in which it was said: what comes later goes behind what was accepted before.
                 task = complete_history(task, accepted)
-        return Content(task, tuple(accepted), frames, catalogue)
+        return Content(task, tuple(accepted), frames, catalogue, tuple(moves))
 
     async def find_ref(self, record: TaskRecord, sha256: str) -> tuple[str, Ref] | None:
         """The reference of a fact of the task to this content, with its name; None where no fact has one."""
@@ -175,6 +180,17 @@ class Contents:
         if content is None:
             raise StoreUnavailable(f"blob {sha256[:12]} is missing", "no")
         return content
+
+
+def _list_moves(event: Event, record: TaskRecord) -> list[int]:
+    """The time of a fact that says that another driver has the run of the task, in ms."""
+    said = event.fact.payload
+    is_move = isinstance(said, RunStatus) and said.taken_over
+    return (
+        [parse_ms(event.timestamp)]
+        if is_move and event.fact.scope.task_id == record.task_id
+        else []
+    )
 
 
 def _catalogue(known: dict[str, Catalogued], event: Event, record: TaskRecord) -> None:

@@ -270,6 +270,7 @@ class Dispatch:
         sight = self._look(task, thread, record.peer or "", record.scope.context_id)
         content = await self.contents.fold_task(record)
         sight.content, sight.accepted = content.task, list(content.accepted)
+        sight.moves = content.moves
         sight.catalogue.update(content.catalogue)
         # Answers that are owed, and the other questions of their pause, are among those that were opened.
         actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])

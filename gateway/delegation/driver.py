@@ -482,6 +482,13 @@ class Driver:
         self._new_card = card.sha256
         await self.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
+    def find_written_ms(self, meant_ms: int) -> int:
+        """When a message that was meant to be sent at a time may have been written at the latest.
+
+        Whoever meant it may have done so until the run was taken from it.
+        """
+        return next((at_ms for at_ms in self.run.sight.moves if at_ms >= meant_ms), meant_ms)
+
     def remote_task(self) -> str | None:
         run = self.run.record.run
         return run.remote_task_id if run else None

@@ -7,7 +7,7 @@ each send the attempt is stored, so that after a crash the peer is asked before 
 from __future__ import annotations
 
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.dialects.pause import Reply, derive_message_id
@@ -114,6 +114,7 @@ class Returning:
         now_ms = self.driver.clock.now_ms()
         refused = self.action_ids[0] in self.driver.refused
         attempts = read_attempts(_find_last(actions), refused=refused)
+        attempts = replace(attempts, last_ms=self.driver.find_written_ms(attempts.last_ms))
         doubt_ms = round(self.driver.patience.doubt_s * 1000)
         step = choose_step(sight, attempts, now_ms, doubt_ms)
         match step:

@@ -88,6 +88,8 @@ class Content:
     frames: int = 0
     catalogue: Mapping[str, Catalogued] = field(default_factory=dict[str, "Catalogued"])
     """The artifacts that the record does not name, where there are more."""
+    moves: tuple[int, ...] = ()
+    """When the run was taken over by another driver, in ms."""
 
 
 @dataclass(frozen=True, slots=True)

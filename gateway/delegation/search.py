@@ -66,7 +66,7 @@ async def find_send(driver: Driver) -> None:
         now_ms = driver.clock.now_ms()
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
         waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
-        is_over = now_ms - _find_intent_ms(driver) > driver.patience.doubt_s * 1000 and not waits
+        is_over = now_ms - _find_written_ms(driver) > driver.patience.doubt_s * 1000 and not waits
         again = await driver.recall() if verdict == "absent" and is_over else None
         if again is not None:
             if await deliver_again(driver, again):
@@ -82,16 +82,15 @@ async def find_send(driver: Driver) -> None:
         pause_s = min(pause_s * 2, driver.patience.poll_max_s)
 
 
-def _find_intent_ms(driver: Driver) -> int:
+def _find_written_ms(driver: Driver) -> int:
     """When the send may have begun, at the latest: the time that the peer had for it starts there.
 
     A message that was held back is sent after the task has resumed, so its time is that of the status.
     """
     record = driver.run.record
     run = record.attempts[-1]
-    return max(
-        parse_ms(run.intended_at or run.started_at), parse_ms(record.status_at), driver.sent_ms
-    )
+    meant_ms = max(parse_ms(run.intended_at or run.started_at), parse_ms(record.status_at))
+    return max(driver.find_written_ms(meant_ms), driver.sent_ms)
 
 
 async def _look(driver: Driver) -> Verdict:

@@ -92,6 +92,8 @@ class Sight:
     """What runs at the peer cost."""
     catalogue: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
     """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
+    moves: tuple[int, ...] = ()
+    """When the run was taken over by another driver, in ms."""
     place: Place | None = None
     """How far an answer is taken that is more than one append holds."""
     chance: Callable[[], float] = lambda: 0.5

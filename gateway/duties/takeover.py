@@ -255,9 +255,9 @@ def _say_taken(record: Record | None) -> list[Fact]:
     if not isinstance(record, TaskRecord) or record.status in ENDED or record.run is None:
         return []
     said = (
-        RunStatus()
+        RunStatus(taken_over=True)
         if record.run.remote_task_id is None
-        else RunStatus(delivery_mechanism="subscription")
+        else RunStatus(delivery_mechanism="subscription", taken_over=True)
     )
     return [Fact(tasks.scope_of(record), said)]
 

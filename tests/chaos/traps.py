@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 LABEL: Final = re.compile(rb"r\d\dt\d\d\d")
 HOLD_S: Final = 1.2
-LATE_S: Final = 7.0
-"""More than it takes until somebody else looks for the send, and less than an agent has for it to arrive."""
+LATE_S: Final = 10.0
+"""Behind the agents' term for a message, and within it once the run was taken over: those who look for it wait on."""
 _AT_WORK_S: Final = 0.6
 """Into the work of a task, for a kill that meets no particular byte."""
 _CHUNKS_BEFORE: Final = 3

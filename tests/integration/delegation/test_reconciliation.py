@@ -10,10 +10,15 @@ import pytest
 from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import PeerUnavailable
+from passerelle.core.events import Fact
 from passerelle.core.json import JsonObject
+from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
+from passerelle.core.task import scope_of
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.habits import Habits
-from tests.support.house import House
+from tests.support.house import House, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -97,6 +102,65 @@ async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: 
     await house.until(accepted, Status.COMPLETED)
     assert house.peer.texts.count("go") == 3
     assert len((await house.record(accepted)).attempts) == 1
+
+
+async def take_over(house: House, accepted: TurnAccepted) -> None:
+    """The instance that drove the run dies, and another one has it from now on."""
+    task = task_of(accepted)
+    await house.restart()
+    wait_for_arrival(house, 60.0)
+    held = await house.service.writes.load([task])
+    decision = house.service.writes.begin(accepted.session_id, held)
+    record = decision.state(task)
+    assert isinstance(record, TaskRecord)
+    decision.add([Fact(scope_of(record), RunStatus(taken_over=True))])
+    written = await house.service.writes.commit(decision, held, Terms())
+    assert isinstance(written, Written), written
+    await house.adopt(accepted)
+
+
+async def test_message_of_a_dead_instance_may_have_been_sent_until_the_run_was_taken_from_it(
+    house: House,
+) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    wait_for_arrival(house, 60.0)
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    await wait_until(lambda: "go" in house.peer.texts, 5, "it was sent")
+    house.clock.ahead_ms += 50_000
+    await take_over(house, accepted)
+    house.clock.ahead_ms += 30_000
+    await until_looked_for(house)
+    # Who takes it up after that sends nothing, so nobody waits longer for it.
+    await take_over(house, accepted)
+    await until_looked_for(house)
+    assert house.peer.texts == ["hello", "go"]
+    house.clock.ahead_ms += 31_000
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello", "go", "go"]
+
+
+async def test_late_message_of_a_dead_instance_is_found_and_not_lost(house: House) -> None:
+    said, _ = await house.talk("message hello")
+    await until_known(house, said, "answers_with_messages")
+    wait_for_arrival(house, 60.0)
+    arrived: list[Turn] = []
+
+    async def be_late(turn: Turn) -> None:
+        arrived.append(turn)
+        await turn.drop()
+
+    house.peer.next(be_late)
+    accepted = await house.send("go")
+    await wait_until(lambda: arrived, 5, "it was sent")
+    house.clock.ahead_ms += 59_000
+    await take_over(house, accepted)
+    house.clock.ahead_ms += 59_000
+    await until_looked_for(house)
+    arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts.count("go") == 1
 
 
 async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
