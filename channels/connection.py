@@ -391,13 +391,18 @@ class Connection:
     async def _call(self, call: Call) -> None:
         """Carries out a call; a socket that a newer one has replaced decides nothing (CHN-9)."""
         try:
-            if call.method == _DECIDES and await self._standing.is_superseded():
+            if call.method == _DECIDES and await self._may_not_decide(call):
                 self.supersede()
                 return
         except PasserelleError as error:
             self.feed(Answered(refuse_call(call.id, error)))
             return
         self.feed(Answered(await carry_out(self.services, self._standing.known, call)))
+
+    async def _may_not_decide(self, call: Call) -> bool:
+        """Whether a newer socket has replaced this one; what the call is about is read meanwhile."""
+        self.services.calls.foresee(self.principal, call.method, call.data)
+        return await self._standing.is_superseded()
 
     # Tasks
 

@@ -102,6 +102,10 @@ class Calls(Protocol):
         """Carries out one method, once per idempotency key. Raises PasserelleError."""
         ...
 
+    def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
+        """A call of this task's context comes, unless its link does not count any more: reading may begin."""
+        ...
+
 
 class LinkFacts(Protocol):
     """Where a connection says what there is to tell of its link (EXT-8)."""

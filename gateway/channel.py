@@ -16,6 +16,7 @@ from passerelle.channels.services import Grant, StreamName
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
+from passerelle.core.device import name_list
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
@@ -24,7 +25,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.rpc import call
+from passerelle.gateway.rpc import ANSWERING, call
 from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
 from passerelle.store.gathering import Gathering
 
@@ -195,6 +196,12 @@ class ServiceCalls:
     ) -> JsonObject:
         """Carries out one method."""
         return await call(self.service, Caller(principal, "channel", idem), method, data, self.gate)
+
+    def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
+        """Reads ahead what an answer is about."""
+        action = data.get("actionId")
+        if method == ANSWERING and isinstance(action, str):
+            self.service.actions.read_ahead(action, name_list(principal))
 
 
 def _may_follow(principal: Principal, record: TaskRecord) -> bool:

@@ -177,7 +177,12 @@ def _make_routes(
 
     return [
         *make_v1_routes(
-            gateway.service, access.authenticator, SystemIds(), access.reader, gateway.gate
+            gateway.service,
+            access.authenticator,
+            SystemIds(),
+            access.reader,
+            gateway.gate,
+            gateway.service.actions.read_ahead,
         ),
         make_openapi_route(),
         make_asyncapi_route(),

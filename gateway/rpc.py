@@ -73,6 +73,8 @@ from passerelle.gateway.rpc_turns import read_turn
 if TYPE_CHECKING:
     from passerelle.gateway.limits.gate import Gate
 
+ANSWERING: Final = "respond_action"
+
 _ROWS: Final = (
     Call(
         "submit_turn",
@@ -98,7 +100,7 @@ _ROWS: Final = (
         lambda params, _: GetAction(params.action_id, params.wait, params.rev),
     ),
     Call(
-        "respond_action",
+        ANSWERING,
         "Answer a question; the first valid answer wins",
         (Scope.DECIDE,),
         RespondAction,

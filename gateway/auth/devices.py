@@ -39,11 +39,11 @@ class DeviceCallers:
             Unauthenticated: there are none, or they do not hold.
             StoreUnavailable: whether a device still holds cannot be known.
         """
-        token = credentials.bearer or credentials.api_key or ""
+        token = _read_token(credentials)
         if not token.startswith(TOKEN_PREFIX):
             return await self.others.authenticate(credentials)
-        list_id = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
-        if len(token) > _LIMIT or not list_id.startswith("dvs_") or read_shard(list_id) is None:
+        list_id = find_list(credentials)
+        if list_id is None:
             raise Unauthenticated(_UNKNOWN)
         found = await self.lists.load_by_id(list_id)
         device = found.find_token(hash_token(token)) if found else None
@@ -57,3 +57,16 @@ class DeviceCallers:
             device_name=device.name,
             paired=True,
         )
+
+
+def find_list(credentials: Credentials) -> str | None:
+    """The list that a token of a paired device names, before anybody has looked whether it stands there."""
+    token = _read_token(credentials)
+    list_id = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
+    if not token.startswith(TOKEN_PREFIX) or len(token) > _LIMIT:
+        return None
+    return list_id if list_id.startswith("dvs_") and read_shard(list_id) is not None else None
+
+
+def _read_token(credentials: Credentials) -> str:
+    return credentials.bearer or credentials.api_key or ""

@@ -18,6 +18,7 @@ from passerelle.core.approval_commands import Answer, Expire
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
+from passerelle.core.device import name_list
 from passerelle.core.errors import ActionClosed, NotFound, UnsupportedOperation
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.status import WAITING
@@ -25,10 +26,12 @@ from passerelle.core.task_commands import EndWait
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import format_ms
 from passerelle.gateway.control.action_rows import close_rows
+from passerelle.gateway.control.ahead import read_ahead, take_ahead
 from passerelle.gateway.control.refusals import RECORDED, Refusals
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, show
 from passerelle.gateway.devices.assurance import Assured
+from passerelle.gateway.devices.device_lists import refer
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
@@ -62,16 +65,15 @@ class Actions:
 
     async def respond(
         self, principal: Principal, command: RespondAction
-    ) -> tuple[ActionAnswered, str]:
-        """Records an answer; returns it with the task that goes on.
+    ) -> tuple[ActionAnswered, Written]:
+        """Records an answer; returns it with what was stored.
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
         outcome = await self.answer(principal, command)
         record = find_record(outcome.held, command.action_id)
-        answered = _describe(record, principal, replayed=outcome.unchanged)
-        return answered, record.scope.task_id or ""
+        return _describe(record, principal, replayed=outcome.unchanged), outcome
 
     async def resolve(
         self, principal: Principal, command: RespondAction
@@ -81,11 +83,11 @@ class Actions:
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
-        held = await self.load(command.action_id)
+        held, devices = await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if before.request.tenant != principal.tenant:
             raise NotFound("action", command.action_id)
-        assured = await self.assurance.judge(principal, command, before)
+        assured = await self.assurance.judge(principal, command, before, devices)
         answer = replace(_make_answer(assured, command, None), is_host=True)
         outcome = await self.close(command.action_id, answer, held=held)
         if not isinstance(outcome, Written):
@@ -105,7 +107,7 @@ class Actions:
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
         """
-        held = await self.load(command.action_id)
+        held, devices = await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
@@ -113,7 +115,7 @@ class Actions:
         try:
             # Words are no decision: whoever owns the task may say them, from wherever.
             if turn_id is None:
-                assured = await self.assurance.judge(principal, command, before)
+                assured = await self.assurance.judge(principal, command, before, devices)
             answer = _make_answer(assured, command, turn_id)
             outcome = await self.close(command.action_id, answer, beside=beside, held=held)
         except RECORDED as refused:
@@ -147,18 +149,23 @@ class Actions:
         beside: Beside | None = None,
         held: Mapping[EntityRef, Held] | None = None,
     ) -> Written | Late:
-        """One command, with all that follows from it, in one append. ``held`` says what it touches, if it is known."""
+        """One command, with all that follows from it, in one append. ``held``: what it touches, if it was just read."""
         held = held or await self.load(action_id)
         record = find_record(held, action_id)
         refs = list(held)
+        frames: list[JsonObject] = []
 
         def body(decision: Decision) -> Terms:
             idem = beside.decide(decision) if beside else None
-            return replace(self._decide(decision, refs, command, claim), idem=idem)
+            frames.clear()
+            return replace(self._decide(decision, refs, command, claim, frames), idem=idem)
 
         wanted = [*refs, *(beside.refs if beside else ())]
-        outcome = await self.writes.decide(record.scope.session_id, wanted, body)
-        if isinstance(outcome, Written | Late):
+        known = None if beside else held
+        outcome = await self.writes.decide(record.scope.session_id, wanted, body, known)
+        if isinstance(outcome, Written):
+            return replace(outcome, frames=tuple(frames))
+        if isinstance(outcome, Late):
             return outcome
         raise UnsupportedOperation("the question is being closed by somebody else; look again")
 
@@ -168,6 +175,7 @@ class Actions:
         refs: list[EntityRef],
         command: ActionCommand,
         claim: Claim | None,
+        frames: list[JsonObject],
     ) -> Terms:
         action_ref = next(ref for ref in refs if ref.kind is EntityKind.ACTION)
         action = decision.state(action_ref)
@@ -180,25 +188,41 @@ class Actions:
         closed = decision.state(action_ref)
         if not isinstance(closed, ActionRecord) or closed.is_open or closed.consumed_at:
             return Terms(not_after_ms=not_after, claim=claim)
-        _go_on(decision, refs)
+        frames += _go_on(decision, refs)
         due = close_rows(closed, decision.now_ms)
         return Terms(not_after_ms=not_after, due=due, claim=claim)
 
     async def load(self, action_id: str) -> dict[EntityRef, Held]:
-        """The question with its task and thread.
+        """The question with its task, in one read where it is known whose question it is.
 
         Raises:
             NotFound: there is no such question.
         """
+        return await self._load(action_id)
+
+    async def _load(self, action_id: str, *beside: EntityRef) -> dict[EntityRef, Held]:
         if read_shard(action_id) is None:
             raise NotFound("action", action_id)
-        ref = EntityRef(EntityKind.ACTION, action_id)
-        held = await self.writes.load([ref])
-        record = held[ref].record
-        if not isinstance(record, ActionRecord):
-            raise NotFound("action", action_id)
-        refs = [EntityRef(EntityKind.TASK, record.scope.task_id)] if record.scope.task_id else []
-        return held | (await self.writes.load(refs) if refs else {})
+        known = self.writes.whereabouts.find(action_id)
+        wanted = [EntityRef(EntityKind.ACTION, action_id), *beside]
+        held = await self.writes.load([*wanted, *_refer_task(known)])
+        record = find_record(held, action_id)
+        missing = [ref for ref in _refer_task(record.scope.task_id) if ref not in held]
+        return held | (await self.writes.load(missing) if missing else {})
+
+    def read_ahead(self, action_id: str, list_id: str) -> None:
+        """Begins to read what the answer of this request will need, while its sender is still looked at."""
+        read_ahead(action_id, list_id, self._load(action_id, refer(list_id)))
+
+    async def _read_for(
+        self, principal: Principal, command: RespondAction
+    ) -> tuple[dict[EntityRef, Held], dict[EntityRef, Held]]:
+        """What an answer touches, and the devices of who gives it, in one read."""
+        action_id, list_id = command.action_id, name_list(principal)
+        found = await take_ahead(action_id, list_id)
+        found = found or await self._load(action_id, refer(list_id))
+        devices = {ref: one for ref, one in found.items() if ref.kind is EntityKind.DEVICES}
+        return {ref: one for ref, one in found.items() if ref not in devices}, devices
 
     async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
         """The views of those that are open and the principal's to decide, read together."""
@@ -268,8 +292,13 @@ def find_record(held: Mapping[EntityRef, Held], action_id: str) -> ActionRecord:
     return record
 
 
-def _go_on(decision: Decision, refs: list[EntityRef]) -> None:
-    """The task goes on once nothing is open any more; callers who follow it see that."""
+def _refer_task(task_id: str | None) -> list[EntityRef]:
+    return [EntityRef(EntityKind.TASK, task_id)] if task_id else []
+
+
+def _go_on(decision: Decision, refs: list[EntityRef]) -> list[JsonObject]:
+    """The task goes on once nothing is open any more; the frames by which callers who follow it see that."""
+    frames: list[JsonObject] = []
     for ref in refs:
         record = decision.state(ref)
         if (
@@ -286,3 +315,5 @@ def _go_on(decision: Decision, refs: list[EntityRef]) -> None:
         status = make_status(WORKING, format_ms(decision.now_ms))
         frame = status_frame(facade, record.scope.context_id, status)
         decision.add(show(Spill(), facts[-1], frame, facade, "status"))
+        frames.append(frame)
+    return frames

@@ -64,6 +64,7 @@ from passerelle.core.webhook_requests import (
     SetStreamWebhook,
 )
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
+from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation
 
@@ -401,8 +402,9 @@ class Service:
         return accepted
 
     async def _respond(self, principal: Principal, command: RespondAction) -> ActionAnswered:
-        answered, task_id = await self.actions.respond(principal, command)
-        self.dispatch.wake(task_id, command.action_id)
+        answered, written = await self.actions.respond(principal, command)
+        record = find_record(written.held, command.action_id)
+        self.dispatch.wake(record.scope.task_id or "", command.action_id, written)
         return answered
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
 
+from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import (
     Again,
     Appended,
     Conflict,
+    EntityKind,
     EntityRef,
     Fenced,
     Late,
@@ -28,6 +30,7 @@ from passerelle.core.machine import read_snapshot
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.standing import derive_standing
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         TargetChange,
     )
     from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
     from passerelle.core.machine import Record
     from passerelle.core.ports import Clock, EventLog, Ids
     from passerelle.core.standing import Standing
@@ -81,6 +85,8 @@ class Written:
     """The stored result of an idempotency key that had been used for the same request."""
     unchanged: bool = False
     """Whether there was nothing to store: the entities are as they were read."""
+    frames: tuple[JsonObject, ...] = ()
+    """What callers are shown of it, where whoever decided says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +120,18 @@ class Writes:
     news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
     """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
+    whereabouts: Whereabouts = field(default_factory=Whereabouts)
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
         """The entities as they are stored now; one that does not exist has no record."""
-        return _hold(await self.log.load(list(refs)))
+        held = _hold(await self.log.load(list(refs)))
+        self._note_questions(held)
+        return held
+
+    def _note_questions(self, held: Mapping[EntityRef, Held]) -> None:
+        for ref, one in held.items():
+            if ref.kind is EntityKind.ACTION and isinstance(one.record, ActionRecord):
+                self.whereabouts.note(one.record)
 
     def begin(self, session: str, held: Mapping[EntityRef, Held]) -> Decision:
         """A decision over entities that are held."""
@@ -231,7 +245,9 @@ class Writes:
     ) -> Written | Conflict | StaleEpoch | Refusal:
         match result:
             case Appended(first=first, last=last, chain=chain, now_ms=now_ms):
-                return Written(decision.settle(op, first), first, last, now_ms, chain)
+                held = decision.settle(op, first)
+                self._note_questions(held)
+                return Written(held, first, last, now_ms, chain)
             case Again(result=stored):
                 held_now = await self.load(decision.states)
                 return Written(held_now, 0, 0, decision.now_ms, repeated=stored)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.turns import Opened
-    from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.control.writes import Writes, Written
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.open_text import OpenTexts
@@ -325,15 +325,15 @@ class Dispatch:
         driver = self.runs.find(task_id)
         return driver is not None and (driver.is_streaming or self.wake(task_id))
 
-    def wake(self, task_id: str, action_id: str | None = None) -> bool:
-        """Tells the driver to look; whether it is here."""
+    def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
+        """Tells the driver to look; whether it is here. ``news`` is what was just stored, which it need not read."""
         driver = self.runs.find(task_id)
         if driver is None:
             return False
         if action_id is not None:
             driver.owed.add(action_id)
             driver.put_off.pop(action_id, None)
-        driver.wake()
+        driver.wake(news)
         return True
 
     async def refresh(self, task_id: str) -> None:

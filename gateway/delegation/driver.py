@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports import Clock, Replicas
     from passerelle.gateway.control.references import Referred
-    from passerelle.gateway.control.writes import Terms
+    from passerelle.gateway.control.writes import Terms, Written
     from passerelle.gateway.delegation.calling_back import CallingBack
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
@@ -143,6 +143,9 @@ class Driver:
     _new_card: str = ""
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _news: list[Written] = field(default_factory=list["Written"])
+    _is_behind: bool = False
+    """Whether there is more than what ``_news`` say."""
 
     def __post_init__(self) -> None:
         self.ladder = Ladder(self.patience)
@@ -152,8 +155,12 @@ class Driver:
         """Whether somebody wants the driver to look."""
         return self._wake.is_set()
 
-    def wake(self) -> None:
-        """Something happened that the driver should look at: an answer, a wish to cancel."""
+    def wake(self, news: Written | None = None) -> None:
+        """Something happened that the driver should look at: an answer, a wish to cancel; ``news`` is all of it."""
+        if news is None:
+            self._is_behind = True
+        else:
+            self._news.append(news)
         self._wake.set()
         self.stir.set()
 
@@ -521,8 +528,15 @@ class Driver:
         with suppress(TimeoutError):
             async with asyncio.timeout(max(pause_s, wished_s)):
                 await self._wake.wait()
+        await self._catch_up()
+
+    async def _catch_up(self) -> None:
+        """Takes over what was stored here in one's back; reads only where that is not all that there may be."""
+        is_behind = self._is_behind or not self._news
+        news, self._news, self._is_behind = self._news, [], False
         self._wake.clear()
-        await self.run.refresh()
+        if is_behind or not await self.run.learn(news):
+            await self.run.refresh()
 
     async def ask(self, remote: str) -> bool:
         """GetTask: what is new becomes facts; a task that the peer does not know any more is lost.

@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 import orjson
 
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.history import complete_history
 from passerelle.core.batch import (
     Again,
     Appended,
     Conflict,
     DueChange,
+    EntityKind,
     EntityRef,
     Fence,
     Fenced,
@@ -40,7 +43,7 @@ from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
@@ -398,6 +401,37 @@ class Run:
         if isinstance(outcome, Unclaimed):
             raise ConflictError("the due row was settled, or claimed by somebody else")
 
+    async def learn(self, news: Sequence[Written]) -> bool:
+        """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
+        async with self._turn:
+            return all(map(self._follow, news))
+
+    def _follow(self, news: Written) -> bool:
+        held = self.held
+        wanted = {
+            ref for ref in news.held if ref == self.sight.task or ref.kind is EntityKind.ACTION
+        }
+        fresh = {ref: news.held[ref] for ref in wanted if _moves(held.get(ref), news.held[ref])}
+        before, after = self.record, news.held.get(self.sight.task)
+        record = after.record if after else None
+        if not all(ref in held and _is_next(held[ref], one) for ref, one in fresh.items()):
+            return False
+        if isinstance(record, TaskRecord) and self.sight.task in fresh:
+            if record.inputs != before.inputs:
+                return False  # a message came with it, which has its place in what callers see
+            if (record.shown_to != before.shown_to) != bool(news.frames) or self.content is None:
+                return False
+            content: JsonObject | None = self.content
+            for frame in news.frames:
+                shown = fold(content, frame)
+                content = complete_history(shown, self.sight.accepted) if shown else shown
+            self._stored = content, self.answer
+            self.sight.content = content
+        self.held = {**held, **fresh}
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+        return True
+
     async def refresh(self) -> None:
         """Reads the entities again: somebody else wrote."""
         async with self._turn:
@@ -424,6 +458,16 @@ class Run:
         self.sight.content, self.sight.accepted = content.task, list(content.accepted)
         self.sight.catalogue.update(content.catalogue)
         self._stored = self.sight.content, self._stored[1]
+
+
+def _moves(held: Held | None, news: Held) -> bool:
+    """Whether news are newer than what is held."""
+    return held is None or news.stamp.version > held.stamp.version
+
+
+def _is_next(held: Held, news: Held) -> bool:
+    """Whether nothing was stored between what is held and the news."""
+    return news.stamp.version == held.stamp.version + 1
 
 
 def place_content(step: Step, packed: bytes) -> bytes:

@@ -18,8 +18,12 @@ from passerelle.core.signed_decision import compose_decision
 from passerelle.gateway.devices.device_keys import holds
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.batch import EntityRef
     from passerelle.core.commands import RespondAction
+    from passerelle.core.decision import Held
     from passerelle.core.device import DeviceList
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.payloads.device import Device
@@ -51,9 +55,13 @@ class Assurance:
     demand: Demand = "paired"
 
     async def judge(
-        self, principal: Principal, answer: RespondAction, record: ActionRecord
+        self,
+        principal: Principal,
+        answer: RespondAction,
+        record: ActionRecord,
+        known: Mapping[EntityRef, Held] | None = None,
     ) -> Assured:
-        """What is known of an answer to a question.
+        """What is known of an answer to a question; ``known`` are lists that were read for it.
 
         Raises:
             Forbidden: the device was revoked, or it did not sign this.
@@ -65,7 +73,7 @@ class Assurance:
         wanted = [*({mine} if looks else set[str]()), *voters]
         if not wanted:
             return Assured(principal)
-        lists = await self.lists.load_all(dict.fromkeys(wanted))
+        lists = await self.lists.load_all(dict.fromkeys(wanted), known)
         own = lists.get(mine)
         device = _find_device(principal, answer, own)
         return Assured(

@@ -16,10 +16,10 @@ from passerelle.gateway.control.home import TITLE, name_home
 from passerelle.gateway.control.writes import Terms, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from passerelle.core.batch import IdempotencyRow
-    from passerelle.core.decision import Decision
+    from passerelle.core.decision import Decision, Held
     from passerelle.core.device import DeviceCommand
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.writes import Writes
@@ -40,16 +40,19 @@ class DeviceLists:
         (found,) = (await self.load_all([list_id])).values()
         return found
 
-    async def load_all(self, list_ids: Iterable[str]) -> dict[str, DeviceList | None]:
-        """Several lists, in one round trip."""
-        refs = [EntityRef(EntityKind.DEVICES, one) for one in list_ids]
-        held = await self.writes.load(refs)
+    async def load_all(
+        self, list_ids: Iterable[str], known: Mapping[EntityRef, Held] | None = None
+    ) -> dict[str, DeviceList | None]:
+        """Several lists, in one round trip; those that were ``known`` a moment ago are not read again."""
+        refs, known = [refer(one) for one in list_ids], known or {}
+        missing = [ref for ref in refs if ref not in known]
+        held = {**known, **(await self.writes.load(missing) if missing else {})}
         records = {ref.id: held[ref].record for ref in refs}
         return {name: one if isinstance(one, DeviceList) else None for name, one in records.items()}
 
     async def load_fields(self, list_id: str) -> dict[str, bytes]:
         """What stands beside the list: secrets of its devices, sealed."""
-        ref = EntityRef(EntityKind.DEVICES, list_id)
+        ref = refer(list_id)
         return {**(await self.writes.load([ref]))[ref].fields}
 
     async def change(
@@ -71,7 +74,7 @@ class DeviceLists:
         """
         session = name_home(whose)
         home = EntityRef(EntityKind.SESSION, session)
-        ref = EntityRef(EntityKind.DEVICES, name_list(whose))
+        ref = refer(name_list(whose))
 
         def body(decision: Decision) -> Terms:
             known = decision.state(ref)
@@ -91,3 +94,8 @@ class DeviceLists:
             # Late by the clock of the store, which is the one that counts.
             raise NotFound("code", "")
         return record
+
+
+def refer(list_id: str) -> EntityRef:
+    """Where a list is stored."""
+    return EntityRef(EntityKind.DEVICES, list_id)

@@ -7,7 +7,7 @@ error looks like) is the same for every route.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -29,9 +29,11 @@ from passerelle.core.ids import Shard
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports import Ids
 from passerelle.gateway.auth.credentials import READER, CredentialReader
+from passerelle.gateway.auth.devices import find_list
+from passerelle.gateway.control.ahead import forget_ahead
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.limits.gate import Gate
-from passerelle.gateway.rpc import CALLS, call
+from passerelle.gateway.rpc import ANSWERING, CALLS, call
 from passerelle.gateway.rpc_call import KEY_HEADER, Call, Caller
 
 BODY_LIMIT_BYTES: Final = 1_048_576
@@ -136,7 +138,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/notices", CALLS["send_notice"], 202),
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
-    Operation("POST", "/v1/approvals/{actionId}/decision", CALLS["respond_action"]),
+    Operation("POST", "/v1/approvals/{actionId}/decision", CALLS[ANSWERING]),
     Operation("GET", "/v1/audit", CALLS["get_audit"]),
     Operation("GET", "/v1/devices", CALLS["list_devices"]),
     Operation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),
@@ -167,12 +169,24 @@ def make_v1_routes(
     ids: Ids,
     reader: CredentialReader = READER,
     gate: Gate | None = None,
+    read_ahead: Callable[[str, str], None] | None = None,
 ) -> list[Route]:
-    """A Starlette route for every operation."""
+    """A Starlette route for every operation.
+
+    ``read_ahead(action, list)`` begins to read what an answer needs, while its device is looked up in its list.
+    """
     return [
         Route(
             operation.path,
-            _Endpoint(operation, service, auth, reader, ids, gate).answer,
+            _Endpoint(
+                operation,
+                service,
+                auth,
+                reader,
+                ids,
+                gate,
+                read_ahead if operation.call.name == ANSWERING else None,
+            ).answer,
             methods=[operation.method],
             name=operation.call.name,
         )
@@ -188,8 +202,10 @@ class _Endpoint:
     reader: CredentialReader
     ids: Ids
     gate: Gate | None
+    read_ahead: Callable[[str, str], None] | None
 
     async def answer(self, request: Request) -> Response:
+        forget_ahead()
         try:
             caller = await self._identify(request)
             params = await self._read_params(request)
@@ -203,6 +219,9 @@ class _Endpoint:
         if device is not None and not 0 < len(device) <= DEVICE_LIMIT:
             raise InvalidInput(DEVICE_HEADER, f"is 1 to {DEVICE_LIMIT} characters")
         credentials = self.reader.read_scope(request.scope, device)
+        list_id = find_list(credentials) if self.read_ahead else None
+        if self.read_ahead is not None and list_id is not None:
+            self.read_ahead(request.path_params["actionId"], list_id)
         principal = await self.auth.authenticate(credentials)
         key = request.headers.get(KEY_HEADER)
         if key is None and self.operation.call.names_message:

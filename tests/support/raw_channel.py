@@ -59,6 +59,10 @@ class RawChannel:
                     return frame
             await self._read()
 
+    async def read_more(self) -> None:
+        """Waits for the next message."""
+        await self._read()
+
     async def read_close(self) -> int:
         """The code with which the server closes."""
         with contextlib.suppress(ConnectionClosed):

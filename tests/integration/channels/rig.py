@@ -108,6 +108,9 @@ class ControlPlane:
     hold: asyncio.Event | None = None
     after_snapshot: Callable[[], Awaitable[object]] | None = None
 
+    def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
+        pass
+
     async def grant(self, principal: Principal, name: StreamName, *, full: bool) -> Grant:
         if self.away is not None:
             raise self.away

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import cast
 
@@ -73,15 +74,17 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
     view = await house.question(accepted)
     house.peer.next(refuse)
     await house.respond(view, option_id="reply", content={"text": "blue"})
-    await wait_until(lambda: house.peer.count("SubscribeToTask"), 5, "the answer was refused")
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 20, "the answer was refused")
     action = str(view["actionId"])
-    await house.come_due("return", action, after_ms=60_000)
+    # The driver looks again by itself: on a busy machine it may have done so before the row could be read.
+    with suppress(KeyError):
+        await house.come_due("return", action, after_ms=60_000)
 
     async def is_given_up() -> bool:
         found = await house.service.read(ADA, GetAction(action))
         return found["returnState"] == "undeliverable"
 
-    await wait_until(is_given_up, 5, "the answer cannot be delivered")
+    await wait_until(is_given_up, 20, "the answer cannot be delivered")
     assert house.peer.texts == ["ask Which colour?", "blue"]
 
 

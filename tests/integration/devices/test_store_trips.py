@@ -1,0 +1,118 @@
+"""How often the store is waited for from a person's answer to the message that its agent gets: three times at most.
+
+What is on the way is what has to be done before the message leaves: the read that the answer is judged by, the append
+that closes the question, the attempt that is stored before anything is sent. What comes later is not: marks, due rows,
+notices, links.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.delegation.patience import Patience
+from tests.integration.callers.rig import Instance, Rig
+from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
+from tests.support.paired_device import PairedDevice, sign_decision
+from tests.support.raw_channel import open_channel
+from tests.support.store_trips import Trip, Trips, count, describe, watch
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+MOST: Final = 3
+_WITHIN_S: Final = 20.0
+_UNHURRIED: Final = replace(Patience(), parked_poll_s=3600.0, parked_poll_max_s=3600.0)
+"""Nobody looks at an agent that waits, so a driver that moves was told to."""
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> Trips:
+    return watch(monkeypatch)
+
+
+@pytest.fixture
+async def at(rig: Rig, monkeypatch: pytest.MonkeyPatch, trips: Trips) -> Instance:
+    monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
+    return await rig.start(clients=[ADA, BOB])
+
+
+async def until_at_rest(at: Instance, view: JsonObject) -> None:
+    """The driver has looked at its agent, and waits for news."""
+
+    def look() -> bool:
+        drivers = at.gateway.service.dispatch.runs
+        driver = drivers.find(str(view["taskId"]).partition(".")[0])
+        run = driver.run.record.run if driver else None
+        return run is not None and run.delivery_mechanism == "polling"
+
+    await wait_until(look, _WITHIN_S, "the driver rests")
+
+
+async def find_trip(trips: Trips, kind: str, name: str, since_s: float) -> Trip:
+    found = await wait_until(
+        lambda: trips.find(kind, name, since_s), _WITHIN_S, f"{name} of a {kind}"
+    )
+    assert found is not None
+    return found
+
+
+async def list_way_back(trips: Trips, rig: Rig, sent: int, since_s: float) -> list[Trip]:
+    """From an answer that came in to the message that its agent got."""
+    await wait_until(lambda: rig.counted() > sent, _WITHIN_S, "the agent got the answer")
+    decided = await find_trip(trips, "request", "append", since_s)
+    begun = await find_trip(trips, "driver", "append", decided.ended_s)
+    return [
+        *trips.list_errand(decided),
+        *trips.list_errand(begun, decided.began_s),
+    ]
+
+
+@pytest.mark.parametrize("risk", ["medium", "high"])
+async def test_answer_over_http_is_at_its_agent_after_three_trips(
+    rig: Rig, at: Instance, trips: Trips, risk: str
+) -> None:
+    view = await ask(at, risk)
+    await until_at_rest(at, view)
+    sent = rig.counted()
+    since_s = asyncio.get_running_loop().time()
+    won = await say(at, bearer("ada"), make_answer(view))
+    assert won.json()["outcome"] == "won", won.text
+    way = await list_way_back(trips, rig, sent, since_s)
+    assert count(way) <= MOST, describe(way)
+
+
+async def test_signed_answer_of_a_paired_device_is_at_its_agent_after_three_trips(
+    rig: Rig, at: Instance, trips: Trips
+) -> None:
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    view = await ask(at, "high")
+    await until_at_rest(at, view)
+    sent = rig.counted()
+    since_s = asyncio.get_running_loop().time()
+    won = await say(at, device.headers, sign_decision(device, make_answer(view)))
+    assert won.json()["outcome"] == "won", won.text
+    way = await list_way_back(trips, rig, sent, since_s)
+    assert count(way) <= MOST, describe(way)
+
+
+async def test_answer_over_a_channel_is_at_its_agent_after_three_trips(
+    rig: Rig, at: Instance, trips: Trips
+) -> None:
+    url = str(at.http.base_url).rstrip("/")
+    async with open_channel(url) as phone:
+        await phone.greet("ada-key")
+        view = await ask(at)
+        await until_at_rest(at, view)
+        sent = rig.counted()
+        since_s = asyncio.get_running_loop().time()
+        call: JsonObject = {"t": "rpc", "id": "1", "m": "respond_action", "idem": "k"}
+        await phone.send({**call, "d": make_answer(view)})
+        assert (await phone.expect("ok", id="1"))["d"]["outcome"] == "won"
+        way = await list_way_back(trips, rig, sent, since_s)
+    assert count(way) <= MOST, describe(way)

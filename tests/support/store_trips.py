@@ -1,0 +1,142 @@
+"""Round trips to the store, counted where they leave the client, and told apart by whose way they are on.
+
+Everything that is asked of the store goes through ``Batcher.call``, pipelines and scripts alike; what waits in one tick
+travels together there. A call belongs to the *errand* in whose context it was made: one request, one driver, one visit
+of the relay. So what a gateway does beside it (leases, due rows, links) is never counted, however busy it is. Calls of
+an errand that overlap wait for the store together: they are one trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+
+import pytest
+
+from passerelle.channels.connection import Connection
+from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.duties.relay import Relay
+from passerelle.gateway.http import v1
+from passerelle.store.batcher import Answer, Batcher
+from passerelle.store.scripts import OPERATIONS, read_script
+
+ERRANDS: Final = (
+    (Connection, "_call", "request"),
+    (getattr(v1, "_Endpoint"), "answer", "request"),  # noqa: B009  private to its module
+    (Driver, "drive", "driver"),
+    (Relay, "pass_on", "relay"),
+)
+"""Where an errand begins, and what it is called."""
+
+_errand: ContextVar[tuple[str, int]] = ContextVar("errand", default=("", 0))
+_SCRIPTS: Final = {read_script(name).digest.encode(): name for name in OPERATIONS}
+
+
+@dataclass(eq=False)
+class Trip:
+    """One call: what it asked for, and when it left and was answered, by the loop's clock."""
+
+    errand: tuple[str, int]
+    names: tuple[str, ...]
+    packed: bytes
+    began_s: float
+    ended_s: float = float("inf")
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_s < float("inf")
+
+
+@dataclass
+class Trips:
+    """All calls since the watch began."""
+
+    all: list[Trip] = field(default_factory=list[Trip])
+
+    def find(self, kind: str, name: str, since_s: float = 0.0) -> Trip | None:
+        """The first answered call of errands of a kind that ran a script or command of this name."""
+        return next(
+            (
+                one
+                for one in self.all
+                if one.errand[0] == kind
+                and name in one.names
+                and one.is_over
+                and one.began_s >= since_s
+            ),
+            None,
+        )
+
+    def list_errand(self, last: Trip, since_s: float = 0.0) -> list[Trip]:
+        """The calls of one errand up to one of them."""
+        return [
+            one
+            for one in self.all
+            if one.errand == last.errand and since_s <= one.began_s and one.ended_s <= last.ended_s
+        ]
+
+
+def count(trips: Iterable[Trip]) -> int:
+    """How many of them had to be waited for one after the other."""
+    waited, free_s = 0, 0.0
+    for one in sorted(trips, key=lambda trip: trip.ended_s):
+        if one.began_s >= free_s:
+            waited, free_s = waited + 1, one.ended_s
+    return waited
+
+
+def describe(trips: Iterable[Trip]) -> str:
+    """What a test says that counted too many."""
+    return "; ".join(f"{one.errand[0]}: {' + '.join(one.names)}" for one in trips)
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
+    """Notes every call from here on, of every store of this process."""
+    trips, numbers, call = Trips(), itertools.count(1), Batcher.call
+
+    async def noted(batcher: Batcher, packed: bytes, count: int = 1) -> Answer:
+        now = asyncio.get_running_loop().time
+        trip = Trip(_errand.get(), _read_names(packed), packed, now())
+        trips.all.append(trip)
+        try:
+            return await call(batcher, packed, count)
+        finally:
+            trip.ended_s = now()
+
+    monkeypatch.setattr(Batcher, "call", noted)
+    for owner, method, name in ERRANDS:
+        monkeypatch.setattr(owner, method, _begin(getattr(owner, method), name, numbers))
+    return trips
+
+
+def _begin(
+    method: Callable[..., Awaitable[object]], name: str, numbers: itertools.count[int]
+) -> Callable[..., Awaitable[object]]:
+    async def begun(*arguments: object) -> object:
+        token = _errand.set((name, next(numbers)))
+        try:
+            return await method(*arguments)
+        finally:
+            _errand.reset(token)
+
+    return begun
+
+
+def _read_names(packed: bytes) -> tuple[str, ...]:
+    """The command of each call in a pipeline; of a script, its name."""
+    names: list[str] = []
+    parts = iter(packed.split(b"\r\n"))
+    for part in parts:
+        if not part.startswith(b"*") or not part[1:].isdigit():
+            continue
+        next(parts, None)
+        command = next(parts, b"")
+        if command == b"EVALSHA":
+            next(parts, None)
+            command = _SCRIPTS.get(next(parts, b""), "script").encode()
+        names.append(command.decode(errors="replace"))
+    return tuple(names)
