@@ -147,6 +147,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.PeerRefused: ErrorKind.INVALID_AGENT_RESPONSE,  # refined by its native code
     errors.InvalidAgentResponse: ErrorKind.INVALID_AGENT_RESPONSE,
     errors.IssuerUnavailable: ErrorKind.UNAVAILABLE,
+    errors.InstanceFull: ErrorKind.UNAVAILABLE,
     errors.Draining: ErrorKind.UNAVAILABLE,
 }
 

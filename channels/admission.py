@@ -38,6 +38,16 @@ class Admission:
     device_id: str
     tab: str | None
 
+    @property
+    def owner(self) -> str:
+        """The key of the principal."""
+        return self.principal.key
+
+    @property
+    def since(self) -> str:
+        """When it was welcomed."""
+        return self.welcome.now
+
 
 async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> Credentials:
     """What a connection shows of itself in all: in its ``hello``, and in the handshake (``shown``).

@@ -26,6 +26,8 @@ class ChannelCounts:
     """Events that readers got before they were live."""
     slow: int = 0
     """Readers that were closed, or lost their place, as they took too little."""
+    refused: int = 0
+    """Connections that were sent away as the instance was full."""
     takeovers: int = 0
     """Connections that a newer one of their device has ended."""
     audit_mismatches: int = 0

@@ -10,12 +10,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import PlainTextResponse
+from starlette.responses import Response
 
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import Connection
 from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.channels.handshake import DRAINING, NOT_AN_UPGRADE, judge_handshake, read_shown
+from passerelle.channels.handshake import (
+    DRAINING,
+    FULL,
+    NOT_AN_UPGRADE,
+    PROBLEM,
+    judge_handshake,
+    read_shown,
+)
 from passerelle.channels.limits import Limits
 from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
@@ -72,13 +79,19 @@ class ChannelEndpoint:
         socket = AsgiSocket(websocket.receive, websocket.send)
         await socket.serve(self.serve(socket, websocket.scope))
 
-    async def explain(self, _request: Request) -> PlainTextResponse:
+    async def explain(self, _request: Request) -> Response:
         """Answers what comes to the path and is no handshake."""
         return _render(NOT_AN_UPGRADE)
 
     def judge(self, scope: Scope) -> Refused | None:
         """Why a handshake is not served, or None; ``scope`` is that of an ASGI WebSocket."""
-        return DRAINING if self._draining else judge_handshake(scope, self._origins)
+        if self._draining:
+            return DRAINING
+        refused = judge_handshake(scope, self._origins)
+        if refused is None and len(self._connections) >= self.limits.connections:
+            self._services.counts.refused += 1
+            return FULL
+        return refused
 
     def serve(self, socket: Socket, scope: Scope) -> Connection:
         """The connection of a socket that was just accepted; it ends when the socket does."""
@@ -119,5 +132,5 @@ class ChannelEndpoint:
             self._empty.set()
 
 
-def _render(refused: Refused) -> PlainTextResponse:
-    return PlainTextResponse(refused.reason, refused.status, {**refused.headers})
+def _render(refused: Refused) -> Response:
+    return Response(refused.body, refused.status, {**refused.headers}, PROBLEM)

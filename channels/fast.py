@@ -27,7 +27,7 @@ from picows import (
 )
 
 from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.channels.handshake import NOT_AN_UPGRADE, Refused
+from passerelle.channels.handshake import NOT_AN_UPGRADE, PROBLEM, Refused
 
 if TYPE_CHECKING:
     import socket
@@ -258,7 +258,9 @@ class FastListener:
 
     def _judge(self, request: WSUpgradeRequest, scope: Scope) -> Refused | None:
         if not self._admits(scope):
-            return Refused(HTTPStatus.FORBIDDEN, "another name for this machine, or another origin")
+            return Refused(
+                HTTPStatus.FORBIDDEN, "origin", "another name for this machine, or another origin"
+            )
         if request.headers.get("upgrade", "").lower() != "websocket":
             return NOT_AN_UPGRADE
         return self._endpoint.judge(scope)
@@ -287,9 +289,9 @@ def _describe(request: WSUpgradeRequest, path: bytes, query: bytes, *, is_secure
 def _render(refused: Refused) -> WSUpgradeResponse:
     # picows ends the connection after it and says so, whatever a header of ours says.
     headers = {name: value for name, value in refused.headers.items() if name != "Connection"}
-    body = refused.reason.encode()
+    headers["Content-Type"] = PROBLEM
     answer: WSUpgradeResponse = WSUpgradeResponse.create_error_response(
-        refused.status, body, headers
+        refused.status, refused.body, headers
     )
     return answer
 

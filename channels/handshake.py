@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+import orjson
 from starlette.datastructures import Headers
 
 from passerelle.channels.frames import SUBPROTOCOL
@@ -19,32 +20,59 @@ if TYPE_CHECKING:
 
 _BEARER_ITEM: Final = "bearer."
 _RETRY_AFTER_S: Final = 2
+_FULL_RETRY_S: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An answer in HTTP, for people."""
+    """An answer in HTTP: a problem as RFC 9457 has it, ``code`` for programs and ``reason`` for people."""
 
     status: int
+    code: str
     reason: str
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def body(self) -> bytes:
+        """The problem."""
+        return orjson.dumps(
+            {
+                "type": f"urn:passerelle:problem:{self.code}",
+                "title": self.code.replace("_", " "),
+                "status": self.status,
+                "code": self.code,
+                "detail": self.reason,
+            }
+        )
 
+
+PROBLEM: Final = "application/problem+json"
 NOT_AN_UPGRADE: Final = Refused(
-    426, "this is a WebSocket", {"Upgrade": "websocket", "Connection": "Upgrade"}
+    426,
+    "upgrade_required",
+    "this is a WebSocket",
+    {"Upgrade": "websocket", "Connection": "Upgrade"},
 )
-DRAINING: Final = Refused(503, "draining", {"Retry-After": str(_RETRY_AFTER_S)})
+DRAINING: Final = Refused(
+    503, "draining", "this instance shuts down", {"Retry-After": str(_RETRY_AFTER_S)}
+)
+FULL: Final = Refused(
+    503,
+    "instance_full",
+    "this instance has as many connections as it takes",
+    {"Retry-After": str(_FULL_RETRY_S)},
+)
 
 
 def judge_handshake(scope: Scope, origins: Collection[str]) -> Refused | None:
     """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
     if SUBPROTOCOL not in _read_subprotocols(scope):
-        return Refused(400, f"the subprotocol is {SUBPROTOCOL}")
+        return Refused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
     headers = Headers(scope=scope)
     origin = headers.get("origin")
     if origin is None or origin in origins or _is_same_host(origin, headers.get("host")):
         return None
-    return Refused(403, "this origin is not allowed")
+    return Refused(403, "origin", "this origin is not allowed")
 
 
 def read_shown(services: ChannelServices, scope: Scope) -> Credentials:

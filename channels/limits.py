@@ -51,6 +51,8 @@ class Limits:
     """Frames that may wait for the socket before events stop being read."""
     presence_interval_s: float = 1.0
     """Who is there is looked up and told at most once in this time, for each principal."""
+    connections: int = 20_000
+    """Sockets of one instance, greeted or not; a handshake beyond is answered with 503."""
     device_connections: int = 8
     """Open connections of one device on this instance: its tabs."""
     principal_connections: int = 64

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
-    from passerelle.channels.admission import Admission
     from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
@@ -107,6 +106,30 @@ class Calls(Protocol):
         ...
 
 
+class Linked(Protocol):
+    """One connection of a channel, as far as facts about it go."""
+
+    @property
+    def owner(self) -> str:
+        """The key of its principal."""
+        ...
+
+    @property
+    def channel(self) -> str:
+        """The channel that it is of."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Its place among the connections of the channel."""
+        ...
+
+    @property
+    def since(self) -> str:
+        """When it began."""
+        ...
+
+
 class LinkFacts(Protocol):
     """Where a connection says what there is to tell of its link (EXT-8)."""
 
@@ -114,7 +137,7 @@ class LinkFacts(Protocol):
         """Under whose lease a link of a principal stands; None while this instance holds none there."""
         ...
 
-    async def tell(self, admission: Admission, fact: LinkFact) -> None:
+    async def tell(self, link: Linked, fact: LinkFact) -> None:
         """Has a fact written, several of a kind as one. Raises StoreUnavailable."""
         ...
 

@@ -11,8 +11,7 @@ from passerelle.core.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from passerelle.channels.admission import Admission
-    from passerelle.channels.services import LinkFacts
+    from passerelle.channels.services import Linked, LinkFacts
     from passerelle.channels.story import LinkFact
 
 
@@ -28,28 +27,28 @@ class Telling:
 
     def tell(
         self,
-        known: Admission,
+        link: Linked,
         facts: Iterable[LinkFact],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         """Adds facts behind those that wait; ``spawn`` owns the task, which lives while something is left."""
         self._left += facts
         if self._left and self._task is None:
-            self._task = spawn(self._tell_in_order(known))
+            self._task = spawn(self._tell_in_order(link))
 
-    async def finish(self, known: Admission, facts: Iterable[LinkFact], within_s: float) -> None:
+    async def finish(self, link: Linked, facts: Iterable[LinkFact], within_s: float) -> None:
         """The last facts and what had not been told yet; the task that told has ended."""
         self._left += facts
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(within_s):
                 while self._left:
-                    await self._links.tell(known, self._left.pop(0))
+                    await self._links.tell(link, self._left.pop(0))
 
-    async def _tell_in_order(self, known: Admission) -> None:
+    async def _tell_in_order(self, link: Linked) -> None:
         try:
             while self._left:
                 fact = self._left.pop(0)
                 with suppress(StoreUnavailable):  # the log of outages says that the store was away
-                    await self._links.tell(known, fact)
+                    await self._links.tell(link, fact)
         finally:
             self._task = None

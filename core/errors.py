@@ -35,6 +35,7 @@
         ├── PeerRefused             a peer answered with an error of its own
         ├── InvalidAgentResponse    a peer answered with something that is not A2A
         ├── IssuerUnavailable       the keys of an identity provider cannot be had
+        ├── InstanceFull            this instance has as many connections as it takes
         └── Draining                this instance is shutting down
 
 A class has a stable ``code`` and says whether trying again can help. An edge (A2A, HTTP,
@@ -369,6 +370,15 @@ class IssuerUnavailable(RemoteError):
     """The keys of an identity provider cannot be had, so that its tokens can be neither taken nor refused."""
 
     code = "issuer_unavailable"
+
+
+class InstanceFull(RemoteError):
+    """This instance has as many connections as it takes; another one, or this one later, may take more."""
+
+    code = "instance_full"
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
 
 
 class Draining(RemoteError):

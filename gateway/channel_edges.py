@@ -13,6 +13,7 @@ from passerelle.channels.texts import Texts
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def make_channel_edges(
         access.reader,
         tickets.redeem,
         lambda: SystemIds().draw(32) / 2**32,
+        StreamLinks(store.channels, gateway.links, SystemClock()),
+        limits.connections,
     )
     endpoint = ChannelEndpoint(services, limits, settings.channels.origins)
     gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))

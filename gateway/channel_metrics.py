@@ -38,6 +38,11 @@ class ChannelMetrics(Collector):
             ("repairs", "Snapshots in place of what is missing.", counts.repairs),
             ("replay_events", "Events that readers got before they were live.", counts.replayed),
             ("slow", "Readers that took too little and lost their place.", counts.slow),
+            (
+                "refused",
+                "Connections that were sent away as the instance was full.",
+                counts.refused,
+            ),
             ("takeovers", "Connections that a newer one has ended.", counts.takeovers),
             (
                 "audit_mismatch",

@@ -65,6 +65,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.PeerRefused: ExitStatus.REMOTE,
     errors.InvalidAgentResponse: ExitStatus.REMOTE,
     errors.IssuerUnavailable: ExitStatus.REMOTE,
+    errors.InstanceFull: ExitStatus.REMOTE,
     errors.Draining: ExitStatus.REMOTE,
 }
 

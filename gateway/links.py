@@ -33,7 +33,7 @@ from passerelle.gateway.crowd import Crowd
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.channels.admission import Admission
+    from passerelle.channels.services import Linked
     from passerelle.channels.story import LinkFact, TakenUp
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
@@ -83,13 +83,13 @@ class LinkFacts:
         except StoreUnavailable:
             return None
 
-    async def tell(self, admission: Admission, fact: LinkFact) -> None:
+    async def tell(self, link: Linked, fact: LinkFact) -> None:
         """Owes what a connection has to tell.
 
         Raises:
             StoreUnavailable: nothing is known to be owed.
         """
-        channel, generation = admission.channel, admission.generation
+        channel, generation = link.channel, link.generation
         crowded = self.crowd.join(asyncio.get_running_loop().time())
         wait_ms = _CROWD_WAITS_MS if crowded else 0
         owe = partial(self.links.owe, channel, wait_ms=wait_ms)
@@ -98,13 +98,13 @@ class LinkFacts:
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
                 await owe("resumed", to_bytes(owed))
             case Began():
-                seen = _Connected(generation, admission.welcome.now)
+                seen = _Connected(generation, link.since)
                 await owe("connected", to_bytes(seen))
             case Repaired():
                 await owe("repaired", to_bytes(_name_repair(fact)), listed=True)
             case Over(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
-                driver = self.find_driver(admission.principal.key)
+                driver = self.find_driver(link.owner)
                 leaves = (driver.instance, generation) if driver else None
                 await owe("disconnected", to_bytes(ended), leaves=leaves)
             case _:

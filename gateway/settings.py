@@ -51,6 +51,13 @@ class ChannelSettings(Section):
     inbound_bytes: int = Field(default=65_536, ge=1_024, le=16_777_216)
     subscriptions: int = Field(default=128, ge=1, le=10_000)
     replay_events: int = Field(default=1_000, ge=1, le=10_000)
+    connections: int = Field(
+        default=20_000,
+        ge=1,
+        le=1_000_000,
+        description="WebSockets of channels, and event streams beside them, on each instance; "
+        "who comes then gets 503 with `Retry-After`.",
+    )
     device_connections: int = Field(
         default=8, ge=1, le=1_000, description="Of one device, on each instance: its tabs."
     )
@@ -72,6 +79,7 @@ class ChannelSettings(Section):
             inbound_bytes=self.inbound_bytes,
             subscriptions=self.subscriptions,
             replay_events=self.replay_events,
+            connections=self.connections,
             device_connections=self.device_connections,
             principal_connections=self.principal_connections,
             replays=self.replays,

@@ -59,6 +59,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.PeerRefused: 502,
     errors.InvalidAgentResponse: 502,
     errors.IssuerUnavailable: 503,
+    errors.InstanceFull: 503,
     errors.Draining: 503,
 }
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}

@@ -4,6 +4,8 @@
 events it goes on: ``id`` is the cursor after the event, a gap is ``event: gap`` and then ``event: snap`` with the
 state. Else it is one page, waited for up to ``wait`` seconds, and a gap is the problem ``gap`` with 410. Where a client
 stands is no ack: that is ``POST /v1/streams/<stream>/ack``. ``GET /v1/streams/<stream>/snapshot`` is the state alone.
+
+Who follows a stream so is a channel like any other: ``stream_link`` has its record and its facts.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import orjson
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor, parse_cursor
+from passerelle.channels.fanout import count_deliveries
 from passerelle.channels.position import Gap, Live, Page, ReplayBounds
 from passerelle.channels.services import parse_stream_name
 from passerelle.core.errors import (
     CallerError,
+    InstanceFull,
     InvalidInput,
     NotFound,
     RemoteError,
@@ -28,6 +33,7 @@ from passerelle.core.errors import (
     StreamGap,
     Unauthenticated,
 )
+from passerelle.gateway.http.stream_link import NAMELESS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -44,12 +50,15 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.gateway.auth.credentials import CredentialReader
+    from passerelle.gateway.http.stream_link import StreamLink, StreamLinks
 
 KEEP_ALIVE_S: Final = 15.0
 RECHECK_S: Final = 5.0
+KEEP_S: Final = 30.0
 LONGEST_WAIT_S: Final = 25
 _TICK_S: Final = 1.0
 _RETRY_MS: Final = 1_000
+_FULL_RETRY_S: Final = 5
 _BOUNDS: Final = ReplayBounds(1_000, 1_048_576)
 _SSE: Final = "text/event-stream"
 _HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -66,11 +75,15 @@ class _Reader:
     name: StreamName
     text: str
     grant: Grant
+    device: str
 
 
 @dataclass(slots=True)
 class StreamEdge:
-    """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together."""
+    """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together.
+
+    At most ``most`` streams of events are open at once.
+    """
 
     hub: Hub
     states: States
@@ -79,11 +92,18 @@ class StreamEdge:
     reader: CredentialReader
     redeem: Redeem
     jitter: Callable[[], float]
+    links: StreamLinks
+    most: int = 20_000
+    _open: int = field(default=0, init=False)
     _draining: bool = field(default=False, init=False)
 
     def drain(self) -> None:
         """Ends every stream of events within a second; their readers come back with the last cursor."""
         self._draining = True
+
+    async def finish(self) -> None:
+        """Returns when the ends of all streams are told."""
+        await self.links.finish()
 
     async def answer_events(self, request: Request) -> Response:
         """A page, or a stream of events where the client accepts one."""
@@ -91,6 +111,9 @@ class StreamEdge:
         after = request.headers.get("Last-Event-ID") or request.query_params.get("after")
         cursor = None if after is None else parse_cursor(after)
         if _SSE in request.headers.get("Accept", ""):
+            if self._open >= self.most:
+                self.hub.counts.refused += 1
+                raise InstanceFull("this instance follows as many streams as it can", _FULL_RETRY_S)
             body = self._stream(reader, cursor)
             return StreamingResponse(body, media_type=_SSE, headers=_HEADERS)
         return JSONResponse(await self._poll(reader, cursor, _read_wait_s(request)), 200, _HEADERS)
@@ -105,15 +128,15 @@ class StreamEdge:
     async def _identify(self, request: Request) -> _Reader:
         shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
         ticket = request.query_params.get("ticket")
+        device = request.query_params.get("device", "")
         if ticket is not None:  # an EventSource can set no header
-            device = request.query_params.get("device", "")
             shown = await self.redeem(ticket, shown.origin, device)
         principal = await self.authenticator.authenticate(shown)
         text = str(request.path_params["stream"])
         name = parse_stream_name(text)
-        return _Reader(
-            shown, principal, name, text, await self.access.grant(principal, name, full=False)
-        )
+        grant = await self.access.grant(principal, name, full=False)
+        device = device or principal.device or NAMELESS
+        return _Reader(shown, principal, name, text, grant, device)
 
     async def _read_state(self, reader: _Reader) -> State:
         state = await self.states.read(reader.principal, reader.name, reader.grant)
@@ -161,47 +184,78 @@ class StreamEdge:
     # Server-sent events
 
     async def _stream(self, reader: _Reader, cursor: Cursor | None) -> AsyncGenerator[bytes]:
-        yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
+        self._open += 1
+        link: StreamLink | None = None
+        code: CloseCode | None = None
         try:
-            if cursor is None:
-                state = await self._read_state(reader)
-                cursor = state.cursor
-                yield _write(cursor, orjson.dumps(state.data), b"snap")
-            else:
-                yield b"id: %b\n\n" % str(cursor).encode()
-            while True:
-                gap: Gap | None = None
-                async for item in self._follow(reader, cursor):
-                    if isinstance(item, Gap):
-                        gap = item
-                    else:
-                        yield item
-                if gap is None:
-                    return
-                yield _write_gap(gap)
-                state = await self._read_state(reader)
-                cursor = state.cursor
-                yield _write(cursor, orjson.dumps(state.data), b"snap")
+            yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
+            link = await self.links.open(reader.principal, reader.device, reader.text, cursor)
+            async for written in self._follow_on(reader, cursor, link):
+                yield written
+            code = CloseCode.DRAIN
         except (CallerError, RemoteError) as error:
+            code = CloseCode.REVOKED if isinstance(error, CallerError) else None
             problem = {"code": error.stable_code, "message": error.message}
             yield b"event: error\ndata: %b\n\n" % orjson.dumps(problem)
+        finally:
+            self._open -= 1
+            if link is not None:
+                link.end(code)
 
-    async def _follow(self, reader: _Reader, cursor: Cursor) -> AsyncGenerator[bytes | Gap]:
+    async def _follow_on(
+        self, reader: _Reader, cursor: Cursor | None, link: StreamLink
+    ) -> AsyncGenerator[bytes]:
+        """What is written until a drain, over every gap."""
+        if cursor is None:
+            state = await self._read_state(reader)
+            cursor = state.cursor
+            link.begin("snap", cursor)
+            yield _write(cursor, orjson.dumps(state.data), b"snap")
+        else:
+            yield b"id: %b\n\n" % str(cursor).encode()
+        while True:
+            gap: Gap | None = None
+            async for item in self._follow(reader, cursor, link):
+                if isinstance(item, Gap):
+                    gap = item
+                else:
+                    yield item
+            if gap is None:
+                return
+            yield _write_gap(gap)
+            self.hub.counts.gaps[gap.why] += 1
+            state = await self._read_state(reader)
+            cursor = state.cursor
+            link.repair(gap, cursor)
+            self.hub.counts.repairs += 1
+            yield _write(cursor, orjson.dumps(state.data), b"snap")
+
+    async def _follow(
+        self, reader: _Reader, cursor: Cursor, link: StreamLink
+    ) -> AsyncGenerator[bytes | Gap]:
         """What is written, until a gap, a drain, or the end of the right to it (raised)."""
         loop, grant = asyncio.get_running_loop(), reader.grant
-        written_s = checked_s = loop.time()
+        written_s = checked_s = kept_s = loop.time()
         async with self.hub.open(grant.stream, grant.view, cursor, _BOUNDS) as position:
+            missed, is_begun = position.missed, False
             while not self._draining:
                 item = await _step(position)
                 now_s = loop.time()
                 if now_s >= checked_s + RECHECK_S:
                     await self._recheck(reader)
                     checked_s = now_s
+                if now_s >= kept_s + KEEP_S:
+                    await link.keep()
+                    kept_s = now_s
                 if isinstance(item, Gap):
                     yield item
                     return
+                if item is not None and not is_begun:
+                    is_begun = True
+                    link.begin("resumed", cursor, missed)
                 if isinstance(item, Page):
                     written_s = now_s
+                    count_deliveries(self.hub.counts, item.entries, 1)
                     yield _write_page(item)
                 elif now_s >= written_s + KEEP_ALIVE_S:
                     written_s = now_s

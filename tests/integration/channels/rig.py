@@ -20,7 +20,6 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp
 
-from passerelle.channels.admission import Admission
 from passerelle.channels.client import ChannelClient
 from passerelle.channels.client_cursors import Cursors
 from passerelle.channels.client_items import Event, Gap, GapChoice, Item, OnGap, Snapshot, Status
@@ -34,6 +33,7 @@ from passerelle.channels.ring import RingBounds
 from passerelle.channels.services import (
     ChannelServices,
     Grant,
+    Linked,
     LinkFacts,
     StreamName,
     refuse_ticket,
@@ -163,7 +163,7 @@ class ToldLinks:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    async def tell(self, admission: Admission, fact: LinkFact) -> None:
+    async def tell(self, link: Linked, fact: LinkFact) -> None:
         self.facts.append(fact)
 
 

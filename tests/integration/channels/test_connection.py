@@ -570,6 +570,28 @@ async def test_a_draining_instance_takes_no_new_socket(rig: Rig) -> None:
     assert "retry-after" in answered.value.response.headers
 
 
+@pytest.mark.parametrize("backend", ["asgi", "fast"])
+async def test_a_full_instance_takes_no_new_socket_until_one_has_left(
+    store: Store, backend: BackEnd
+) -> None:
+    async with serve(store, Limits(connections=1), backend=backend) as rig:
+        async with raw(rig) as first:
+            await tell(first, HELLO)
+            await hear(first, "welcome")
+            with pytest.raises(InvalidStatus) as answered:
+                async with raw(rig):
+                    pytest.fail("accepted")
+            answer = answered.value.response
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+            assert answer.headers["content-type"].startswith("application/problem+json")
+            assert orjson.loads(answer.body or b"")["code"] == "instance_full"
+            assert rig.services.counts.refused == 1
+        await wait_until(lambda: rig.endpoint.connections == 0, 10, "the first has left")
+        async with raw(rig) as second:
+            await tell(second, HELLO)
+            await hear(second, "welcome")
+
+
 async def test_too_many_frames_close_with_a_time_to_wait(store: Store) -> None:
     async with serve(store, Limits(frames_per_window=5)) as rig, raw(rig) as socket:
         await tell(socket, HELLO)

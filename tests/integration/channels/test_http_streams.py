@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.http.problem import answer_error
+from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
 from tests.integration.channels.rig import BOB, Rig, run_app
 from tests.integration.channels.test_following import lose_tail
@@ -36,12 +37,13 @@ class Site:
         return await self.http.get(f"/v1/streams/{stream}/events", params=asked)
 
 
-@pytest.fixture
-async def site(rig: Rig) -> AsyncGenerator[Site]:
+@asynccontextmanager
+async def serve_streams(rig: Rig, most: int = 100) -> AsyncGenerator[Site]:
     services = rig.services
     edge = StreamEdge(
         rig.hub, services.states, services.access, services.authenticator,
         READER, services.redeem, lambda: 0.5,
+        StreamLinks(services.channels, services.links, services.clock), most,
     )  # fmt: skip
     app = Starlette(
         routes=make_stream_routes(edge), exception_handlers={PasserelleError: answer_error}
@@ -56,6 +58,13 @@ async def site(rig: Rig) -> AsyncGenerator[Site]:
     ):
         yield Site(rig, edge, http)
         edge.drain()
+        await edge.finish()
+
+
+@pytest.fixture
+async def site(rig: Rig) -> AsyncGenerator[Site]:
+    async with serve_streams(rig) as site:
+        yield site
 
 
 @dataclass
@@ -83,10 +92,12 @@ class Events:
 
 
 @asynccontextmanager
-async def listen(site: Site, stream: str, after: str | None) -> AsyncGenerator[Events]:
+async def listen(
+    site: Site, stream: str, after: str | None, device: str = ""
+) -> AsyncGenerator[Events]:
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": after} if after else {})}
     events = Events()
-    path = f"/v1/streams/{stream}/events"
+    path = f"/v1/streams/{stream}/events" + (f"?device={device}" if device else "")
     async with site.http.stream("GET", path, headers=headers, timeout=20) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         reading = asyncio.create_task(events.read(response))
@@ -197,3 +208,22 @@ async def test_a_drain_ends_the_events_and_the_reader_has_its_cursor(site: Site)
         site.edge.drain()
         await asyncio.wait_for(reading, 5)
     assert events.seen[-1][1] == await site.rig.cursor(session)
+
+
+async def test_a_full_instance_says_when_to_come_back_and_takes_who_comes_later(rig: Rig) -> None:
+    async with serve_streams(rig, most=1) as site:
+        session = rig.make_session()
+        await rig.append(session, 1)
+        path, headers = f"/v1/streams/session:{session}/events", {"Accept": "text/event-stream"}
+        async with listen(site, f"session:{session}", None) as first:
+            await wait_until(lambda: first.seen, 10, "the first is served")
+            refused = await site.http.get(path, headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (503, "instance_full")
+            assert refused.headers["retry-after"] == "5"
+            assert (await site.poll(f"session:{session}", None)).status_code == 200
+
+        async def is_served() -> bool:
+            async with site.http.stream("GET", path, headers=headers, timeout=20) as response:
+                return response.status_code == 200
+
+        await wait_until(is_served, 10, "there is room again")

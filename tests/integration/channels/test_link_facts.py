@@ -29,6 +29,7 @@ from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, Rig, serve
 from tests.integration.channels.test_connection import HELLO, hear, raw, tell
 from tests.integration.channels.test_following import lose_tail
+from tests.integration.channels.test_http_streams import listen, serve_streams
 from tests.integration.duties.story import make_writes
 from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
@@ -249,3 +250,50 @@ async def test_the_links_of_an_instance_that_died_are_told_by_another_one(
         told = await two.await_told("channel.disconnected")
         lost_ones = [ended for ended in told if ended.reason == "instance_lost"]
         assert [ended.channel_id for ended in lost_ones] == [channel]
+
+
+@pytest.mark.requirement("EXT-8", "CHN-1", "CHN-2", "CHN-4")
+async def test_a_stream_of_server_sent_events_is_told_of_like_any_other_link(
+    store: Store,
+) -> None:
+    async with run_instance(store) as instance, serve_streams(instance.rig) as site:
+        session = instance.rig.make_session()
+        stream = f"session:{session}"
+        await instance.rig.append(session, 6)
+        cursor = await instance.rig.cursor(session)
+        async with listen(site, stream, None, device="page") as events:
+            await wait_until(lambda: events.seen, 10, "the state comes")
+            (begun,) = await instance.await_told("channel.connected")
+        assert (begun.transport, begun.native_protocol) == ("sse", "passerelle.v1+sse")
+        assert (begun.account_ref, begun.native.device_id) == (ADA.key, "page")
+        (ended,) = await instance.await_told("channel.disconnected")
+        assert (ended.channel_id, ended.reason) == (begun.channel_id, "connection_lost")
+        await instance.rig.append(session, 2)
+        async with listen(site, stream, cursor, device="page") as events:
+            await wait_until(lambda: len(events.seen) == 2, 10, "what was missed comes")
+            (resumed,) = await instance.await_told("channel.resumed")
+        assert (resumed.channel_id, resumed.generation) == (
+            begun.channel_id,
+            begun.generation + 1,
+        )
+        (taken,) = resumed.streams
+        assert (taken.stream, taken.mode) == (stream, "resumed")
+        assert (taken.from_sequence, taken.to_sequence) == (6, 8)
+        async with listen(site, stream, "0000000b.1.00000000", device="page") as events:
+            await wait_until(lambda: len(events.seen) == 2, 10, "gap and state")
+            (repaired,) = await instance.await_told("snapshot.repaired")
+        assert repaired.channel_id == begun.channel_id
+        (repair,) = repaired.repairs
+        assert (repair.stream, repair.reason) == (stream, "epoch")
+
+
+async def test_what_ends_a_stream_of_events_is_its_reason(store: Store) -> None:
+    async with run_instance(store) as instance, serve_streams(instance.rig) as site:
+        session = instance.rig.make_session()
+        await instance.rig.append(session, 1)
+        async with listen(site, f"session:{session}", None) as events:
+            await wait_until(lambda: events.seen, 10, "the state comes")
+            site.edge.drain()
+            await site.edge.finish()
+            (ended,) = await instance.await_told("channel.disconnected")
+        assert (ended.reason, ended.close_code) == ("drained", None)

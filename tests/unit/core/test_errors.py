@@ -110,6 +110,7 @@ def test_codes_never_change_because_callers_match_on_them() -> None:
         "InvalidAgentResponse": "invalid_agent_response",
         "IssuerUnavailable": "issuer_unavailable",
         "Draining": "draining",
+        "InstanceFull": "instance_full",
     }
 
 

@@ -1,0 +1,145 @@
+"""A stream of server-sent events as a channel link: its record, and what becomes of it (EXT-8, CHN-1).
+
+It stands in the same records as a WebSocket and is told by the same facts, folded like these. Its channel is that of a
+device and one stream. A reader says nothing when it goes, so the end of its request is a lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.channels.admission import name_channel
+from passerelle.channels.frames import Gap as GapFrame
+from passerelle.channels.frames import Mode, Snapshot, Subscribe, Subscribed
+from passerelle.channels.inputs import Told
+from passerelle.channels.link_record import LinkRecord
+from passerelle.channels.story import LinkStory, Over
+from passerelle.channels.telling import Telling
+from passerelle.core.codec import to_bytes
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.times import format_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from passerelle.channels.closing import CloseCode
+    from passerelle.channels.cursor import Cursor
+    from passerelle.channels.position import Gap
+    from passerelle.channels.services import LinkFacts
+    from passerelle.core.ports import Channels, Clock
+    from passerelle.core.principal import Principal
+
+PROTOCOL: Final = "passerelle.v1+sse"
+NAMELESS: Final = "sse"
+"""The device of a reader that names none."""
+_FINISH_S: Final = 5.0
+
+
+class StreamLink:
+    """One request that follows a stream. What it is told goes into facts in this order."""
+
+    def __init__(
+        self,
+        links: StreamLinks,
+        where: tuple[str, str, int, str],
+        stream: str,
+        cursor: Cursor | None,
+    ) -> None:
+        """``where`` is owner, channel, generation, and since when."""
+        self.owner, self.channel, self.generation, self.since = where
+        self.stream = stream
+        self._links = links
+        self._story = LinkStory(continues=False, asked=(Subscribe(stream, cursor=cursor),))
+        self._telling = Telling(links.facts)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
+        """The stream goes on from ``cursor``; only the first word of it counts."""
+        self._tell(Subscribed(self.stream, mode, cursor, dense=False, missed=missed))
+
+    def repair(self, gap: Gap, cursor: Cursor) -> None:
+        """The state as of ``cursor`` took the place of what is missing."""
+        self.begin("gap", cursor)
+        told = GapFrame(self.stream, gap.why, gap.have, gap.top, gap.first, "inline")
+        self._tell(told)
+        self._tell(Snapshot(self.stream, cursor, {}))
+
+    async def keep(self) -> None:
+        """Says that it is still open; what cannot be said now is said at the next time."""
+        with suppress(StoreUnavailable):
+            driver = self._links.facts.find_driver(self.owner)
+            await self._links.channels.keep(self.channel, self.generation, driver)
+
+    def end(self, code: CloseCode | None) -> None:
+        """It has ended: by us with what a socket would be closed with, else by the reader."""
+        over = [
+            replace(fact, code=None) if isinstance(fact, Over) else fact
+            for fact in self._story.end(code, left=False)
+        ]
+
+        async def finish() -> None:
+            await asyncio.gather(*self._tasks)
+            await self._telling.finish(self, over, _FINISH_S)
+
+        self._links.spawn(finish())
+
+    def _tell(self, frame: Subscribed | GapFrame | Snapshot) -> None:
+        self._telling.tell(self, self._story.take(Told(frame)), self._spawn)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = self._links.spawn(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+@dataclass(slots=True)
+class StreamLinks:
+    """Opens links of streams, and sees to it that their facts are told."""
+
+    channels: Channels
+    facts: LinkFacts
+    clock: Clock
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"], init=False)
+
+    async def open(
+        self, principal: Principal, device: str, stream: str, cursor: Cursor | None
+    ) -> StreamLink:
+        """Writes the record.
+
+        Raises:
+            StoreUnavailable: it could not be written.
+        """
+        channel = name_channel(principal, f"{device}@{stream}")
+        now = format_ms(self.clock.now_ms())
+        record = LinkRecord(
+            channel_id=channel,
+            transport="sse",
+            peer_role="ui",
+            account_ref=principal.key,
+            tenant=principal.tenant,
+            principal=principal.id,
+            capabilities=(),
+            last_seen_at=now,
+            resume_token_ref=channel,
+            native_protocol=PROTOCOL,
+            device_id=device,
+        )
+        driver = self.facts.find_driver(principal.key)
+        generation = await self.channels.say_hello(principal.key, channel, to_bytes(record), driver)
+        return StreamLink(self, (principal.key, channel, generation, now), stream, cursor)
+
+    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Runs on when the request has ended."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Returns when what there was to tell is owed, or could not be."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
