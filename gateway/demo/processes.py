@@ -15,7 +15,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 import httpx
 import orjson
@@ -31,12 +31,29 @@ _KILLED_WITHIN_S: Final = 5.0
 _TAIL_LINES: Final = 5
 
 
+class Life(Protocol):
+    """What is asked of a process; ``subprocess.Popen`` is one."""
+
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Child:
     """One process. ``said`` is the file with its standard output, ``complained`` that with its errors."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    process: Life
     said: Path
     complained: Path
 
@@ -116,6 +133,10 @@ def launch(
     return Child(name, process, said, complained)
 
 
+Starter: TypeAlias = Callable[[str, Sequence[str], Path, Mapping[str, str] | None], Child]
+"""How a life begins: its name, arguments, folder and environment."""
+
+
 @dataclass(slots=True)
 class Peer:
     """A running sample peer."""
@@ -170,6 +191,7 @@ class GatewayProcess:
         *,
         port: int = 0,
         environ: Mapping[str, str] | None = None,
+        begin: Starter = start,
     ) -> None:
         self.folder = folder
         self.data_dir = folder / "data"
@@ -177,6 +199,7 @@ class GatewayProcess:
         self.child: Child | None = None
         self._config = config
         self._environ = environ
+        self._begin = begin
 
     @property
     def url(self) -> str:
@@ -202,7 +225,7 @@ class GatewayProcess:
         flags = ["--data-dir", str(self.data_dir), "--port", str(self.port)]
         if self._config is not None:
             flags += ["--config", str(self._config)]
-        child = start("gateway", ("passerelle", "serve", *flags), self.folder, self._environ)
+        child = self._begin("gateway", ("passerelle", "serve", *flags), self.folder, self._environ)
         self.child = child
         self.port = read_port(await child.read_line("passerelle "))
         async with httpx.AsyncClient(timeout=1, trust_env=False) as http:
