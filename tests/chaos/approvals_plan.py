@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from random import Random
 
-    from passerelle.core.json import JsonObject
-
-_VECTORS: Final = Path(__file__).parents[1] / "vectors" / "dialects.json"
 OWN: Final = "permission"
+DIALECTS: Final = (OWN, "adk", "agentstack", "strands", "langgraph", "cuga", "schema")
+_GROUPS: Final = ("adk", "langgraph")
+"""Dialects with several questions in one pause that one message answers."""
 
 
 class Death(StrEnum):
-    """A moment that a proxy can see, at the store or at the agent."""
+    """A moment that somebody beside the gateway can see: a proxy at the store or at the agent, or who is told."""
 
     BEFORE_OPEN = "before the question is stored"
     AFTER_OPEN = "after the question is stored"
     BEFORE_INBOX = "before the question is in the inbox"
     AFTER_INBOX = "after the question is in the inbox"
+    AFTER_NOTIFY = "after the act of telling people is claimed"
+    AFTER_PUSH = "after a push was sent, before that is stored"
+    IN_WELCOME = "while the inbox is read for a device that comes back"
+    IN_ESCALATION = "before it is stored that more people may answer"
     BEFORE_RESOLVE = "before the answer is stored"
     AFTER_RESOLVE = "after the answer is stored, before anybody is told"
+    AFTER_REPLY = "after the person is told, before anybody else is"
     AFTER_CLAIM = "after the attempt to return it is stored"
     BEFORE_ARRIVAL = "after the look at the agent, before the answer arrives"
     AFTER_ARRIVAL = "after the answer has arrived, before the agent's word"
@@ -33,45 +36,77 @@ class Death(StrEnum):
     IN_EXPIRY = "before the end of the question is stored"
     IN_LAST_OF_GROUP = "before the last answer of a group is stored"
     IN_SUPERSEDE = "before the next question is stored in its place"
+    BEFORE_CONSUME = "before it is stored that what was allowed is done"
+    AFTER_CONSUME = "after it is stored that what was allowed is done, before it is"
+    BEFORE_MINT = "before the grant of an answer for always is stored"
+    AFTER_MINT = "after the grant is stored, before its act is settled"
+    IN_GRANT_USE = "after the use of a grant is stored, before what relies on it"
     STORE = "with the store, right after the answer is stored"
 
 
-Where: TypeAlias = Literal["write", "reply", "call", "answer"]
+Where: TypeAlias = Literal["write", "reply", "read", "call", "answer", "person"]
 
-PLACES: Final[dict[Death, tuple[Where, tuple[bytes, ...]]]] = {
-    Death.BEFORE_OPEN: ("write", (b'"action.required"',)),
-    Death.AFTER_OPEN: ("reply", (b'"action.required"',)),
-    Death.BEFORE_INBOX: ("write", (b'"inbox":[{',)),
-    Death.AFTER_INBOX: ("reply", (b'"inbox":[{',)),
-    Death.BEFORE_RESOLVE: ("write", (b'"action.resolved"', b'"answer"')),
-    Death.AFTER_RESOLVE: ("reply", (b'"action.resolved"', b'"answer"')),
-    Death.AFTER_CLAIM: ("reply", (b'"channel.permission_returned"', b'"returning"')),
-    Death.BEFORE_ARRIVAL: ("call", ()),
-    Death.AFTER_ARRIVAL: ("answer", ()),
-    Death.BEFORE_RETURNED: ("write", (b'"channel.permission_returned"', b'"outcome":"returned"')),
-    Death.IN_EXPIRY: ("write", (b'"action.resolved"', b'"expired"')),
-    Death.IN_LAST_OF_GROUP: ("write", (b'"action.resolved"', b'"owed"')),
-    Death.IN_SUPERSEDE: ("write", (b'"action.required"', b'"superseded"')),
-    Death.STORE: ("reply", (b'"action.resolved"', b'"answer"')),
-}
-"""What passes there: bytes of the label, and all of these."""
 
-_SAYS: Final = {
-    "adk": ("one confirmation of a tool call", "delete_rows"),
-    "agentstack": ("an approval in the metadata", "delete_rows"),
-    "strands": ("an interrupt that is an approval by its name", '"delete"'),
-    "langgraph": ("one tool call to be reviewed", '"send"'),
-    "cuga": ("an action that waits to be confirmed", '"book"'),
-    "schema": ("a form to be filled in", "Which colour?"),
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What passes there: bytes with all of the ``marks``, and unless it is ``anybodys``, with a name of the errand."""
+
+    where: Where
+    marks: tuple[bytes, ...] = ()
+    anybodys: bool = False
+
+
+_RESOLVE: Final = (b'"action.resolved"', b'"answer"')
+_CONSUME: Final = (b'"permission.evaluated"', b'"consumes":true')
+_MINT: Final = (b'"policy.changed"', b'"created"')
+
+PLACES: Final[dict[Death, Place]] = {
+    Death.BEFORE_OPEN: Place("write", (b'"action.required"',)),
+    Death.AFTER_OPEN: Place("reply", (b'"action.required"',)),
+    Death.BEFORE_INBOX: Place("write", (b'"inbox":[{',)),
+    Death.AFTER_INBOX: Place("reply", (b'"inbox":[{',)),
+    Death.AFTER_NOTIFY: Place("read", (b"notify:",)),
+    Death.AFTER_PUSH: Place(
+        "write", (b'"channel.permission_forwarded"', b'"webpush"', b'"outcome":"sent"')
+    ),
+    Death.IN_WELCOME: Place("reply", (b"HKEYS", b":ino:"), anybodys=True),
+    Death.IN_ESCALATION: Place("write", (b'"outcome":"escalated"',)),
+    Death.BEFORE_RESOLVE: Place("write", _RESOLVE),
+    Death.AFTER_RESOLVE: Place("reply", _RESOLVE),
+    Death.AFTER_REPLY: Place("person"),
+    Death.AFTER_CLAIM: Place("reply", (b'"channel.permission_returned"', b'"returning"')),
+    Death.BEFORE_ARRIVAL: Place("call"),
+    Death.AFTER_ARRIVAL: Place("answer"),
+    Death.BEFORE_RETURNED: Place(
+        "write", (b'"channel.permission_returned"', b'"outcome":"returned"')
+    ),
+    Death.IN_EXPIRY: Place("write", (b'"action.resolved"', b'"expired"')),
+    Death.IN_LAST_OF_GROUP: Place("write", (b'"action.resolved"', b'"owed"')),
+    Death.IN_SUPERSEDE: Place("write", (b'"action.required"', b'"superseded"')),
+    Death.BEFORE_CONSUME: Place("write", _CONSUME),
+    Death.AFTER_CONSUME: Place("reply", _CONSUME),
+    Death.BEFORE_MINT: Place("write", _MINT),
+    Death.AFTER_MINT: Place("reply", _MINT),
+    Death.IN_GRANT_USE: Place("reply", (b'"policy.changed"', b'"used"')),
+    Death.STORE: Place("reply", _RESOLVE),
 }
-DIALECTS: Final = (OWN, *_SAYS)
-_GROUP: Final = ("adk", "two confirmations in one message", '"pay"')
-_ONLY_OWN: Final = frozenset({Death.IN_EXPIRY, Death.IN_SUPERSEDE})
+
+FOR_ALWAYS: Final = frozenset({Death.BEFORE_MINT, Death.AFTER_MINT, Death.IN_GRANT_USE})
+"""Deaths around an answer that holds for more than one question."""
+HELD_BACK: Final = frozenset({Death.BEFORE_CONSUME, Death.AFTER_CONSUME})
+"""Deaths around a message that goes to the agent once somebody has allowed it."""
+TOLD: Final[dict[Death, tuple[str, str]]] = {
+    Death.AFTER_NOTIFY: ("ws", "queued"),
+    Death.AFTER_PUSH: ("webpush", "sent"),
+}
+"""Deaths after which people still have to be told before anybody answers: by which way, and what is stored of it."""
+_SLOW: Final = (Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL, Death.AFTER_NOTIFY, Death.AFTER_PUSH)
+"""Deaths that are followed by a wait: for a message that may be on its way, or until an act comes due again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One question of one task; ``label`` stands in whatever is said and stored of it."""
+    """One task, and the question of which a death is about; ``label`` stands in whatever is said and stored of it."""
 
     label: str
     death: Death
@@ -79,29 +114,28 @@ class Errand:
 
 
 def plan(draw: Random, *, whole: bool) -> list[Errand]:
-    """Every death in every dialect, or each once with the dialects in turn."""
+    """Every death in every dialect in which there can be one, or each once with the dialects in turn.
+
+    What has to be waited for begins first.
+    """
     pairs: list[tuple[Death, str]] = []
     first = draw.randrange(len(DIALECTS))
     for number, death in enumerate(Death):
-        dialects = DIALECTS if whole else (DIALECTS[(first + number) % len(DIALECTS)],)
-        if death is Death.IN_LAST_OF_GROUP:
-            dialects = (_GROUP[0],)
-        elif death in _ONLY_OWN:
-            dialects = (OWN,)
-        pairs += [(death, dialect) for dialect in dialects]
+        fitting = _list_dialects(death)
+        wanted = fitting if whole else (fitting[(first + number) % len(fitting)],)
+        pairs += [(death, dialect) for dialect in wanted]
+    pairs.sort(key=lambda pair: pair[0] not in _SLOW)
     return [
         Errand(f"q{number:03}x", death, dialect) for number, (death, dialect) in enumerate(pairs)
     ]
 
 
-def read_pause(errand: Errand) -> JsonObject:
-    """The Task with which an agent of the dialect asks, with the label in what it asks; own questions are made."""
-    says, token = _SAYS[errand.dialect]
-    if errand.death is Death.IN_LAST_OF_GROUP:
-        _, says, token = _GROUP
-    for vector in cast("list[JsonObject]", json.loads(_VECTORS.read_text("utf-8"))):
-        if (vector["dialect"], vector["says"]) == (errand.dialect, says):
-            labelled = token.replace(token.strip('"'), errand.label)
-            text = json.dumps(vector["task"]).replace(token, labelled)
-            return cast("JsonObject", json.loads(text))
-    raise LookupError(says)
+def _list_dialects(death: Death) -> tuple[str, ...]:
+    if death is Death.IN_LAST_OF_GROUP:
+        return _GROUPS
+    if death is Death.IN_EXPIRY:
+        return (OWN,)  # no other one has a form for the end of a question
+    if death in FOR_ALWAYS | {Death.IN_ESCALATION}:
+        # Words hold for once, and are those of whoever the work is done for.
+        return tuple(one for one in DIALECTS if one != "schema")
+    return DIALECTS

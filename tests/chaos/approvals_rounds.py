@@ -1,208 +1,144 @@
 """A gateway dies at every point in the life of a question; afterwards nothing is lost, and nothing was done twice.
 
 Held against the stored facts and what the agent got: each question was closed once, each answer that was owed has one
-end, and the agent was sent at most one answer to each of its questions.
+end, the agent was sent at most one answer to each of its questions, and none to a question that it asks no more. Each
+answer for always has one grant. Devices that come back are shown what is open before anything else.
+
+Errands are independent of each other, so a few of them go on side by side, each in a lane of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections import deque
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import aiohttp
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from tests.chaos.approvals_plan import Death, Errand, plan
-from tests.chaos.approvals_site import AGENT, KEY, ApprovalSite, run_approval_site
+from tests.chaos.approvals_asker import Asker, list_told
+from tests.chaos.approvals_devices import Onlooker
+from tests.chaos.approvals_phone import Pushes, run_pushes
+from tests.chaos.approvals_plan import FOR_ALWAYS, TOLD, Death, Errand, plan
+from tests.chaos.approvals_site import PERSON, ApprovalSite, name_key, run_approval_site
+from tests.chaos.approvals_snares import GATEWAYS
 from tests.chaos.records import open_records
 from tests.races.proofs import Question, read_questions
-from tests.support.waiting import wait_until
+from tests.support.nursery import run_nursery
 
 if TYPE_CHECKING:
     from random import Random
 
-    from passerelle.core.json import JsonObject
-
-_AT_ONCE: Final = 4
-_ENDS_S: Final = 60.0
-"""An attempt of unknown outcome is repeated after 35 s; more than that is a fault until it is explained."""
+_LANES: Final = 3
 _RELAYED_S: Final = 10.0
 """A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
-_ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
-_YES: Final = ("allow_once", "answer")
+_HTTP_S: Final = 20.0
 
 
-class Asker:
-    """A caller and a person in one: tries either gateway until one answers."""
+@dataclass(slots=True)
+class Lane:
+    """One site, the errands that are done there, and what is held against it."""
 
-    def __init__(self, site: ApprovalSite, http: aiohttp.ClientSession, errand: Errand) -> None:
-        self.site, self.http, self.errand = site, http, errand
-        self.task = ""
-        self.decided: dict[str, str] = {}
+    site: ApprovalSite
+    http: aiohttp.ClientSession
+    pushes: Pushes
+    onlookers: tuple[Onlooker, ...] = field(init=False)
+    askers: list[Asker] = field(default_factory=list[Asker])
+    faults: list[str] = field(default_factory=list[str])
 
-    async def run(self) -> None:
-        """Has the question asked, answers it, and stays until the task has ended."""
-        await self._begin()
-        if self.errand.death is Death.IN_SUPERSEDE:
-            await wait_until(self._find_open, _ENDS_S, f"{self.errand.label}: the question stands")
-            self.site.nudges[self.errand.label].set()
-            await wait_until(self._find_next, _ENDS_S, f"{self.errand.label}: the next one stands")
-        await wait_until(self._go_on, _ENDS_S, f"{self.errand.label}: the task ends")
+    def __post_init__(self) -> None:
+        places = range(GATEWAYS)
+        self.onlookers = tuple(
+            Onlooker(self.site, self.http, name_key(PERSON), place) for place in places
+        )
 
-    async def _begin(self) -> None:
-        message: JsonObject = {
-            "messageId": f"m-{self.errand.label}",
-            "role": "ROLE_USER",
-            "contextId": f"ctx-{self.errand.label}",
-            "parts": [{"text": f"ask {self.errand.label}"}],
-        }
-        body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
-        headers = {"A2A-Version": "1.0", "Idempotency-Key": f"key-{self.errand.label}"}
+    async def run(self, errands: deque[Errand]) -> None:
+        """Takes one errand after the other, as long as there are any; their tasks go on beside each other."""
+        looking = [asyncio.create_task(one.run()) for one in self.onlookers]
+        running: list[asyncio.Task[None]] = []
+        try:
+            while errands:
+                await self.site.await_one_up()
+                snare = self.site.arm(errands.popleft())
+                self.askers.append(Asker(self.site, self.http, self.pushes, self.onlookers, snare))
+                running.append(asyncio.create_task(self._run(self.askers[-1])))
+                sprung = asyncio.create_task(snare.sprung.wait())
+                await asyncio.wait({sprung, running[-1]}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({sprung}, timeout=_RELAYED_S)
+                sprung.cancel()
+                snare.is_taken = True
+            await asyncio.gather(*running)
+            await self.site.settle()
+            await self._judge()
+        finally:
+            for one in looking:
+                one.cancel()
+            await asyncio.gather(*looking, *running, return_exceptions=True)
 
-        async def send(base: str) -> bool:
-            url = f"{base}/agents/{AGENT}"
-            posted = {**body, "params": {"message": message}}
-            async with self.http.post(url, json=posted, headers=headers) as response:
-                # Who only wants it begun leaves once there is a task.
-                async for line in response.content:
-                    if b'"task"' in line:
-                        found = line.decode().partition('"task":{"id":"')[2].partition('"')[0]
-                        self.task = found or self.task
-                        return bool(self.task)
-            return bool(self.task)
+    async def _run(self, asker: Asker) -> None:
+        try:
+            await asker.run()
+        except AssertionError as error:
+            errand = asker.errand
+            told = f"{errand.label} ({errand.death}, {errand.dialect})"
+            self.faults.append(f"{told}: {error}")
 
-        await self._try(send)
+    # ------------------------------------------------------------ what is held against it
 
-    async def _go_on(self) -> bool:
-        """One look: whatever is open is answered; whether the task has ended."""
-        for view in await self._list_open():
-            if self.errand.death is not Death.IN_EXPIRY:
-                await self._decide(view)
-        task = await self._get_task()
-        return text_at(object_at(task, "status"), "state") in _ENDED
-
-    async def _find_open(self) -> list[JsonObject]:
-        return await self._list_open()
-
-    async def _find_next(self) -> bool:
-        return any("-next" in str(view) for view in await self._list_open())
-
-    async def _list_open(self) -> list[JsonObject]:
-        async def read(base: str) -> JsonObject:
-            async with self.http.get(f"{base}/v1/tasks/{self.task}") as response:
-                return cast("JsonObject", await response.json(content_type=None))
-
-        record = await self._try(read)
-        views: list[JsonObject] = []
-        for action in cast("list[str]", record.get("openActions") or []):
-
-            async def look(base: str, action: str = action) -> JsonObject:
-                async with self.http.get(f"{base}/v1/approvals/{action}") as response:
-                    return cast("JsonObject", await response.json(content_type=None))
-
-            views.append(await self._try(look))
-        return [view for view in views if view.get("state") == "pending"]
-
-    async def _decide(self, view: JsonObject) -> None:
-        action = str(view["actionId"])
-        options = objects_at(view, "options")
-        option = next(one for one in options if one["kind"] in _YES)
-        decision = self.decided.setdefault(action, f"dec_{secrets.token_hex(8)}")
-        answer: JsonObject = {
-            "rev": view["rev"],
-            "digest": view["digest"],
-            "decisionId": decision,
-            "optionId": option["optionId"],
-        }
-        if option["kind"] == "answer":
-            answer["content"] = {"text": "blue"}
-
-        async def post(base: str) -> None:
-            url = f"{base}/v1/approvals/{action}/decision"
-            headers = {"Idempotency-Key": decision}
-            async with self.http.post(url, json=answer, headers=headers) as response:
-                await response.read()
-
-        await self._try(post)
-
-    async def _get_task(self) -> JsonObject:
-        body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "GetTask"}
-
-        async def read(base: str) -> JsonObject:
-            posted = {**body, "params": {"id": self.task}}
-            url, headers = f"{base}/agents/{AGENT}", {"A2A-Version": "1.0"}
-            async with self.http.post(url, json=posted, headers=headers) as response:
-                said = cast("JsonObject", await response.json(content_type=None))
-                return object_at(said, "result")
-
-        return await self._try(read)
-
-    async def _try(self, call: Callable[[str], Awaitable[object]]) -> JsonObject:
-        """The first answer of either gateway that is one; both may be away for a while."""
-        deadline = time.monotonic() + _ENDS_S
-        number = 0
-        while time.monotonic() < deadline:
-            with suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
-                found = await call(self.site.url(self.site.choose(number)))
-                if found is not False:
-                    return cast("JsonObject", found)
-            number += 1
-            await asyncio.sleep(0.1)  # bounded by the deadline
-        raise AssertionError(f"{self.errand.label}: no gateway answers")
-
-
-async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]:
-    """Every errand, and the lines of what did not hold."""
-    began_s = time.monotonic()
-    errands = plan(draw, whole=whole)
-    headers = {"Authorization": f"Bearer {KEY}"}
-    timeout = aiohttp.ClientTimeout(total=20)
-    async with (
-        run_approval_site(folder) as site,
-        aiohttp.ClientSession(headers=headers, timeout=timeout) as http,
-    ):
-        running: list[asyncio.Task[list[str]]] = []
-        for errand in errands:
-            await site.await_one_up()
-            snare = site.arm(errand)
-            running.append(asyncio.create_task(_run(Asker(site, http, errand))))
-            sprung = asyncio.create_task(snare.sprung.wait())
-            await asyncio.wait({sprung, running[-1]}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({sprung}, timeout=_RELAYED_S)
-            sprung.cancel()
-            snare.is_taken = True
-        faults = [fault for one in running for fault in await one]
-        await site.settle()
-        missed = [one for one in site.snares if not one.sprung.is_set()]
-        faults += [f"{one.errand.label}: nobody died {one.errand.death}" for one in missed]
-        faults += site.faults
-        async with open_records(site.engine.url, folder) as records:
+    async def _judge(self) -> None:
+        snares = self.site.trapper.snares
+        missed = [one.errand for one in snares if not one.sprung.is_set()]
+        self.faults += [f"{one.label}: nobody died {one.death}" for one in missed]
+        self.faults += self.site.faults
+        self.faults += [fault for one in self.onlookers for fault in one.faults]
+        async with open_records(self.site.engine.url, self.site.folder) as records:
             await records.read()
             sessions = {record.session_id for record in records.tasks.values()}
             questions = await read_questions(records.store, sorted(sessions))
-        faults += _judge(site, questions)
-        took_s = time.monotonic() - began_s
-        print(
-            f"chaos: {len(errands)} questions, {site.deaths} deaths of a gateway, in {took_s:.0f} s",
-            flush=True,
-        )
-    return faults
+        self.faults += judge_questions(questions)
+        for asker in self.askers:
+            self.faults += self._judge_answers(asker.errand)
+            try:
+                self.faults += await self._judge_people(asker)
+            except AssertionError as error:
+                self.faults.append(f"{asker.errand.label}: {error}")
+
+    def _judge_answers(self, errand: Errand) -> list[str]:
+        """What the agent got: the errand once, one answer to each question, and none to one that it asks no more."""
+        agent = self.site.agent
+        begun, told = agent.find_tasks(errand), agent.list_answers(errand)
+        faults: list[str] = []
+        if len(begun) > 1:
+            faults.append(f"{errand.label}: the agent was sent it {len(begun)} times: {begun}")
+        if len(told) > (2 if errand.death is Death.IN_GRANT_USE else 1):
+            faults.append(f"{errand.label}: the agent was sent {len(told)} answers: {told}")
+        stale = f"{errand.label}-0"
+        if errand.death is Death.IN_SUPERSEDE and any(stale in str(one) for one in told):
+            faults.append(f"{errand.label}: the agent was sent an answer that is stale: {told}")
+        return faults
+
+    async def _judge_people(self, asker: Asker) -> list[str]:
+        """What people were told, and what they gave for always."""
+        errand, faults = asker.errand, list[str]()
+        for action in asker.decided:
+            facts = await asker.list_facts(action)
+            if errand.death in FOR_ALWAYS and action == next(iter(asker.decided)):
+                given = [one for one in await asker.list_grants() if one["actionId"] == action]
+                if len(given) != 1:
+                    faults.append(f"{errand.label}: {action} has given {len(given)} grants")
+            sent = list_told(facts).count(TOLD[Death.AFTER_PUSH])
+            topics = await self.pushes.list_topics(action)
+            is_pushed = errand.death is Death.AFTER_PUSH
+            if sent != is_pushed or len(set(topics)) != is_pushed or len(topics) > 2:
+                faults.append(f"{errand.label}: {sent} pushes are stored, {len(topics)} were sent")
+        return faults
 
 
-async def _run(asker: Asker) -> list[str]:
-    try:
-        await asker.run()
-    except AssertionError as error:
-        return [f"{asker.errand.label} ({asker.errand.death}, {asker.errand.dialect}): {error}"]
-    return []
-
-
-def _judge(site: ApprovalSite, questions: dict[str, Question]) -> list[str]:
+def judge_questions(questions: dict[str, Question]) -> list[str]:
+    """Each question is closed once, and an answer that is owed has one end."""
     faults: list[str] = []
     for action, question in questions.items():
         if not action:
@@ -211,9 +147,38 @@ def _judge(site: ApprovalSite, questions: dict[str, Question]) -> list[str]:
             faults.append(f"{action} was closed {len(question.closings)} times")
         elif len(question.ends) != question.closings[0].returns:
             faults.append(f"{action}: its answer came to {question.ends}")
-    for task in site.peer.tasks.values():
-        ids = [text_at(message, "messageId") for message in site.peer.messages]
-        told = [one for one in site.peer.messages if one.get("taskId") == task.id]
-        if len(told) > 1:
-            faults.append(f"the agent was sent {len(told)} answers in {task.id}: {ids[-3:]}")
+    return faults
+
+
+async def run_approvals(folder: Path, draw: Random, *, whole: bool) -> list[str]:
+    """Every errand, and the lines of what did not hold."""
+    began_s = time.monotonic()
+    planned = plan(draw, whole=whole)
+    errands = deque(planned)
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(run_nursery())
+        pushes = await stack.enter_async_context(run_pushes())
+        timeout = aiohttp.ClientTimeout(total=_HTTP_S)
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=timeout))
+        lanes: list[Lane] = []
+
+        async def run_lane(number: int) -> None:
+            home = folder / f"lane-{number}"
+            async with run_approval_site(home, nursery, pushes.origin) as site:
+                lanes.append(Lane(site, http, pushes))
+                await lanes[-1].run(errands)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(_LANES):
+                group.create_task(run_lane(number))
+    deaths = sum(lane.site.deaths for lane in lanes)
+    welcomes = sum(one.welcomes for lane in lanes for one in lane.onlookers)
+    faults = [fault for lane in lanes for fault in lane.faults]
+    if not welcomes:
+        faults.append("no device came back while something was open")
+    print(
+        f"chaos: {len(planned)} questions, {deaths} deaths of a gateway, {welcomes} times a device was shown again what"
+        f" was open, in {time.monotonic() - began_s:.0f} s",
+        flush=True,
+    )
     return faults

@@ -25,6 +25,7 @@ class RawChannel:
         self.frames: list[ServerFrame] = []
         self.sent: list[JsonObject] = []
         self._socket = socket
+        self._seen = 0
 
     async def send(self, *frames: JsonObject) -> Self:
         """Sends frames in one message."""
@@ -71,6 +72,17 @@ class RawChannel:
         code = self._socket.close_code
         assert code is not None
         return code
+
+    async def read(self) -> ServerFrame:
+        """The next frame that nobody has read by this yet.
+
+        Raises:
+            ConnectionClosed: there is none any more.
+        """
+        while self._seen == len(self.frames):
+            await self._read()
+        self._seen += 1
+        return self.frames[self._seen - 1]
 
     def abort(self) -> None:
         """Cuts the connection without a goodbye."""

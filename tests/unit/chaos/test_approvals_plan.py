@@ -6,12 +6,13 @@ from random import Random
 
 import pytest
 
-from tests.chaos.approvals_plan import DIALECTS, OWN, PLACES, Death, plan, read_pause
+from tests.chaos.approvals_pauses import read_pause
+from tests.chaos.approvals_plan import DIALECTS, OWN, PLACES, TOLD, Death, plan
 
 
 def test_shortest_run_has_every_death_once_and_no_dialect_is_left_out() -> None:
     errands = plan(Random(1), whole=False)
-    assert [one.death for one in errands] == list(Death)
+    assert sorted(one.death for one in errands) == sorted(Death)
     assert set(PLACES) == set(Death)
     assert {one.dialect for one in errands} == set(DIALECTS)
 
@@ -28,3 +29,15 @@ def test_label_stands_in_what_each_dialect_asks(whole: bool) -> None:  # noqa: F
     for errand in plan(Random(2), whole=whole):
         if errand.dialect != OWN:
             assert errand.label in str(read_pause(errand))
+
+
+def test_what_has_to_be_waited_for_begins_first() -> None:
+    deaths = [one.death for one in plan(Random(3), whole=True)]
+    waits = [death in {*TOLD, Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL} for death in deaths]
+    assert waits == sorted(waits, reverse=True)
+
+
+def test_each_time_that_an_agent_asks_is_told_from_the_one_before() -> None:
+    for errand in plan(Random(4), whole=True):
+        if errand.dialect != OWN:
+            assert read_pause(errand, 0) != read_pause(errand, 1)

@@ -1,0 +1,103 @@
+"""The agent of the errands: it asks in any dialect, again where the errand wants that, and then completes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.times import format_ms
+from passerelle.gateway.clock import SystemClock
+from tests.chaos.approvals_pauses import read_pause
+from tests.chaos.approvals_plan import OWN, Death, Errand
+from tests.support.asking import ask_leave
+from tests.support.scripted_behaviours import go_on
+from tests.support.scripted_peer import ScriptedPeer
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from tests.support.scripted_tasks import Turn
+
+AGENT: Final = "asker"
+VAULT: Final = "vault"
+"""The same agent under a name to which nothing goes without leave."""
+LIFE_S: Final = 2
+
+
+@dataclass(slots=True)
+class AskingAgent:
+    """``errands`` by label; ``nudges`` are what an agent waits for that asks a second time."""
+
+    peer: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(AGENT))
+    errands: dict[str, Errand] = field(default_factory=dict[str, Errand])
+    nudges: dict[str, asyncio.Event] = field(
+        default_factory=lambda: defaultdict[str, asyncio.Event](asyncio.Event)
+    )
+    begun: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
+    """The agent's tasks by label: one for each time that it was sent the errand."""
+    _asked_again: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        self.peer.on("ask", self._begin)
+        self.peer.on("", self._take)
+
+    def find_tasks(self, errand: Errand) -> list[str]:
+        """Its tasks at the agent."""
+        return self.begun[errand.label]
+
+    def list_answers(self, errand: Errand) -> list[JsonObject]:
+        """What was sent to its tasks after they had begun."""
+        tasks = self.begun[errand.label]
+        return [one for one in self.peer.messages if one.get("taskId") in tasks]
+
+    async def _begin(self, turn: Turn) -> None:
+        errand = self.errands[turn.argument.split()[0]]
+        self.begun[errand.label].append((await turn.open()).id)
+        await _ask(turn, errand, 0)
+        if errand.death is Death.IN_SUPERSEDE:
+            await self.nudges[errand.label].wait()
+            await _ask(turn, errand, 1)
+
+    async def _take(self, turn: Turn) -> None:
+        """An answer: the same is asked again where a grant is to answer it, else the work is done."""
+        task = await turn.open()
+        label = next(label for label, ids in self.begun.items() if task.id in ids)
+        errand = self.errands[label]
+        if errand.death is not Death.IN_GRANT_USE or label in self._asked_again:
+            await go_on(turn)
+            return
+        self._asked_again.add(label)
+        await turn.status("WORKING")
+        await self.nudges[label].wait()
+        await _ask(turn, errand, 1)
+
+
+async def _ask(turn: Turn, errand: Errand, number: int) -> None:
+    if errand.dialect == OWN:
+        await _ask_own(turn, errand, number)
+    else:
+        await _show(turn, read_pause(errand, number))
+
+
+async def _ask_own(turn: Turn, errand: Errand, number: int) -> None:
+    more: JsonObject = {}
+    if errand.death is Death.IN_EXPIRY:
+        more["expires_at"] = format_ms(SystemClock().now_ms() + LIFE_S * 1000)
+    subject: JsonObject = {"type": "tool_call", "name": errand.label}
+    name = f"{errand.label}-{number}"
+    await ask_leave(name, subject, "INPUT_REQUIRED", **more)(turn)
+
+
+async def _show(turn: Turn, recorded: JsonObject) -> None:
+    task = await turn.open()
+    for artifact in cast("list[JsonObject]", recorded.get("artifacts", [])):
+        name = str(artifact["artifactId"])
+        parts = deepcopy(artifact["parts"])
+        assert isinstance(parts, list)
+        task.artifact(parts, artifact_id=name, name=str(artifact["name"]))
+    status = {**cast("JsonObject", recorded["status"]), "timestamp": task.ticks.stamp()}
+    task.record["status"] = status
+    update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
+    task.tell({"statusUpdate": deepcopy(update)})

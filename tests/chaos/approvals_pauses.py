@@ -1,0 +1,44 @@
+"""How an agent asks in each dialect: the recorded Tasks, with the label of the errand in what is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from tests.chaos.approvals_plan import Death
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+    from tests.chaos.approvals_plan import Errand
+
+_VECTORS: Final = Path(__file__).parents[1] / "vectors" / "dialects.json"
+_SAYS: Final = {
+    "adk": ("one confirmation of a tool call", "delete_rows"),
+    "agentstack": ("an approval in the metadata", "delete_rows"),
+    "strands": ("an interrupt that is an approval by its name", '"delete"'),
+    "langgraph": ("one tool call to be reviewed", '"send"'),
+    "cuga": ("an action that waits to be confirmed", '"book"'),
+    "schema": ("a form to be filled in", "Which colour?"),
+}
+_GROUPS: Final = {
+    "adk": ("two confirmations in one message", '"pay"'),
+    "langgraph": ("two calls in one interrupt, in their order", '"send"'),
+}
+_IDS: Final = {"adk": '"adk-1"', "strands": '"s1"', "langgraph": '"i1"', "cuga": '"c-1"'}
+"""What each calls its question; the rest are told apart by the message that asks."""
+
+
+def read_pause(errand: Errand, number: int = 0) -> JsonObject:
+    """The Task with which an agent of the dialect asks, after ``number`` other times of the same task."""
+    says, token = _SAYS[errand.dialect]
+    if errand.death is Death.IN_LAST_OF_GROUP:
+        says, token = _GROUPS[errand.dialect]
+    for vector in cast("list[JsonObject]", json.loads(_VECTORS.read_text("utf-8"))):
+        if (vector["dialect"], vector["says"]) == (errand.dialect, says):
+            labelled = token.replace(token.strip('"'), errand.label)
+            text = json.dumps(vector["task"]).replace(token, labelled)
+            for name in (_IDS.get(errand.dialect, '"m1"'), '"m1"', '"a1"'):
+                text = text.replace(name, f'{name[:-1]}-{errand.label}-{number}"')
+            return cast("JsonObject", json.loads(text))
+    raise LookupError(says)
