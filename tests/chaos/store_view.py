@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import redis
 
-from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.ids import ALL_SHARDS, place
 from passerelle.store import keys
 
 _LEASE_ROW: Final = "own:"
@@ -45,6 +45,36 @@ class StoreView:
             tasks = (task.decode() for key, task in pairs.items() if key.startswith(_RUN))
             found |= dict.fromkeys(tasks, int(pairs.get(b"until", 0)))
         return found
+
+    def list_rows(self) -> dict[str, int]:
+        """What is owed, leases apart: each due row, and when it comes due, in ms of the store's clock."""
+        found = self._ask(
+            [("ZRANGE", keys.due(shard), 0, -1, "WITHSCORES") for shard in ALL_SHARDS]
+        )
+        rows: dict[str, int] = {}
+        for pairs in cast("list[list[tuple[bytes, float]]]", found):
+            for member, score in pairs:
+                if not member.startswith(_LEASE_ROW.encode()):
+                    rows[member.decode()] = int(float(score))
+        return rows
+
+    def read_time(self) -> int:
+        """The store's clock, in ms."""
+        [parts] = self._ask([("TIME",)])
+        seconds, micros = cast("tuple[bytes, bytes]", parts)
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def hasten(self, row: str) -> None:
+        """Has a row come due now, if it is still there."""
+        shard = place(row.split(":")[1])
+        self._ask([("ZADD", keys.due(shard), "XX", 1, row)])
+
+    def count_untold(self, channel: str, kind: str) -> int:
+        """How many of one kind of fact came up about a device link and stand in no event yet."""
+        names = (f"n:{kind}", f"t:{kind}")
+        [counts] = self._ask([("HMGET", keys.channel(place(channel), channel), *names)])
+        ever, told = (int(one or 0) for one in cast("list[bytes | None]", counts))
+        return ever - told
 
     def find_leaks(self) -> list[str]:
         """What is left once everything has ended: rows that are due, runs in sets, keys that nobody will remove."""

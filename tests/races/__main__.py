@@ -5,7 +5,8 @@ question or the agent itself close it beside them. Afterwards the stored facts a
 
 - each question is closed exactly once;
 - every loser was told of the very decision that is stored;
-- each answer that was owed came back to the agent once, and the agent did what was decided, or nothing.
+- each answer that was owed came back to the agent once, and the agent did what was decided, or nothing;
+- nothing is owed any more.
 
 The seed is printed first; the same seed plans the same races in the same order.
 """
@@ -22,12 +23,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from tests.chaos.records import open_records
-from tests.chaos.store_view import StoreView
 from tests.races.plan import RACERS, plan_races
 from tests.races.proofs import judge, read_questions
 from tests.races.racers import Result, run_race
+from tests.races.rest import await_rest
 from tests.races.site import run_site
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.chaos.records import Records
@@ -40,7 +40,6 @@ SHORT_RACES: Final = 50
 _AT_ONCE: Final = 8
 _SHOWN: Final = 20
 _TOLD: Final = 3
-_RESTS_S: Final = 25.0
 
 
 async def run(races: list[Race]) -> Judgement:
@@ -50,38 +49,21 @@ async def run(races: list[Race]) -> Judgement:
         async with run_site(folder) as site:
             turn = asyncio.Semaphore(_AT_ONCE)
             results = await asyncio.gather(*(_take_turn(turn, site, race) for race in races))
-            leaks = await _await_rest(site)
+            rest = await await_rest(site.store_url, folder)
+            print(f"races: {len(rest.hastened)} rows had a later time, and have gone before it")
             async with open_records(site.store_url, folder) as records:
                 await records.read()
                 sessions = sorted({task.session_id for task in records.tasks.values()})
                 questions = await read_questions(records.store, sessions)
                 judgement = judge(results, questions, site.cashier)
                 await _tell_facts(records, judgement)
-            judgement.faults += leaks
+            judgement.faults += rest.faults
             return judgement
 
 
 async def _take_turn(turn: asyncio.Semaphore, site: Site, race: Race) -> Result:
     async with turn:
         return await run_race(site, race)
-
-
-async def _await_rest(site: Site) -> list[str]:
-    """What is still owed after the time in which an act that was missed comes due again."""
-    view = StoreView(site.store_url)
-
-    def list_owed() -> list[str]:
-        # Links and further messages are looked at in their own time: no answer waits for them.
-        rows = ("due row link:", "due row input:")
-        return [leak for leak in view.find_leaks() if not leak.startswith(rows)]
-
-    try:
-        await wait_until(lambda: not list_owed(), _RESTS_S, "nothing is owed")
-    except AssertionError:
-        return list_owed()
-    finally:
-        view.close()
-    return []
 
 
 async def _tell_facts(records: Records, judgement: Judgement) -> None:
