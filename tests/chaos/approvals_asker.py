@@ -71,7 +71,8 @@ class Asker:
         Raises:
             AssertionError: something did not come about.
         """
-        if self.errand.death is Death.AFTER_PUSH:
+        if self.errand.death is Death.AFTER_PUSH and not self.site.has_phone:
+            self.site.has_phone = True
             await pair_phone(self.site.url(self.site.choose(0)), name_key(PHONE_OWNER), self.pushes)
         await self._begin()
         await self._wait_before_answering()

@@ -98,6 +98,8 @@ class ApprovalSite:
     gateways: list[GatewayProcess] = field(default_factory=list[GatewayProcess])
     trapper: Trapper = field(init=False)
     deaths: int = 0
+    has_phone: bool = False
+    """Whether the phone that takes pushes is paired."""
     faults: list[str] = field(default_factory=list[str])
     _up: list[asyncio.Event] = field(
         default_factory=lambda: [asyncio.Event() for _ in range(GATEWAYS)]
