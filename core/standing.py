@@ -14,7 +14,7 @@ from passerelle.core.event_type import EventType
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports import IndexRow
 from passerelle.core.session import SessionRecord
-from passerelle.core.status import ENDED, TERMINAL, Status
+from passerelle.core.status import ENDED, LISTED, TERMINAL, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 
@@ -111,7 +111,7 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     if record.shown:
         if not (moved or (earlier is not None and not earlier.shown)):
             return ()
-        agent = record.kind
+        agent = _choose_list(record)
     elif moved and (not record.attempts or record.status in _UNSEEN_ENDS):
         agent = UNSEEN
     else:
@@ -121,10 +121,13 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
 
 def make_row(record: TaskRecord) -> IndexRow:
     """The row of a task that callers see."""
-    facade = expose(TaskId(record.task_id), record.exposure)
-    return IndexRow(
-        record.owner, record.kind, facade, parse_ms(record.status_at), find_part(record)
-    )
+    facade, agent = expose(TaskId(record.task_id), record.exposure), _choose_list(record)
+    return IndexRow(record.owner, agent, facade, parse_ms(record.status_at), find_part(record))
+
+
+def _choose_list(record: TaskRecord) -> str:
+    """What is not meant for lists stands where callers over A2A do not look (TR-6)."""
+    return record.kind if record.visibility in LISTED else UNSEEN
 
 
 def find_part(record: TaskRecord) -> Part:

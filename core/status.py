@@ -42,12 +42,20 @@ class Phase(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Who is meant to see a task (TR-6)."""
+    """Who is meant to see a task (TR-6).
+
+    Somebody waits for one of the foreground, and looks later at one of the background. An internal one is in no list
+    unless it is asked for, and a hidden one is for those who operate the runtime alone.
+    """
 
     FOREGROUND = "foreground"
     BACKGROUND = "background"
     INTERNAL = "internal"
     HIDDEN = "hidden"
+
+
+LISTED: Final = frozenset({Visibility.FOREGROUND, Visibility.BACKGROUND})
+"""What lists show where nothing else is asked for."""
 
 
 class Delivery(StrEnum):

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
-from passerelle.core.status import Delivery, Phase, Status
+from passerelle.core.status import Delivery, Phase, Status, Visibility
 
 PAGE_LIMIT = 200
 EDGE_KINDS: TypeAlias = Literal[
@@ -53,7 +53,8 @@ class CreateTask:
     session_id: Id | None = None
     parent_task_id: Id | None = None
     priority: Priority = 0
-    visibility: Literal["foreground", "background"] = "background"
+    visibility: Visibility = Visibility.BACKGROUND
+    """``hidden`` takes the right to operate the runtime, as does reading it."""
     constraints: JsonObject = field(default_factory=dict[str, Json])
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: Acceptance = ()
@@ -200,10 +201,12 @@ TaskRequest: TypeAlias = (
 class ListRecords:
     """Tasks of the caller, by the time of their status, newest first (CMD-12).
 
-    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case.
+    ``since`` and ``until`` are RFC 3339 times of the status; ``text`` stands in the title, in any case. Without
+    ``visibility`` those of the foreground and the background are meant.
     """
 
     status: Annotated[tuple[Status, ...], Field(max_length=20)] = ()
+    visibility: Annotated[tuple[Visibility, ...], Field(max_length=4)] = ()
     agent: Id | None = None
     session_id: Id | None = None
     context_id: Id | None = None

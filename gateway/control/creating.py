@@ -11,11 +11,18 @@ from passerelle.core import task_commands as tell
 from passerelle.core import thread as threads
 from passerelle.core.batch import Conflict, EntityKind, EntityRef, StaleEpoch
 from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, UnsupportedOperation
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    StoreUnavailable,
+    UnsupportedOperation,
+)
 from passerelle.core.events import Fact
-from passerelle.core.facts import Scope
+from passerelle.core.facts import Scope as FactScope
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
+from passerelle.core.principal import Scope
 from passerelle.core.standing import list_rows
 from passerelle.core.status import ENDED, Visibility
 from passerelle.core.task_record import TaskRecord
@@ -66,11 +73,14 @@ class Creating:
 
         Raises:
             NotFound: an agent, session or parent that the caller does not have.
+            Forbidden: a hidden task of somebody who does not operate the runtime.
             InvalidInput: a member that cannot be kept, conditions that are none, or a parent in another session.
             IdempotencyConflict: the key came with another request.
         """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
+        if command.visibility is Visibility.HIDDEN and Scope.OPERATE not in principal.scopes:
+            raise Forbidden(f"a hidden task takes the scope {Scope.OPERATE}", scope=Scope.OPERATE)
         self.find_peer(command.agent)
         check_content(command)
         parent = await self._find_parent(principal, command)
@@ -150,7 +160,7 @@ class Creating:
             )
             opening = threads.OpenThread(place.session.id, place.thread.id, started)
             decision.add(threads.decide(None, opening))
-        scope = Scope(place.session.id, place.thread.id, None, task.id)
+        scope = FactScope(place.session.id, place.thread.id, None, task.id)
         command = tell.CreateTask(
             scope, _compose(plan, place, task.id), accepts=not plan.command.draft
         )
@@ -185,7 +195,7 @@ def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:
         tenant=who.tenant,
         context_id=place.context_id,
         assignee=command.agent,
-        visibility=Visibility(command.visibility),
+        visibility=command.visibility,
         priority=command.priority,
         parent_task_id=parent.task_id if parent else None,
         root_task_id=parent.root_task_id if parent else task_id,

@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.states import CANCELED, COMPLETED, FAILED, REJECTED
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import parse_facade
-from passerelle.core.status import TERMINAL
+from passerelle.core.status import LISTED, TERMINAL
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.times import parse_ms
@@ -204,6 +204,7 @@ def _fits(record: object, principal: Principal, query: ListTasks) -> bool:
         isinstance(record, TaskRecord)
         and record.owner == principal.key
         and record.shown
+        and record.visibility in LISTED
         and record.kind == query.agent
         and (query.context_id is None or record.scope.context_id == query.context_id)
     )

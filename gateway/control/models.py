@@ -35,9 +35,9 @@ from passerelle.core.read_models.task import show_task
 from passerelle.core.read_models.tasks import show_tasks
 from passerelle.core.read_models.thread import show_thread
 from passerelle.core.session import SessionRecord
-from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.control.ownership import may_see
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Models:
 
 def _may_read(principal: Principal, record: TaskRecord) -> bool:
     allowed = not principal.operations or principal.may_use(record.kind, Method.GET_TASK)
-    return allowed and record.owner == principal.key and record.visibility is not Visibility.HIDDEN
+    return allowed and may_see(principal, record)
 
 
 def _stream(session_id: str) -> StreamRef:

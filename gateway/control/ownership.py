@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
+from passerelle.core.principal import Scope
+from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.exposures import look_back
 
@@ -26,6 +28,13 @@ class Owned:
     record: TaskRecord
 
 
+def may_see(principal: Principal, record: TaskRecord) -> bool:
+    """Whether a task is the caller's, and meant for its eyes: a hidden one takes the right to operate (TR-6)."""
+    if record.owner != principal.key:
+        return False
+    return record.visibility is not Visibility.HIDDEN or Scope.OPERATE in principal.scopes
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """Finds tasks for their owners."""
@@ -38,11 +47,15 @@ class Ownership:
         """A task of the caller as callers see it under this id; ``hidden`` finds it as it stands, seen or not.
 
         Raises:
-            NotFound: unknown, another's, of another agent, or not shown to callers: all look the same (G3).
+            NotFound: unknown, another's, of another agent, not shown to callers, or not meant for them: all look the
+                same (G3).
         """
         owned = await (self._find if hidden else self.find_for)(principal.key, facade)
         record = owned.record
-        if (agent is not None and record.kind != agent) or not (record.shown or hidden):
+        seen = hidden or (record.shown and record.visibility is not Visibility.HIDDEN)
+        if (agent is not None and record.kind != agent) or not (
+            seen and may_see(principal, record)
+        ):
             raise NotFound("task", facade)
         return owned
 

@@ -17,10 +17,11 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.session import SessionRecord
 from passerelle.core.standing import UNSEEN
-from passerelle.core.status import Visibility
+from passerelle.core.status import LISTED
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.listing import read_token, write_token
+from passerelle.gateway.control.ownership import may_see
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -196,8 +197,8 @@ def _fits(
     since_ms, until_ms = bounds
     at_ms = parse_ms(record.status_at)
     return (
-        record.owner == principal.key
-        and record.visibility is not Visibility.HIDDEN
+        may_see(principal, record)
+        and record.visibility in (query.visibility or LISTED)
         and (not query.status or record.status in query.status)
         and query.agent in {None, record.kind}
         and query.session_id in {None, record.session_id}
