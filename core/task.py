@@ -47,6 +47,7 @@ from passerelle.core.task_commands import (
     ObserveStatus,
     PauseTask,
     PrepareTask,
+    PutBack,
     QueueTask,
     RecordDelivery,
     ReportProgress,
@@ -98,6 +99,7 @@ TABLE: Final[dict[type[TaskCommand], dict[Status | None, Targets]]] = {
     AcceptTask: _rows({_S.DRAFT}, _to(_S.ACCEPTED)),
     QueueTask: _rows(_BEFORE | {_S.RETRYING}, _to(_S.QUEUED)),
     PrepareTask: _rows({_S.ACCEPTED, _S.QUEUED, _S.PREPARING}, _to(_S.PREPARING)),
+    PutBack: _rows({_S.PREPARING}, _to(_S.ACCEPTED)),
     StartRun: _rows(_BEFORE | {_S.RETRYING}, _to(_S.RUNNING)),
     SendInput: _rows(_ACTIVE | _PARKED, SAME),
     ObserveStatus: {
@@ -208,7 +210,15 @@ def _decide(state: TaskRecord, command: TaskCommand) -> list[Fact]:
             return _end(state, command)
         case CreateTask():
             raise InvalidInput("taskId", "the task exists")
-        case AcceptTask() | QueueTask() | PrepareTask() | BlockTask() | PauseTask() | ResumeTask():
+        case (
+            AcceptTask()
+            | QueueTask()
+            | PrepareTask()
+            | PutBack()
+            | BlockTask()
+            | PauseTask()
+            | ResumeTask()
+        ):
             return _steer(state, command)
         case ReportProgress() | UpdateTask() | LinkTask():
             return _describe(state, command)
@@ -417,7 +427,7 @@ def _require_fresh(state: TaskRecord, retrying: say.TaskRetrying) -> None:
 
 def _steer(
     state: TaskRecord,
-    command: AcceptTask | QueueTask | PrepareTask | BlockTask | PauseTask | ResumeTask,
+    command: AcceptTask | QueueTask | PrepareTask | PutBack | BlockTask | PauseTask | ResumeTask,
 ) -> list[Fact]:
     scope = scope_of(state)
     match command:
@@ -428,6 +438,8 @@ def _steer(
         case PrepareTask(step=step):
             progress = say.TaskProgress(phase=Phase.PLANNING, status=_S.PREPARING, step=step)
             return [Fact(scope, progress)]
+        case PutBack(reason=reason):
+            return [Fact(scope, say.TaskProgress(status=_S.ACCEPTED, summary=reason))]
         case BlockTask(blocked=blocked):
             return [Fact(scope, blocked)]
         case PauseTask(actor=actor, reason=reason):

@@ -47,6 +47,13 @@ class PrepareTask:
 
 
 @dataclass(frozen=True, slots=True)
+class PutBack:
+    """What the work needs is not there: the task may be started again."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class StartRun:
     """Opens an attempt: the intent to send."""
 
@@ -254,6 +261,7 @@ TaskCommand: TypeAlias = (
     | AcceptTask
     | QueueTask
     | PrepareTask
+    | PutBack
     | StartRun
     | SendInput
     | ObserveStatus

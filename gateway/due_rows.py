@@ -15,6 +15,7 @@ from passerelle.gateway.control.action_rows import (
 )
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
+from passerelle.gateway.control.preparing import PREPARE
 from passerelle.gateway.delegation.delivering import STOP_ROW
 from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
@@ -46,6 +47,7 @@ def list_handlers(
 ) -> dict[str, Handler]:
     """The handlers by kind; leases and adoptions are handled by the duties themselves."""
     linking, outputs = service.task_control.linking, service.outputs
+    preparing = service.task_control.starting.preparing
     return {
         "timeout": deadlines.on_timeout,
         "idle": deadlines.on_idle,
@@ -62,6 +64,7 @@ def list_handlers(
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,
         SERVE_ROW: routing.on_due,
+        PREPARE: lambda shard, row, _now_ms: preparing.on_due(shard, row, drop),
         EDGE: lambda _shard, row, _now_ms: linking.finish(row, drop),
         UNBLOCK: lambda _shard, row, _now_ms: linking.unblock(row, drop),
         OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),

@@ -42,6 +42,7 @@ from passerelle.gateway.control.permission_summaries import PermissionSummaries
 from passerelle.gateway.control.plain_turns import PlainTurns
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.policy_control import PolicyControl
+from passerelle.gateway.control.preparing import Preparing
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
 from passerelle.gateway.control.question_waits import QuestionWaits
@@ -292,6 +293,7 @@ def _make_task_control(
             ownership,
             planning,
             references,
+            Preparing(turns.writes),
             dispatch,
             around.find_peer,
             around.message_bounds,

@@ -14,9 +14,15 @@ from passerelle.a2a_mapping.rpc import Method
 from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core import thread as threads
-from passerelle.core.batch import EntityKind, EntityRef, RunMove
+from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
-from passerelle.core.errors import Draining, InvalidInput, NotFound, StoreUnavailable
+from passerelle.core.errors import (
+    Draining,
+    InvalidInput,
+    NotFound,
+    PasserelleError,
+    StoreUnavailable,
+)
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT
@@ -27,6 +33,7 @@ from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import read_trace
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.places import Place
+from passerelle.gateway.control.preparing import name_row
 from passerelle.gateway.control.task_changes import read_task, render_change
 from passerelle.gateway.control.turns import Opened, begin_attempt, submit
 from passerelle.gateway.control.writes import Terms, Written
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.once import Once
     from passerelle.gateway.control.ownership import Owned, Ownership
     from passerelle.gateway.control.planning import Planning
+    from passerelle.gateway.control.preparing import Preparing
     from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.turns import Delegation, Turns
     from passerelle.gateway.delegation.dispatch import Dispatch
@@ -80,6 +88,7 @@ class Starting:
     ownership: Ownership
     planning: Planning
     references: References
+    preparing: Preparing
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
     message_bounds: MessageBounds
@@ -112,10 +121,30 @@ class Starting:
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
         referred = await self.references.find(principal, agent, turn.message)
+        if peer.peek() is not None:
+            return await self._start(principal, owned, turn, peer, referred, command.version, once)
+        # Reading the card of an agent may take as long as the agent does.
+        await self.preparing.begin(owned, command.version)
+        try:
+            return await self._start(principal, owned, turn, peer, referred, None, once)
+        except PasserelleError as error:
+            await self.preparing.put_back(owned.ref, owned.record.session_id, str(error))
+            raise
+
+    async def _start(
+        self,
+        principal: Principal,
+        owned: Owned,
+        turn: SubmitTurn,
+        peer: Peer,
+        referred: Referred,
+        version: int | None,
+        once: Once,
+    ) -> TaskChanged:
         plan = await self.planning.plan(principal, turn, peer)
         charge = await self.planning.charge(principal, turn)
         try:
-            start = await self._prepare(owned, command.version, turn, plan, charge.facts, once)
+            start = await self._prepare(owned, version, turn, plan, charge.facts, once)
             written = await self._append(start)
         except BaseException:
             charge.refund()
@@ -179,7 +208,10 @@ class Starting:
             decision.set_field(start.task, OWNER, str(driver).encode())
             return Terms(
                 runs=(RunMove(start.run_id, start.task.id, driver, enters=True),),
-                due=list_limits(start.task.id, start.plan.policy, decision.now_ms),
+                due=(
+                    *list_limits(start.task.id, start.plan.policy, decision.now_ms),
+                    DueChange(name_row(start.task.id), None),
+                ),
                 idem=start.once.remember(start.run_id),
             )
 

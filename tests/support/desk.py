@@ -46,6 +46,12 @@ class Desk:
         await self.do("start_task", f"start {task_id}", taskId=task_id)
         return task_id
 
+    def hold_card(self) -> None:
+        """The card of ``echo`` is served once ``card_open`` is set, or the test is over."""
+        opened = self.house.peer.card_open
+        opened.clear()
+        self.house.stack.callback(opened.set)
+
     async def record(self, task_id: str) -> TaskRecord:
         """The stored record."""
         ref = EntityRef(EntityKind.TASK, task_id)

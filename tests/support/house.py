@@ -314,8 +314,12 @@ class House:
             "send": deadlines.on_send,
             "retry": deadlines.on_retry,
             "output": self._expire_output,
+            "prepare": self._put_back,
         }
         await handlers[kind](place(row.entity), row, self.clock.now_ms())
+
+    async def _put_back(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+        await self.service.task_control.starting.preparing.on_due(shard, row, self._keep)
 
     async def _expire_output(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
         await self.service.outputs.expire(row, now_ms, self._keep)

@@ -81,8 +81,8 @@ class ScriptedPeer:
     ``keeps_history``: whether tasks have one. ``lists``, ``subscribes``: whether
     ListTasks and SubscribeToTask are answered. ``refuses``: methods that are not. ``on_cancel``: how a
     task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
-    ``card_headers`` beside it. ``requests``: all that were received, in order; ``card_reads``: the statuses
-    with which the card was served. ``tasks``: by id, living and finished.
+    ``card_headers`` beside it, once ``card_open`` is set. ``requests``: all that were received, in order;
+    ``card_reads``: the statuses with which the card was served. ``tasks``: by id, living and finished.
     """
 
     def __init__(
@@ -102,6 +102,8 @@ class ScriptedPeer:
         self.card: JsonObject = {}
         self.extended_card: JsonObject | None = None
         self.card_headers: dict[str, str] = {}
+        self.card_open = asyncio.Event()
+        self.card_open.set()
         self.requests: list[RecordedRequest] = []
         self.card_reads: list[int] = []
         self.tasks: dict[str, RemoteTask] = {}
@@ -242,6 +244,7 @@ class ScriptedPeer:
     # ------------------------------------------------------------ HTTP
 
     async def _serve_card(self, request: web.Request) -> web.Response:
+        await self.card_open.wait()
         body = orjson.dumps(self.card)
         etag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
         headers = {"ETag": etag, **self.card_headers}

@@ -40,6 +40,7 @@ from passerelle.core.task_commands import (
     ObserveStatus,
     PauseTask,
     PrepareTask,
+    PutBack,
     QueueTask,
     RecordDelivery,
     ReportProgress,
@@ -115,6 +116,7 @@ ONE_OF_EACH: tuple[TaskCommand, ...] = (
     ReportProgress(say.TaskProgress(percent=40, step="2 of 5")),
     WithholdEnd(RunStatus(native_status="TASK_STATE_COMPLETED"), "step_1", Ref(blob="0" * 64)),
     Cover(Coverage(1, 2, "pending", ("an artifact",))),
+    PutBack("no card"),
 )
 
 STATUSES = st.sampled_from([Status.QUEUED, Status.RUNNING, Status.UNKNOWN])

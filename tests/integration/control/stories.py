@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -63,6 +64,16 @@ async def parent(desk: Desk) -> str:
 async def queued(desk: Desk) -> str:
     """The agent has the task, and has not begun."""
     return await desk.start("silent")
+
+
+async def preparing(desk: Desk) -> str:
+    """The card of the agent is being read, and takes its time."""
+    task_id = await desk.create()
+    desk.hold_card()
+    begun = asyncio.create_task(desk.do("start_task", taskId=task_id))
+    await desk.until(task_id, Status.PREPARING)
+    begun.cancel()  # Whoever asked goes; the command is seen through.
+    return task_id
 
 
 async def running(desk: Desk) -> str:
@@ -199,6 +210,7 @@ STORIES: Final[dict[Status, Story]] = {
     Status.DRAFT: Story(draft, tells()),
     Status.ACCEPTED: Story(accepted, tells(_E.TASK_ACCEPTED, _E.TASK_UPDATED)),
     Status.QUEUED: Story(queued, tells(*_BEGUN, _E.TASK_QUEUED)),
+    Status.PREPARING: Story(preparing, tells(_E.TASK_ACCEPTED, _E.TASK_PROGRESS)),
     Status.RUNNING: Story(running, tells(*_BEGUN, _E.TASK_PROGRESS)),
     Status.WAITING_INPUT: Story(waiting_input, tells(*_BEGUN, _E.TASK_WAITING)),
     Status.WAITING_PERMISSION: Story(waiting_permission, tells(*_BEGUN, _E.TASK_WAITING)),

@@ -19,7 +19,6 @@ from tests.support.ledger import LEDGER, load
 from tests.support.waiting import wait_until
 
 LATER: Final[dict[Status | EventType, str]] = {
-    Status.PREPARING: "ST-4",
     Status.ARCHIVED: "ST-18",
     EventType.TASK_ARCHIVED: "TEV-17",
 }
@@ -29,6 +28,7 @@ ROWS: Final = {
     Status.DRAFT: pytest.mark.requirement("ST-1", "TEV-1"),
     Status.ACCEPTED: pytest.mark.requirement("ST-2", "CF-1", "TEV-2", "TEV-5"),
     Status.QUEUED: pytest.mark.requirement("ST-3", "TEV-3", "TEV-4"),
+    Status.PREPARING: pytest.mark.requirement("ST-4", "CF-3", "TEV-6"),
     Status.RUNNING: pytest.mark.requirement("ST-5", "CF-4", "TEV-4", "TEV-6"),
     Status.WAITING_INPUT: pytest.mark.requirement("ST-6", "CF-5", "TEV-7"),
     Status.WAITING_PERMISSION: pytest.mark.requirement("ST-7", "CF-6", "TEV-7"),
