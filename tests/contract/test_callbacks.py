@@ -28,4 +28,4 @@ async def test_callback_goes_with_the_use_of_its_run(store: Store) -> None:
     async def gone() -> bool:
         return await store.callbacks.find(run) is None
 
-    await wait_until(gone, 5, "it has expired")
+    await wait_until(gone, 15, "it has expired")

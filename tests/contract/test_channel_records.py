@@ -74,13 +74,13 @@ async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     heard: list[LinkNews] = []
     await store.channels.listen(owner, heard.append)
     first = await store.channels.say_hello(owner, channel, b"x", None)
-    await wait_until(lambda: heard, 5, "a hint")
+    await wait_until(lambda: heard, 15, "a hint")
     assert heard == [SaidHello(channel, first)]
     await store.channels.ignore(owner)
     await store.channels.say_hello(owner, channel, b"x", None)
     await store.channels.listen(owner, heard.append)
     await store.channels.say_hello(owner, channel, b"x", None)
-    await wait_until(lambda: len(heard) > 1, 5, "the next hint")
+    await wait_until(lambda: len(heard) > 1, 15, "the next hint")
     assert heard == [SaidHello(channel, first), SaidHello(channel, first + 2)]
 
 

@@ -28,7 +28,7 @@ async def test_text_is_heard_and_stored_nowhere(store: Store, server: Server) ->
     await store.deltas.listen(at.stream, heard.append)
     assert await store.deltas.publish(at.stream, delta(at, "the ", 0)) == 1
     assert await store.deltas.publish(at.stream, delta(at, "nächste", 4)) == 1
-    await wait_until(lambda: len(heard) == 2, 5, "both pieces of text")
+    await wait_until(lambda: len(heard) == 2, 15, "both pieces of text")
     assert heard == [
         Delta(f"{at.task}/answer", 0, "the "),
         Delta(f"{at.task}/answer", 4, "nächste"),
@@ -52,7 +52,7 @@ async def test_what_is_no_text_is_passed_over(store: Store) -> None:
     await store.deltas.listen(at.stream, heard.append)
     await store.deltas.publish(at.stream, event())
     await store.deltas.publish(at.stream, delta(at, "text", 0))
-    await wait_until(lambda: heard, 5, "the text after it")
+    await wait_until(lambda: heard, 15, "the text after it")
     assert [one.text for one in heard] == ["text"]
 
 
@@ -61,5 +61,5 @@ async def test_text_does_not_wake_readers_of_what_is_stored(store: Store) -> Non
     await store.hints.subscribe(at.stream, hints.append)
     await store.deltas.listen(at.stream, heard.append)
     await store.deltas.publish(at.stream, delta(at, "text", 0))
-    await wait_until(lambda: heard, 5, "the text")
+    await wait_until(lambda: heard, 15, "the text")
     assert hints == []

@@ -68,7 +68,7 @@ async def test_row_of_a_claimant_that_died_comes_back_with_another_token(store: 
         claimed = await store.due.claim(shard, 1, 60_000)
         return claimed if claimed.rows else None
 
-    claimed = await wait_until(again, 5, "the row is due again")
+    claimed = await wait_until(again, 15, "the row is due again")
     assert claimed is not None
     assert claimed.rows[0].member == first.member
     assert claimed.rows[0].token != first.token

@@ -484,7 +484,7 @@ async def test_stale_socket_directory_of_a_dead_owner_is_removed(tmp_path: Path)
         sockets = Path((tmp_path / "data" / "socket").read_text(encoding="utf-8")).parent
         process.kill()
         process.wait(10)
-        block_until(lambda: not is_alive(pid), 5, "the engine is gone")
+        block_until(lambda: not is_alive(pid), 15, "the engine is gone")
         assert sockets.exists()
         async with await EmbeddedEngine.start(EngineSettings(tmp_path / "data")):
             assert not sockets.exists()

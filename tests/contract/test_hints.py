@@ -23,7 +23,7 @@ class Heard:
         self.hints: list[bytes] = []
 
     async def next(self, count: int = 1) -> list[bytes]:
-        await wait_until(lambda: len(self.hints) >= count, 5, f"{count} hints")
+        await wait_until(lambda: len(self.hints) >= count, 15, f"{count} hints")
         return self.hints[:count]
 
 

@@ -55,7 +55,7 @@ async def expire(store: Store, at: Place) -> TakenOver:
         found = await store.leases.take_over(at.shard, at.driver.instance)
         return None if isinstance(found, Alive) else found
 
-    found = await wait_until(ended, 5, "the lease has run out")
+    found = await wait_until(ended, 15, "the lease has run out")
     assert found is not None
     return found
 
@@ -80,7 +80,7 @@ async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> N
     at = make_place()
     await take(store, at.shard, at.driver, lease_ms=1)
     rows = partial(store.due.claim, at.shard, 10, 1)
-    await wait_until(rows, 5, "the lease's row is due")
+    await wait_until(rows, 15, "the lease's row is due")
     assert isinstance(await take(store, at.shard, at.driver, opens=False), Lease)
 
 
@@ -195,7 +195,7 @@ async def test_duty_has_one_owner_until_it_is_given_back_or_runs_out(store: Stor
     assert await asks(one)
     assert not await asks(two)
     assert await asks(one, lease_ms=SHORT_MS)
-    await wait_until(partial(asks, two), 5, "the duty has run out")
+    await wait_until(partial(asks, two), 15, "the duty has run out")
     assert not await asks(one)
     assert not await asks(two, duty=False)
     assert await asks(one)

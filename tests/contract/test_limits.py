@@ -54,7 +54,7 @@ async def test_block_of_a_dead_instance_is_free_after_its_time(store: Store) -> 
     async def free() -> bool:
         return await hold(store, name, "in_b", 10) == 10
 
-    assert await wait_until(free, 5, "the block is free")
+    assert await wait_until(free, 15, "the block is free")
 
 
 async def test_bucket_gives_what_it_has_and_says_when_there_is_more(store: Store) -> None:
@@ -84,7 +84,7 @@ async def test_units_flow_back_into_a_bucket(store: Store) -> None:
         (drawn,) = await draw(store, name, Bucket("rate", 0, 5, 100))
         return drawn.left == 5
 
-    assert await wait_until(full, 5, "the bucket is full again")
+    assert await wait_until(full, 15, "the bucket is full again")
 
 
 def period(want: int, start_ms: int = 0, *, limit: int = 10, mark: bool = False) -> Period:
@@ -147,5 +147,5 @@ async def test_meter_outlives_the_slots_beside_it(store: Store) -> None:
     async def gone() -> bool:
         return await hold(store, name, "in_b", 10, hold_ms=30) == 10
 
-    assert await wait_until(gone, 5, "the slots are free")
+    assert await wait_until(gone, 15, "the slots are free")
     assert (await draw(store, name, period(9, DAY_MS)))[0].given == 1

@@ -93,7 +93,7 @@ async def test_link_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
 ) -> None:
     async with talking(tmp_path, late) as link:
         assert await ask(link) == [1]
-        await wait_until(lambda: not link.is_open, 5, "the link is given up")
+        await wait_until(lambda: not link.is_open, 15, "the link is given up")
 
 
 async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:
@@ -111,5 +111,5 @@ async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None
         for _ in range(2):
             await link.open()
             assert await ask(link) == [1]
-            await wait_until(lambda: not link.is_open, 5, "the link is given up")
+            await wait_until(lambda: not link.is_open, 15, "the link is given up")
         await link.close()

@@ -55,7 +55,7 @@ async def test_word_goes_by_itself_while_another_is_renewed(store: Store) -> Non
     async def look() -> bool:
         return await there(store, owner) == [stays]
 
-    await wait_until(look, 5, "the word has run out")
+    await wait_until(look, 15, "the word has run out")
     name = keys.presence(shard, owner)
     assert len(await read(store, shard, "HKEYS", name)) == 2
     await slow.say(owner, 1, stays)
@@ -94,6 +94,6 @@ async def test_news_are_told_when_a_word_changes_and_not_when_it_is_said_again(
     await store.presences.withdraw(owner, said.channel_id, 1)
     await store.presences.withdraw(owner, said.channel_id, 1)
     await store.channels.say_hello(owner, mint("ch", shard), b"x", None)
-    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceMoved), 5, "the hello")
+    await wait_until(lambda: heard and not isinstance(heard[-1], PresenceMoved), 15, "the hello")
     assert heard[:-1] == [PresenceMoved()] * 3
     await store.channels.ignore(owner)

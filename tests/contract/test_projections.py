@@ -110,7 +110,7 @@ async def test_inbox_is_a_stream_like_any_other_with_hints(store: Store) -> None
     assert head is not None
     assert [entry.sequence for entry in page] == [1, 2, 3]
     assert page[0].data.startswith(b'{"sequence":1,')
-    await wait_until(lambda: heard, 5, "a hint")
+    await wait_until(lambda: heard, 15, "a hint")
     assert heard[0].startswith(f"e 1-3.{page[0].previous}.{head.chain}\n".encode())
 
 

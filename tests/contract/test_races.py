@@ -161,7 +161,7 @@ async def test_callers_beyond_the_bound_wait_and_all_are_served(
             for _ in range(QUEUE_LIMIT + 200)
         ]
         queue = store.nodes.node(at.shard).writes.waiting
-        await wait_until(lambda: proxy.held > 0 and queue() > 0, 5, "calls are waiting")
+        await wait_until(lambda: proxy.held > 0 and queue() > 0, 15, "calls are waiting")
         assert queue() <= QUEUE_LIMIT
         proxy.open.set()
         assert all(isinstance(result, Appended) for result in await asyncio.gather(*calls))

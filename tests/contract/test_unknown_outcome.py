@@ -83,7 +83,7 @@ async def test_lost_reply_is_a_success_though_somebody_wrote_since(
         # Our call is held back; once it ran, another writer follows before our retry arrives.
         proxy.swallow = 1
         proxy.open.set()
-        await wait_until(lambda: count_events(direct, at), 5, "our first try has run")
+        await wait_until(lambda: count_events(direct, at), 15, "our first try has run")
         theirs = await direct.log.append(batch_of(at, Stamp(1, mine.op)))
         assert isinstance(theirs, Appended)
         assert await call == Again(None)
@@ -156,7 +156,7 @@ async def test_frozen_engine_stores_one_event_however_often_it_is_asked(
     process.send_signal(signal.SIGSTOP)
     try:
         call = asyncio.create_task(proxied.log.append(batch_of(at)))
-        await wait_until(lambda: proxy.accepted > seen, 5, "a second try is on its way")
+        await wait_until(lambda: proxy.accepted > seen, 15, "a second try is on its way")
     finally:
         os.kill(process.pid, signal.SIGCONT)
     assert isinstance(await call, Appended | Again)
@@ -176,7 +176,7 @@ async def test_cancelled_caller_does_not_cancel_its_write(
         await asyncio.gather(*calls, return_exceptions=True)
         assert all(call.cancelled() for call in calls)
         for at in places:
-            await wait_until(partial(count_events, store, at), 5, "the write is there")
+            await wait_until(partial(count_events, store, at), 15, "the write is there")
         again = make_place()
         assert isinstance(await store.log.append(batch_of(again)), Appended)
 
@@ -187,7 +187,7 @@ async def test_reply_of_a_cancelled_caller_is_never_given_to_the_next(
     first, second = make_place(), make_place(Shard(0))
     proxy.open.clear()
     abandoned = asyncio.create_task(proxied.log.append(batch_of(first)))
-    await wait_until(lambda: proxy.held > 0, 5, "the first call is under way")
+    await wait_until(lambda: proxy.held > 0, 15, "the first call is under way")
     abandoned.cancel()
     await asyncio.gather(abandoned, return_exceptions=True)
     events = (event(), event(), event())

@@ -73,7 +73,7 @@ async def find_question(caller: Caller, task: Answer) -> Answer:
         page = await caller.read("/v1/approvals?limit=100")
         return next((one for one in page["pending"] if one["taskId"] == task["id"]), None)
 
-    view = await wait_until(look, 5, "the question is in the inbox")
+    view = await wait_until(look, 15, "the question is in the inbox")
     assert view is not None
     return view
 

@@ -121,7 +121,7 @@ async def test_question_of_a_peer_is_one_action_from_asking_to_answer(
     assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
     record = await caller.read_record(asked["id"])
     (action_id,) = record["openActions"]
-    pending = await wait_until(lambda: read_pending(caller), 5, "the question is pending")
+    pending = await wait_until(lambda: read_pending(caller), 15, "the question is pending")
     assert [(view["actionId"], view["taskId"]) for view in pending] == [(action_id, asked["id"])]
     done = await caller.send("blue", taskId=asked["id"])
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"

@@ -88,11 +88,11 @@ async def test_killed_gateway_leaves_no_engine_and_its_next_life_goes_on_with_ev
             peer.hold()
             peer.release(2)
             begun = await caller.begin("work in the background")
-            await wait_until(lambda: peer.count("SendStreamingMessage") >= 1, 5, "it is at work")
+            await wait_until(lambda: peer.count("SendStreamingMessage") >= 1, 15, "it is at work")
             record = await caller.read_record(begun["id"])
         engine = find_engine_pid(gateway)
         gateway.kill()
-        await wait_until(lambda: not is_alive(engine), 5, "the engine is gone as well")
+        await wait_until(lambda: not is_alive(engine), 15, "the engine is gone as well")
         await gateway.start()
         async with open_caller(gateway) as caller:
             assert await caller.get_task(done["id"]) == done

@@ -37,7 +37,7 @@ async def test_sigterm_ends_in_time_with_open_streams_and_channels_and_ends_no_t
             laptop.follow(stream)
             await laptop.await_event(stream, "task.started")
             assert await gateway.stop() == 0
-            await asyncio.wait_for(reading, 5)
+            await asyncio.wait_for(reading, 15)
             assert len(frames) == 3
         await gateway.start()
         async with (

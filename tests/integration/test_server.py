@@ -100,7 +100,7 @@ async def test_every_answer_says_which_server_it_is() -> None:
         assert (await http.get("/nothing")).headers["Server"] == SERVER
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(b"this is not HTTP\r\n\r\n")
-        refusal = await asyncio.wait_for(reader.read(), 5)
+        refusal = await asyncio.wait_for(reader.read(), 15)
         assert refusal.startswith(b"HTTP/1.1 400")
         assert f"server: {SERVER}".encode() in refusal.lower().replace(b"\r\n", b"\n")
         writer.close()
@@ -120,10 +120,10 @@ async def test_request_under_way_is_answered_while_nobody_new_gets_in() -> None:
 
     async with serving(site, drain) as (listener, stop, task), AsyncClient() as http:
         slow = asyncio.create_task(http.get(f"{listener.url}/slow"))
-        await wait_until(lambda: site.waiting == 1, 5, "the slow request arrives")
+        await wait_until(lambda: site.waiting == 1, 15, "the slow request arrives")
         stop.set()
         assert (await slow).text == "late"
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 15)
         assert drained == [1]
         with pytest.raises(ConnectError):
             await http.get(listener.url)
@@ -139,11 +139,11 @@ async def test_drain_runs_while_sockets_are_still_open() -> None:
 
     async with serving(site, drain) as (listener, stop, task):
         async with websockets.connect(f"ws://127.0.0.1:{listener.port}/socket") as socket:
-            await wait_until(lambda: site.sockets == 1, 5, "the socket is open")
+            await wait_until(lambda: site.sockets == 1, 15, "the socket is open")
             stop.set()
             with pytest.raises(websockets.ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), 5)
-        await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(socket.recv(), 15)
+        await asyncio.wait_for(task, 15)
     assert seen == [1]
 
 
@@ -152,7 +152,7 @@ async def test_request_that_never_ends_is_cut() -> None:
     site = Site()
     async with serving(site) as (listener, stop, task), AsyncClient() as http:
         slow = asyncio.create_task(http.get(f"{listener.url}/slow"))
-        await wait_until(lambda: site.waiting == 1, 5, "the slow request arrives")
+        await wait_until(lambda: site.waiting == 1, 15, "the slow request arrives")
         stop.set()
         await asyncio.wait_for(task, 9)
         await asyncio.gather(slow, return_exceptions=True)
@@ -171,10 +171,10 @@ async def test_signal_sets_stop_and_a_second_one_hurries() -> None:
     stop, hurried = asyncio.Event(), asyncio.Event()
     with stop_on_signals(stop, hurried.set):
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(stop.wait(), 5)
+        await asyncio.wait_for(stop.wait(), 15)
         assert not hurried.is_set()
         os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.wait_for(hurried.wait(), 5)
+        await asyncio.wait_for(hurried.wait(), 15)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

@@ -152,11 +152,11 @@ async def test_questions_are_in_the_inbox_and_leave_it(town: Town) -> None:
         page = await caller.read("/v1/approvals?limit=100")
         return any(one["actionId"] == view["actionId"] for one in page["pending"])
 
-    await wait_until(lists, 5, "the question is in the inbox")
+    await wait_until(lists, 15, "the question is in the inbox")
     await decide(caller, view, "leave")
     await caller.await_end(task["id"])
 
     async def lists_not() -> bool:
         return not await lists()
 
-    await wait_until(lists_not, 5, "it is not there any more")
+    await wait_until(lists_not, 15, "it is not there any more")

@@ -224,7 +224,7 @@ async def test_reader_that_missed_nothing_is_told_so_before_anything_happens(wir
     cursor = task["metadata"][RESUME]["cursor"]
     request = a2a.SubscribeToTaskRequest(tenant="echo", id=task["id"])
     call = wire.stream("SubscribeToTask", request, a2a_extensions=RESUME, last_event_id=cursor)
-    told = dict(await asyncio.wait_for(call.initial_metadata(), 5))
+    told = dict(await asyncio.wait_for(call.initial_metadata(), 15))
     assert told["a2a-stream-resumed"] == "true"
     await wire.call("CancelTask", a2a.CancelTaskRequest(tenant="echo", id=task["id"]))
     assert "CANCELED" in str(await read_frame(call))
@@ -233,7 +233,7 @@ async def test_reader_that_missed_nothing_is_told_so_before_anything_happens(wir
 async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
     call = wire.stream("SendStreamingMessage", wire.ask("ask which?"))
     frame = await read_frame(call)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while "INPUT_REQUIRED" not in str(frame):
             frame = await read_frame(call)
     await wire.rig.face.drain()

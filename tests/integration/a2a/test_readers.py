@@ -74,7 +74,7 @@ async def test_readers_on_two_instances_get_equal_bytes_in_equal_order(
         readers: list[list[Event]] = [[] for _ in places]
         pairs = zip(places, readers, strict=True)
         reading = [asyncio.create_task(read_all(at, task_id, into)) for at, into in pairs]
-        await wait_until(lambda: all(readers), 5, "all of them have the task")
+        await wait_until(lambda: all(readers), 15, "all of them have the task")
         rig.peer.release_all()
         await asyncio.gather(*reading)
     seen = [[(event.id, event.data) for event in reader] for reader in readers]
@@ -92,13 +92,15 @@ async def test_reader_that_does_not_read_slows_nobody_and_misses_nothing(rig: Ri
     with open_stalled(rig, task_id) as raw:
         seen: list[Event] = []
         reading = asyncio.create_task(read_all(rig, task_id, seen))
-        await wait_until(lambda: seen, 5, "the other one reads")
+        await wait_until(lambda: seen, 15, "the other one reads")
         rig.peer.release_all()
         await asyncio.wait_for(reading, 20)
         assert "TASK_STATE_COMPLETED" in seen[-1].data
         one = b'operation="SubscribeToTask",outcome="ok"} 1.0'
-        await wait_until(lambda: one in rig.metrics.render(), 5, "one of the two has its answer")
+        await wait_until(lambda: one in rig.metrics.render(), 15, "one of the two has its answer")
         content = await asyncio.to_thread(read_rest, raw)
-        await wait_until(lambda: one not in rig.metrics.render(), 5, "the other one has it as well")
+        await wait_until(
+            lambda: one not in rig.metrics.render(), 15, "the other one has it as well"
+        )
     cursors = [line[4:] for line in content.decode().splitlines() if line.startswith("id: ")]
     assert cursors[-(PIECES + 1) :] == [event.id for event in seen[-(PIECES + 1) :]]

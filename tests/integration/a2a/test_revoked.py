@@ -84,7 +84,7 @@ async def test_caller_that_waits_for_an_answer_is_refused_as_at_the_door(quick: 
         return cast("Answer", answer.json())
 
     waiting = asyncio.create_task(send())
-    await wait_until(lambda: quick.counted() == 1, 5, "the agent has the message")
+    await wait_until(lambda: quick.counted() == 1, 15, "the agent has the message")
     revoke(quick)
     assert (await waiting)["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
 
@@ -102,7 +102,7 @@ async def test_stream_lives_while_nobody_can_tell_and_ends_when_the_token_has_ex
     async with quick.stream("SendStreamingMessage", quick.message(SILENT), **KEY) as events:
         await anext(events)
         monkeypatch.setattr(KnownCallers, "authenticate", authenticate)
-        await wait_until(lambda: len(asked) > 2, 5, "it was asked again and again")
+        await wait_until(lambda: len(asked) > 2, 15, "it was asked again and again")
         error[0] = CredentialExpired("the token has expired")
         assert "the token has expired" in (await anext(events)).data
 

@@ -206,7 +206,7 @@ async def test_cancel_stops_the_peer_and_is_refused_once_the_task_has_ended(rig:
         now = await rig.call("GetTask", {"id": task["id"]})
         return bool(now["status"]["state"] == "TASK_STATE_CANCELED")
 
-    await wait_until(has_ended, 5, "the task is cancelled")
+    await wait_until(has_ended, 15, "the task is cancelled")
     assert rig.peer.count("CancelTask") == 1
     error = await rig.refuse("CancelTask", {"id": task["id"]})
     assert error["code"] == -32002
@@ -220,7 +220,7 @@ async def test_waiting_caller_that_hangs_up_ends_nothing_but_its_own_wait(rig: R
     rig.peer.next(story)
     rig.peer.hold()
     asking = asyncio.create_task(rig.post("SendMessage", rig.message("hello")))
-    await wait_until(lambda: rig.counted() == 1, 5, "the peer has the message")
+    await wait_until(lambda: rig.counted() == 1, 15, "the peer has the message")
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     rig.peer.release_all()
@@ -229,10 +229,10 @@ async def test_waiting_caller_that_hangs_up_ends_nothing_but_its_own_wait(rig: R
         tasks = (await rig.call("ListTasks", {}))["tasks"]
         return [task["status"]["state"] for task in tasks] == ["TASK_STATE_COMPLETED"]
 
-    await wait_until(is_done, 5, "the run has gone on to its end")
+    await wait_until(is_done, 15, "the run has gone on to its end")
     await wait_until(
         lambda: b'operation="SendMessage",outcome="left"' in rig.metrics.render(),
-        5,
+        15,
         "the caller is counted as gone",
     )
 

@@ -87,12 +87,12 @@ async def tell(socket: ClientConnection, rpc_id: object, method: str, params: An
 
 
 async def hear(socket: ClientConnection) -> Answer:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         return cast("Answer", orjson.loads(await socket.recv()))
 
 
 async def hear_close(socket: ClientConnection) -> int:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await socket.wait_closed()
     return socket.close_code or 0
 

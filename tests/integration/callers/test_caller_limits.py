@@ -49,7 +49,7 @@ async def test_rate_that_was_hit_is_a_fact_in_the_home_session_and_only_one(rig:
     async def told() -> bool:
         return len(await one.read_home("rated")) == 2
 
-    assert await wait_until(told, 5, "the fact is written")
+    assert await wait_until(told, 15, "the fact is written")
     opened, hit = await one.read_home("rated")
     assert opened["type"] == "session.created"
     assert hit["type"] == "rate_limit.hit"
@@ -62,7 +62,7 @@ async def test_caller_with_one_slot_has_one_call_under_way_and_gets_it_back(rig:
     one = await rig.start(clients=[NARROW])
     rig.peer.hold()
     first = asyncio.create_task(one.send("narrow-key"))
-    assert await wait_until(lambda: rig.counted() == 1, 5, "the agent is called")
+    assert await wait_until(lambda: rig.counted() == 1, 15, "the agent is called")
     refused = await one.send("narrow-key")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert rig.counted() == 1
@@ -104,7 +104,7 @@ async def test_stream_has_its_slot_until_it_ends(rig: Rig) -> None:
         rig.peer.release_all()
         return (await one.send("narrow-key")).status_code == 200
 
-    assert await wait_until(free, 5, "the slot of a caller that left is free")
+    assert await wait_until(free, 15, "the slot of a caller that left is free")
 
 
 async def test_message_over_its_bounds_is_refused_on_each_edge_with_the_field_named(

@@ -37,7 +37,7 @@ async def test_what_happens_to_a_channel_is_in_a_series(rig: Rig) -> None:
         async def is_stored() -> bool:
             return (await read_metrics(instance)).get('acks_total{result="stored"}') == 1
 
-        await wait_until(is_stored, 5, "the ack is counted")
+        await wait_until(is_stored, 15, "the ack is counted")
         seen = await read_metrics(instance)
         assert (seen["connections"], seen["streams"], seen["position_lag_events"]) == (1, 1, 0)
         assert seen['gaps_total{why="epoch"}'] == 1

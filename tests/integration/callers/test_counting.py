@@ -66,7 +66,7 @@ async def test_stream_of_an_agent_is_one_call_however_long_it_is(rig: Rig) -> No
     async def ended() -> bool:
         return (await read(one)).get(("passerelle_peer_calls_total", "echo", "answered")) == 1
 
-    assert await wait_until(ended, 5, "the stream is counted at its end")
+    assert await wait_until(ended, 15, "the stream is counted at its end")
 
 
 async def test_call_that_a_limit_of_the_agent_held_back_is_told_from_one_it_refused(
@@ -79,5 +79,5 @@ async def test_call_that_a_limit_of_the_agent_held_back_is_told_from_one_it_refu
     async def held_back() -> bool:
         return ("passerelle_peer_calls_total", "echo", "limit") in await read(one)
 
-    assert await wait_until(held_back, 5, "the call is held back")
+    assert await wait_until(held_back, 15, "the call is held back")
     assert rig.counted() == 1

@@ -60,10 +60,10 @@ async def test_notice_reaches_the_other_devices_and_makes_no_turn_and_no_task(ri
             asyncio.create_task(seen.follow(desk)),
             asyncio.create_task(bobs.follow(others)),
         ]
-        await wait_until(lambda: seen.is_open and bobs.is_open, 5, "both inboxes are open")
+        await wait_until(lambda: seen.is_open and bobs.is_open, 15, "both inboxes are open")
         answer = await phone.call("send_notice", dict(NOTICE), idem="once")
         assert await phone.call("send_notice", dict(NOTICE), idem="once") == answer
-        await wait_until(seen.said, 5, "the notice comes")
+        await wait_until(seen.said, 15, "the notice comes")
         assert phone.welcome is not None
         assert answer == {"channelId": phone.welcome.channel}
         expected = {
@@ -76,7 +76,7 @@ async def test_notice_reaches_the_other_devices_and_makes_no_turn_and_no_task(ri
         assert seen.said() == [expected]
         async with connect(here, "tablet") as tablet:
             following.append(asyncio.create_task(later.follow(tablet)))
-            await wait_until(lambda: later.notices, 5, "who comes later finds it in the snapshot")
+            await wait_until(lambda: later.notices, 15, "who comes later finds it in the snapshot")
             assert [one["payload"] for one in later.notices] == [expected]
         assert bobs.said() == []
         for one in following:

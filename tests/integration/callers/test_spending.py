@@ -90,7 +90,7 @@ async def test_caller_with_a_budget_of_two_calls_makes_three(rig: Rig) -> None:
     async def blocked() -> bool:
         return len(await one.read_home("thrifty")) == 2
 
-    assert await wait_until(blocked, 5, "the refusal is a fact")
+    assert await wait_until(blocked, 15, "the refusal is a fact")
     fact = (await one.read_home("thrifty"))[1]
     assert fact["type"] == "quota.blocked"
     said = fact["payload"]
@@ -126,7 +126,7 @@ async def test_refusal_carries_the_trace_of_the_request_that_met_it(rig: Rig) ->
     async def told() -> bool:
         return len(await one.read_home("none")) == 2
 
-    assert await wait_until(told, 5, "the refusal is a fact")
+    assert await wait_until(told, 15, "the refusal is a fact")
     assert (await one.read_home("none"))[1]["traceId"] == TRACE
 
 

@@ -41,11 +41,11 @@ class Screen:
 
     async def shows(self, text: str) -> None:
         """Returns when exactly this is shown."""
-        await wait_until(lambda: self.shown == text, 5, f"shows {text!r}")
+        await wait_until(lambda: self.shown == text, 15, f"shows {text!r}")
 
     async def ends(self) -> None:
         """Returns when the end of the task has come."""
-        await wait_until(lambda: "task.completed" in self.events, 5, "the end of the task")
+        await wait_until(lambda: "task.completed" in self.events, 15, "the end of the task")
 
     def take(self, item: object) -> None:
         match item:
@@ -76,7 +76,7 @@ async def screen(
 
         reading = asyncio.create_task(read())
         try:
-            await wait_until(lambda: seen.is_live, 5, f"{device} is live")
+            await wait_until(lambda: seen.is_live, 15, f"{device} is live")
             yield seen
         finally:
             reading.cancel()

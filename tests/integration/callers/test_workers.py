@@ -210,5 +210,5 @@ async def test_answer_frees_the_task_that_waited_for_it(rig: Rig) -> None:
         record = cast("JsonObject", (await one.http.get(path, headers=key("ada"))).json())
         return record["status"] == "running"
 
-    assert await wait_until(goes_on, 5, "the task goes on")
+    assert await wait_until(goes_on, 15, "the task goes on")
     assert (await worker.run(asked, "make install")).status_code == 409

@@ -372,7 +372,7 @@ async def run_app(app: ASGIApp) -> AsyncGenerator[int]:
         )
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listener]))
-        await wait_until(lambda: server.started, 5, "the server has started")
+        await wait_until(lambda: server.started, 15, "the server has started")
         try:
             yield port
         finally:

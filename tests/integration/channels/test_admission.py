@@ -46,7 +46,7 @@ async def test_a_gap_of_many_clients_is_one_build(rig: Rig) -> None:
             for number, socket in enumerate(sockets):
                 hello = subscribe(f"session:{session}", **gone)
                 await tell(socket, {**hello, "device": f"d{number}"})
-            await wait_until(lambda: rig.services.states.built, 5, "the build has begun")
+            await wait_until(lambda: rig.services.states.built, 15, "the build has begun")
             go.set()
             shown = [await hear(socket, "snap") for socket in sockets]
     assert rig.services.states.built == 1
@@ -63,7 +63,7 @@ async def test_who_would_wait_too_long_for_a_replay_is_told_when_to_come_back(
         hello = subscribe(f"session:{session}", **{"from": "snap"})
         with slow_states(rig) as go:
             await tell(first, hello)
-            await wait_until(lambda: rig.services.states.built, 5, "the first is served")
+            await wait_until(lambda: rig.services.states.built, 15, "the first is served")
             await tell(second, {**hello, "device": "other"})
             refusal = await hear(second, "error")
             assert (refusal["of"], refusal["fatal"], refusal["retry"]) == ("sub", True, 2)

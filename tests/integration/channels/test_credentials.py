@@ -130,7 +130,7 @@ async def test_the_client_renews_by_itself(store: Store) -> None:
             return given[-1]
 
         async with ChannelClient(rig.url, token=get_token, device="phone") as channel:
-            await wait_until(lambda: len(given) == 2, 5, "a second token is asked for")
+            await wait_until(lambda: len(given) == 2, 15, "a second token is asked for")
             welcome = channel.welcome
             await asyncio.sleep(0.6)  # longer than the first one and its grace
             assert isinstance(channel.status, Connected)

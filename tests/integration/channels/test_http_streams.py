@@ -112,17 +112,17 @@ async def test_events_go_on_after_the_last_event_id_without_a_hole(site: Site) -
     stream = f"session:{session}"
     ids = await site.rig.append(session, 3)
     async with listen(site, stream, None) as first:
-        await wait_until(lambda: first.seen, 5, "the state comes first")
+        await wait_until(lambda: first.seen, 15, "the state comes first")
         assert first.kinds() == ["snap"]
         ids += await site.rig.append(session, 2)
-        await wait_until(lambda: first.ids() == ids[3:], 5, "what is new follows")
+        await wait_until(lambda: first.ids() == ids[3:], 15, "what is new follows")
     last = first.seen[-1][1]
     assert last == await site.rig.cursor(session)
     ids += await site.rig.append(session, 4)
     async with listen(site, stream, last) as second:
-        await wait_until(lambda: second.ids() == ids[5:], 5, "what was missed, each once")
+        await wait_until(lambda: second.ids() == ids[5:], 15, "what was missed, each once")
         ids += await site.rig.append(session, 1)
-        await wait_until(lambda: second.ids() == ids[5:], 5, "and what is new")
+        await wait_until(lambda: second.ids() == ids[5:], 15, "and what is new")
 
 
 @pytest.mark.requirement("CHN-4", "I8")
@@ -136,9 +136,9 @@ async def test_a_cursor_that_does_not_hold_is_a_gap_on_both_ways(
     await lose_tail(site.rig, engine_server, session, 2)
     ids = await site.rig.append(session, 3)
     async with listen(site, stream, lost) as events:
-        await wait_until(lambda: len(events.seen) == 2, 5, "gap and state")
+        await wait_until(lambda: len(events.seen) == 2, 15, "gap and state")
         ids += await site.rig.append(session, 1)
-        await wait_until(lambda: events.ids() == ids[-1:], 5, "then live")
+        await wait_until(lambda: events.ids() == ids[-1:], 15, "then live")
     assert events.kinds() == ["gap", "snap", "message"]
     assert events.seen[0][2]["why"] == "forked"
     refused = await site.poll(stream, lost)
@@ -155,7 +155,7 @@ async def test_pages_follow_one_another_and_an_empty_one_waits(site: Site) -> No
     first = (await site.poll(stream, None)).json()
     assert first["snapshot"]["events"] == ids
     waiting = asyncio.create_task(site.poll(stream, first["cursor"], wait=20))
-    await wait_until(lambda: site.rig.hub.streams == 1, 5, "the poll waits")
+    await wait_until(lambda: site.rig.hub.streams == 1, 15, "the poll waits")
     ids += await site.rig.append(session, 2)
     page = (await waiting).json()
     assert [event["eventId"] for event in page["events"]] == ids[2 : 2 + len(page["events"])]
@@ -204,9 +204,9 @@ async def test_a_drain_ends_the_events_and_the_reader_has_its_cursor(site: Site)
     headers = {"Accept": "text/event-stream"}
     async with site.http.stream("GET", path, headers=headers, timeout=20) as response:
         reading = asyncio.create_task(events.read(response))
-        await wait_until(lambda: events.seen, 5, "the state")
+        await wait_until(lambda: events.seen, 15, "the state")
         site.edge.drain()
-        await asyncio.wait_for(reading, 5)
+        await asyncio.wait_for(reading, 15)
     assert events.seen[-1][1] == await site.rig.cursor(session)
 
 

@@ -56,7 +56,7 @@ async def test_a_device_and_a_principal_have_so_many_connections_and_no_more(sto
                 await tell(next_one, {**HELLO, "device": "watch"})
                 return (await next_one.receive())["t"] == "welcome"
 
-        await wait_until(is_let_in, 5, "a place is free again")
+        await wait_until(is_let_in, 15, "a place is free again")
 
 
 @pytest.mark.requirement("CHN-9")

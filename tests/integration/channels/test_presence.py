@@ -62,7 +62,7 @@ class Device:
                 str(one["device"]): one["state"] for one in self.shown
             }
 
-        await wait_until(look, 5, f"is shown {states}")
+        await wait_until(look, 15, f"is shown {states}")
 
 
 @asynccontextmanager
@@ -163,8 +163,8 @@ async def test_client_says_it_again_on_each_link(store: Store) -> None:
         url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
         async with rig.client("phone", url=url, on_presence=shown.append) as client:
             client.say_presence("active", ["inbox"])
-            await wait_until(lambda: shown, 5, "is shown itself")
+            await wait_until(lambda: shown, 15, "is shown itself")
             assert shown == [({"device": "phone", "state": "active", "focus": ["inbox"]},)]
             proxy.cut()
-            await wait_until(lambda: len(shown) > 1, 5, "is shown itself over the next link")
+            await wait_until(lambda: len(shown) > 1, 15, "is shown itself over the next link")
             assert shown[-1] == shown[0]

@@ -82,7 +82,7 @@ async def play(pair: Pair, rig: Rig) -> None:
     pair.cut_replication()
     await rig.append(session, 3)
     lost = await rig.cursor(session)
-    await wait_until(lambda: len(live.events) == 13, 5, "the live reader has the tail")
+    await wait_until(lambda: len(live.events) == 13, 15, "the live reader has the tail")
     pair.promote()
     await append_again(rig, session, 5)
 

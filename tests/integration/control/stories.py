@@ -40,7 +40,7 @@ async def is_known(desk: Desk, task_id: str) -> None:
         run = (await desk.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
-    await wait_until(look, 5, "the agent's task is known")
+    await wait_until(look, 15, "the agent's task is known")
 
 
 async def draft(desk: Desk) -> str:

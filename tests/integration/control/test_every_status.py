@@ -74,7 +74,7 @@ async def test_status_is_reached_and_its_events_name_their_task_and_run(
     async def read() -> bool:
         return (await desk.do("get_task_summary", taskId=task_id))["status"] == status
 
-    await wait_until(read, 5, f"readers see that the task is {status}")
+    await wait_until(read, 15, f"readers see that the task is {status}")
     events = [event for event in await desk.events(task_id) if event.type in EVENTS]
     assert story.tells <= {event.type for event in events}
     runs = {attempt.run_id for attempt in (await desk.record(task_id)).attempts}

@@ -102,13 +102,13 @@ async def test_what_is_tried_again_after_a_failure_or_elsewhere_is_a_run_of_its_
         record = await desk.record(task_id)
         return record.status is Status.RETRYING or len(record.attempts) > 2
 
-    await wait_until(went_on, 5, "another run is owed")
+    await wait_until(went_on, 15, "another run is owed")
     await house.come_due("retry", task_id, after_ms=_PAUSE_MS)
 
     async def has_three() -> bool:
         return len((await desk.record(task_id)).attempts) == 3
 
-    await wait_until(has_three, 5, "the third run")
+    await wait_until(has_three, 15, "the third run")
     record = await desk.record(task_id)
     assert len({one.run_id for one in record.attempts}) == 3
     assert [one.worker.peer for one in record.attempts] == ["echo", "echo", "other"]

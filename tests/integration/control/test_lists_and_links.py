@@ -164,7 +164,7 @@ async def test_an_interrupt_reaches_the_agent_and_is_nothing_in_an_idle_session(
         run = (await desk.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
-    await wait_until(is_known, 5, "the agent has the task")
+    await wait_until(is_known, 15, "the agent has the task")
     session_id = (await desk.record(task_id)).session_id
     stopped = await desk.do("interrupt_turn", sessionId=session_id, reason="stop")
     assert (stopped["outcome"], stopped["tasks"]) == ("accepted", [task_id])
@@ -185,7 +185,7 @@ async def test_a_thread_is_attached_to_its_run_again(desk: Desk) -> None:
         run = (await desk.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
-    await wait_until(is_known, 5, "the agent has the task")
+    await wait_until(is_known, 15, "the agent has the task")
     await desk.house.restart()
     thread_id = str((await desk.record(task_id)).thread_id)
     resumed = await desk.do("resume_thread", threadId=thread_id)

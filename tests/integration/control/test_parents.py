@@ -49,7 +49,7 @@ async def test_child_is_not_completed_until_its_parent_has_been_told(desk: Desk)
 
     desk.house.log.before_append = refuse
     await desk.do("start_task", "s", taskId=child)
-    await wait_until(lambda: len(refused) > 2, 5, "the parent could not be told, again and again")
+    await wait_until(lambda: len(refused) > 2, 15, "the parent could not be told, again and again")
     record = await desk.record(child)
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
     assert record.status is not Status.COMPLETED
@@ -77,7 +77,7 @@ async def test_parent_is_told_once_though_the_instance_dies_after_it(desk: Desk)
 
     log.after_append = die
     await desk.do("start_task", "s", taskId=child)
-    await wait_until(lambda: log.refuses_writes, 5, "the parent has been told")
+    await wait_until(lambda: log.refuses_writes, 15, "the parent has been told")
     await desk.house.restart()
     log.refuses_writes, log.after_append = False, None
     await desk.house.service.dispatch.adopt(EntityRef(EntityKind.TASK, child))

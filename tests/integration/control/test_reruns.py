@@ -270,7 +270,7 @@ async def test_what_was_tried_before_a_rerun_does_not_count_in_it(desk: Desk) ->
         record = await house.record(accepted)
         return record.status is Status.RETRYING and len(record.attempts) == 3
 
-    await wait_until(owes_the_fourth, 5, "the policy began anew")
+    await wait_until(owes_the_fourth, 15, "the policy began anew")
     await house.come_due("retry", accepted.task_id, after_ms=10)
     record = await house.until(accepted, Status.COMPLETED)
     assert [one.asked_by for one in record.attempts] == [None, None, ADA.id, None]
@@ -303,7 +303,7 @@ async def test_lost_task_is_tried_again_where_its_owner_says_so(desk: Desk) -> N
 
     house.peer.next(story)
     accepted = await house.send("go", wait="stream")
-    await wait_until(lambda: house.peer.count("GetTask"), 5, "it is asked")
+    await wait_until(lambda: house.peer.count("GetTask"), 15, "it is asked")
     await house.peer.stop()
     house.clock.ahead_ms += 121_000
     await house.until(accepted, Status.LOST)

@@ -198,7 +198,7 @@ async def test_message_that_a_busy_agent_did_not_take_stays_here_while_its_task_
     assert driver is not None
     for after_ms in (61_000, 0):
         await desk.house.come_due("send", task_id, after_ms=after_ms)
-        await wait_until(lambda: not driver.is_woken, 5, "the driver looks")
+        await wait_until(lambda: not driver.is_woken, 15, "the driver looks")
     assert (len(peer.messages), (await desk.record(task_id)).status) == (1, Status.PAUSED)
     await desk.do("resume_task", taskId=task_id)
     await desk.until(task_id, Status.COMPLETED)
@@ -212,7 +212,7 @@ async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_
     peer = desk.house.peer
     peer.hold()
     task_id = await desk.start("chunks 2")
-    await wait_until(lambda: peer.messages, 5, "the agent has the message")
+    await wait_until(lambda: peer.messages, 15, "the agent has the message")
     peer.release(1)
     await desk.until(task_id, Status.RUNNING)
 
@@ -220,14 +220,14 @@ async def test_nothing_is_sent_for_a_paused_task_and_it_completes_only_after_it_
         run = (await desk.record(task_id)).run
         return run is not None and run.remote_task_id is not None
 
-    await wait_until(is_known, 5, "the agent's task is known")
+    await wait_until(is_known, 15, "the agent's task is known")
     before = await desk.record(task_id)
     paused = await desk.do("pause_task", taskId=task_id, reason="lunch")
     assert cast("JsonObject", paused["task"])["status"] == "paused"
     calls = len(peer.requests)
     peer.release_all()
     (remote,) = peer.tasks.values()
-    await wait_until(lambda: "COMPLETED" in str(remote.record["status"]), 5, "the agent finishes")
+    await wait_until(lambda: "COMPLETED" in str(remote.record["status"]), 15, "the agent finishes")
     driver = desk.house.service.dispatch.find(task_id)
     assert driver is not None
     driver.wake()
@@ -334,7 +334,7 @@ async def test_children_are_told_to_stop_with_their_parent(desk: Desk) -> None:
         runs = [(await desk.record(one)).run for one in family]
         return all(run is not None and run.remote_task_id for run in runs)
 
-    await wait_until(are_known, 5, "the agent works on all of them")
+    await wait_until(are_known, 15, "the agent works on all of them")
     await desk.do("cancel_task", taskId=parent, propagation="subtree")
     for one in family:
         await desk.until(one, Status.CANCELLED)
@@ -374,14 +374,14 @@ async def test_a_task_that_its_owner_fails_says_so_to_everybody(desk: Desk) -> N
     async def is_shown() -> bool:
         return (await desk.record(task_id)).shown
 
-    await wait_until(is_shown, 5, "callers see the task")
+    await wait_until(is_shown, 15, "callers see the task")
     failed = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
     again = await desk.do("fail_task", "f", taskId=task_id, code="obsolete", reason="not needed")
     assert (failed["repeated"], again["repeated"]) == (False, True)
     record = await desk.record(task_id)
     assert record.last_error is not None
     assert (record.status, record.last_error.code) == (Status.FAILED, "obsolete")
-    await wait_until(lambda: desk.house.peer.count("CancelTask"), 5, "the agent is told to stop")
+    await wait_until(lambda: desk.house.peer.count("CancelTask"), 15, "the agent is told to stop")
     with pytest.raises(UnsupportedOperation):
         await desk.do("fail_task", "g", taskId=task_id)
 

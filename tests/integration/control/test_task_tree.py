@@ -90,7 +90,7 @@ async def test_no_grandchild_begins_below_a_task_that_is_to_stop(desk: Desk) -> 
         runs = [(await desk.record(one)).run for one in (top, child)]
         return all(run is not None and run.remote_task_id for run in runs)
 
-    await wait_until(are_known, 5, "the agent works on both")
+    await wait_until(are_known, 15, "the agent works on both")
     await desk.do("cancel_task", taskId=top, propagation="subtree")
     with pytest.raises(UnsupportedOperation):
         await desk.do("start_task", "g", taskId=grandchild)

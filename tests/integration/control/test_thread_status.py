@@ -56,7 +56,7 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: De
             run = (await desk.record(task_id)).attempts[-1]
             return run.steps >= steps
 
-        await wait_until(has_come, 5, f"{steps} frames are stored")
+        await wait_until(has_come, 15, f"{steps} frames are stored")
         line: Any = await desk.do("get_task_summary", taskId=task_id)
         return (await read_thread(desk, task_id))["activity"], line["streaming"]
 
@@ -157,7 +157,7 @@ async def test_run_that_is_taken_up_goes_on_from_its_checkpoint(desk: Desk) -> N
     async def has_two() -> bool:
         return (await desk.record(task_id)).progress.counters.get("chunks") == 2
 
-    await wait_until(has_two, 5, "two chunks are stored")
+    await wait_until(has_two, 15, "two chunks are stored")
     model: Any = await desk.do("get_attempts", taskId=task_id)
     ((checkpoint,),) = [one["checkpointRefs"] for one in model["attempts"]]
     await house.restart()

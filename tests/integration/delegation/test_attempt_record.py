@@ -109,4 +109,4 @@ async def test_message_that_is_not_taken_leaves_no_task_and_accepts_none(house: 
     accepted, _ = await house.talk("go")
     types = await house.types(accepted)
     assert types.index("task.created") < types.index("task.accepted")
-    await wait_until(lambda: len(house.peer.messages) == 1, 5, "the agent has one message")
+    await wait_until(lambda: len(house.peer.messages) == 1, 15, "the agent has one message")

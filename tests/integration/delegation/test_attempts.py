@@ -335,14 +335,14 @@ async def test_further_attempt_is_told_everything_that_its_task_was_told(house: 
         record = await house.record(accepted)
         return record.shown and record.attempts[-1].native_status == "TASK_STATE_WORKING"
 
-    await wait_until(works, 5, "callers see that the agent is at work")
+    await wait_until(works, 15, "callers see that the agent is at work")
 
     async def listen(turn: Turn) -> None:
         del turn
 
     house.peer.next(listen)
     await house.send("and mind the gap", task=accepted.facade)
-    await wait_until(lambda: len(house.peer.messages) == 2, 5, "the agent was told more")
+    await wait_until(lambda: len(house.peer.messages) == 2, 15, "the agent was told more")
     house.peer.release_all()
     await house.until(accepted, Status.RETRYING)
     await house.come_due("retry", accepted.task_id, after_ms=_PAUSE_MS)
@@ -387,7 +387,7 @@ async def test_run_that_takes_too_long_is_tried_again_where_that_is_safe(house: 
     await house.until(accepted, Status.QUEUED)
     await house.come_due("timeout", accepted.task_id, after_ms=5_000)
     record = await house.until(accepted, Status.RETRYING)
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 5, "the agent was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent was told to stop")
     first = record.attempts[0]
     assert first.last_error is not None
     assert (first.status, first.last_error.code) == (Status.TIMED_OUT, "timed_out")

@@ -55,7 +55,7 @@ async def test_run_whose_driver_breaks_is_taken_up_again(house: House) -> None:
     def is_replaced() -> bool:
         return house.service.dispatch.find(accepted.task_id) not in (None, broken)
 
-    await wait_until(is_replaced, 5, "another driver has the run")
+    await wait_until(is_replaced, 15, "another driver has the run")
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)
@@ -73,7 +73,7 @@ async def test_stream_whose_reader_breaks_is_followed_in_another_way(house: Hous
             raise RuntimeError("a fault of ours")
         yield  # type: ignore[misc]  # an async generator
 
-    await asyncio.wait_for(follow(driver, break_off()), 5)
+    await asyncio.wait_for(follow(driver, break_off()), 15)
     assert house.service.dispatch.find(accepted.task_id) is driver
 
 
@@ -84,19 +84,19 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     await house.restart()
     house.peer.hold()
     accepted = await house.send("hello")
-    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.restart()
     house.peer.release_all()
-    await wait_until(lambda: house.peer.tasks, 5, "the peer has made its task")
+    await wait_until(lambda: house.peer.tasks, 15, "the peer has made its task")
     (remote,) = house.peer.tasks.values()
-    await asyncio.wait_for(remote.finished.wait(), 5)
+    await asyncio.wait_for(remote.finished.wait(), 15)
     await house.peer.stop()
     await house.adopt(accepted)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     watched = CountedClock(driver.clock)
     driver.clock = watched
-    await wait_until(lambda: watched.readings >= 6, 5, "the peer was asked again and again")
+    await wait_until(lambda: watched.readings >= 6, 15, "the peer was asked again and again")
     wire: JsonObject = await house.service.read(ADA, GetRecord(accepted.facade))
     assert wire["status"] == "running"
     await house.peer.start()
@@ -111,10 +111,10 @@ async def test_two_lost_sends_of_one_context_never_take_each_others_task(house: 
     turns = [
         await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
     ]
-    await wait_until(lambda: len(house.peer.messages) == 3, 5, "the peer has both")
+    await wait_until(lambda: len(house.peer.messages) == 3, 15, "the peer has both")
     await house.restart()
     house.peer.release_all()
-    await wait_until(lambda: len(house.peer.tasks) == 3, 5, "the peer has made its tasks")
+    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the peer has made its tasks")
     for turn in turns:
         await house.adopt(turn)
     for number, turn in enumerate(turns):
@@ -131,10 +131,10 @@ async def test_a_lost_send_is_not_forgotten_when_the_next_one_of_its_context_is_
     turns = [
         await house.send(f"number {number}", context_id=first.context_id) for number in range(2)
     ]
-    await wait_until(lambda: len(house.peer.messages) == 3, 5, "the peer has both")
+    await wait_until(lambda: len(house.peer.messages) == 3, 15, "the peer has both")
     await house.restart()
     house.peer.release_all()
-    await wait_until(lambda: len(house.peer.tasks) == 3, 5, "the peer has made its tasks")
+    await wait_until(lambda: len(house.peer.tasks) == 3, 15, "the peer has made its tasks")
     for turn in turns:
         await house.adopt(turn)
         record = await house.until(turn, Status.FAILED)
@@ -164,11 +164,11 @@ async def test_driver_that_is_woken_while_it_is_stopped_stops(house: House) -> N
     await house.until(accepted, Status.WAITING_INPUT)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    await wait_until(lambda: driver.proof_ms > 0, 5, "the driver has looked, and rests")
+    await wait_until(lambda: driver.proof_ms > 0, 15, "the driver has looked, and rests")
     driver.wake()
     # The wish to stop meets the waiting driver in the tick in which it wakes.
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         await house.service.dispatch.drain()
     assert house.service.dispatch.find(accepted.task_id) is None
     await house.start()

@@ -113,7 +113,7 @@ async def test_agent_that_names_no_time_is_tried_again_in_ours(house: House) -> 
     house.peer.answer_next(HttpAnswer(429), HttpAnswer(429))
     accepted = await house.send("hello")
     for times in (1, 2):
-        await wait_until(lambda: house.peer.count("SendMessage") == times, 5, "it was tried")  # noqa: B023
+        await wait_until(lambda: house.peer.count("SendMessage") == times, 15, "it was tried")  # noqa: B023
         await until_held(house, accepted)
         await house.come_due("send", accepted.task_id, after_ms=times * 1_000)
     await house.until(accepted, Status.COMPLETED)
@@ -158,7 +158,7 @@ async def test_agent_that_is_busy_with_questions_is_asked_when_it_says(house: Ho
 
     house.peer.next(story)
     accepted = await house.send("hello", wait="stream")
-    await wait_until(lambda: house.peer.count("GetTask"), 5, "it was asked")
+    await wait_until(lambda: house.peer.count("GetTask"), 15, "it was asked")
     before = house.clock.now_ms()
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
@@ -180,4 +180,4 @@ async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house
     record = await house.until(accepted, Status.FAILED)
     assert record.last_error is not None
     assert record.last_error.code == "invalid_agent_response"
-    await wait_until(lambda: house.peer.count("CancelTask"), 5, "the agent is told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask"), 15, "the agent is told to stop")

@@ -144,7 +144,7 @@ async def test_first_caller_is_answered_as_well_when_a_second_message_ends_the_t
     house.peer.hold()
     first = await house.send("slow 0", wait="unary")
     hearing = asyncio.create_task(house.hear(first))
-    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     house.peer.release_all()
     await hearing
     third = await house.send("silent", wait="stream")

@@ -29,7 +29,7 @@ def state_of(task: JsonObject) -> str:
 async def test_stream_that_closes_without_an_end_completes_nothing(house: House) -> None:
     accepted = await house.send("close", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
-    await wait_until(lambda: house.peer.count("SubscribeToTask"), 5, "the peer was asked again")
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 15, "the peer was asked again")
     assert (await house.record(accepted)).status is Status.RUNNING
     assert not watching.done()
     (remote,) = house.peer.tasks.values()
@@ -78,7 +78,7 @@ async def test_delivery_mechanism_of_a_run_follows_its_fallback(house: House) ->
         run = (await house.record(accepted)).run
         return run is not None and run.delivery_mechanism == "subscription"
 
-    await wait_until(subscribed, 5, "the run is followed by subscription")
+    await wait_until(subscribed, 15, "the run is followed by subscription")
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)
@@ -177,7 +177,7 @@ async def test_peer_that_completes_in_the_race_is_kept_as_its_word_and_artifacts
     async def has_result() -> bool:
         return bool((await house.record(accepted)).artifacts)
 
-    await wait_until(has_result, 5, "the artifact is here")
+    await wait_until(has_result, 15, "the artifact is here")
     await house.cancel(accepted)
     record = await house.until(accepted, Status.CANCELLED)
     assert record.attempts[-1].native_status == "TASK_STATE_COMPLETED"
@@ -198,7 +198,7 @@ async def test_cancel_beside_an_open_stream_doubles_no_chunk(house: House) -> No
     async def is_open() -> bool:
         return "one " in str(await house.read(accepted))
 
-    await wait_until(is_open, 5, "the artifact is open")
+    await wait_until(is_open, 15, "the artifact is open")
     late: list[JsonObject] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(remote, "tell", late.append)
@@ -212,7 +212,7 @@ async def test_cancel_beside_an_open_stream_doubles_no_chunk(house: House) -> No
 
     house.log.before_append = arrive
     await house.cancel(accepted)
-    await wait_until(lambda: not late, 5, "the frame has come")
+    await wait_until(lambda: not late, 15, "the frame has come")
     remote.status("CANCELED")
     await house.until(accepted, Status.CANCELLED)
     assert joined(await watching) == "one two "
@@ -262,7 +262,7 @@ async def test_total_limit_ends_the_task_by_its_due_row_and_stops_the_peer(house
     record = await house.until(accepted, Status.TIMED_OUT)
     assert record.attempts[-1].status is Status.TIMED_OUT
     assert "longer than 5 s" in str((await watching)[-1])
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 5, "the peer was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the peer was told to stop")
     assert f"timeout:{accepted.task_id}" not in await house.due(accepted.task_id)
 
 
@@ -271,7 +271,7 @@ async def test_total_limit_of_a_hidden_turn_is_an_error_for_its_caller(house: Ho
     house.policy = RetryPolicy(total_timeout_ms=5_000)
     accepted = await house.send("mute")
     hearing = asyncio.create_task(house.hear(accepted))
-    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.come_due("timeout", accepted.task_id, after_ms=5_000)
     with pytest.raises(PeerUnavailable, match="longer than 5 s"):
         await hearing
@@ -342,7 +342,7 @@ async def test_follow_up_that_the_peer_refuses_leaves_the_task_as_it_is(house: H
     async def is_warned() -> bool:
         return "runtime.warning" in await house.types(accepted)
 
-    await wait_until(is_warned, 5, "the refusal is recorded")
+    await wait_until(is_warned, 15, "the refusal is recorded")
     assert (await house.record(accepted)).status is Status.QUEUED
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")

@@ -139,9 +139,11 @@ async def test_question_in_the_place_of_another_stays_open_whatever_the_history_
         return view if "second" in str(view["subject"]) else None
 
     await house.until(accepted, Status.WAITING_INPUT)
-    view = await wait_until(asks_second, 5, "the second question stands")
+    view = await wait_until(asks_second, 15, "the second question stands")
     polls = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+    )
     assert await house.question(accepted) == view
     types = await house.types(accepted)
     assert (types.count("action.required"), types.count("action.resolved")) == (2, 1)
@@ -168,7 +170,7 @@ async def test_words_before_a_question_are_shown_and_close_no_question(house: Ho
     async def is_superseded() -> bool:
         return (await house.types(accepted)).count("action.resolved") == 1
 
-    await wait_until(is_superseded, 5, "the first question is closed")
+    await wait_until(is_superseded, 15, "the first question is closed")
     closings = [
         event.fact.payload
         for event in await house.events(accepted)

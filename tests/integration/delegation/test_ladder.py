@@ -34,7 +34,7 @@ async def until_followed_by(house: House, accepted: TurnAccepted, mechanism: str
         run = (await house.record(accepted)).run
         return run is not None and run.delivery_mechanism == mechanism
 
-    await wait_until(look, 5, f"the run is followed by {mechanism}")
+    await wait_until(look, 15, f"the run is followed by {mechanism}")
 
 
 @pytest.mark.requirement("A2A-6")
@@ -72,7 +72,7 @@ async def test_whoever_takes_a_run_over_finds_what_its_peer_was_told(house: Hous
     await house.restart()
     asked = house.peer.count("GetTask")
     await house.adopt(accepted)
-    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 5, "the run is followed")
+    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 15, "the run is followed")
     assert house.peer.count(TELL) == 1
     await until_followed_by(house, accepted, "push")
 
@@ -88,7 +88,7 @@ async def test_peer_that_takes_no_such_request_is_asked_as_before(house: House) 
     accepted = await house.send("go", wait="stream")
     await until_followed_by(house, accepted, "polling")
     asked = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 5, "it is asked")
+    await wait_until(lambda: house.peer.count("GetTask") > asked + 2, 15, "it is asked")
     assert house.peer.count(TELL) == 1
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")

@@ -82,7 +82,9 @@ async def test_words_of_an_agent_say_nothing_for_a_person(house: House) -> None:
     accepted = await house.send("go", wait="stream")
     await house.until(accepted, Status.WAITING_INPUT)
     polls = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+    )
     assert (await house.question(accepted))["state"] == "pending"
     assert (await house.types(accepted)).count("action.resolved") == 0
 
@@ -131,7 +133,7 @@ async def test_answer_to_what_the_agent_asks_no_more_is_not_sent(house: House) -
         closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
         return closed["returnState"] == "undeliverable" and closed["returnError"] == "stale"
 
-    await wait_until(read_state, 5, "the answer is known to be stale")
+    await wait_until(read_state, 15, "the answer is known to be stale")
     assert len(house.peer.messages) == 1
 
 

@@ -54,7 +54,7 @@ async def test_old_agent_is_cancelled(old: House) -> None:
     async def is_shown() -> bool:
         return (await old.record(accepted)).shown
 
-    await wait_until(is_shown, 5, "callers see the task")
+    await wait_until(is_shown, 15, "callers see the task")
     await old.cancel(accepted)
     await old.until(accepted, Status.CANCELLED)
 

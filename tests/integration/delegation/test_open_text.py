@@ -32,7 +32,7 @@ class Heard(list[Delta]):
     """What one instance hears of a session."""
 
     async def until(self, block: str, text: str) -> None:
-        await wait_until(lambda: join(self).get(block) == text, 5, f"the text {text!r}")
+        await wait_until(lambda: join(self).get(block) == text, 15, f"the text {text!r}")
 
 
 def stream_of(accepted: TurnAccepted) -> StreamRef:
@@ -94,7 +94,7 @@ async def test_who_comes_late_has_the_text_from_its_beginning(house: House) -> N
     async def is_closed() -> bool:
         return not house.service.dispatch.open_text.read_blocks(accepted.session_id)
 
-    await wait_until(is_closed, 5, "the blocks are closed with the run")
+    await wait_until(is_closed, 15, "the blocks are closed with the run")
 
 
 async def test_the_first_listener_gets_what_nobody_heard(house: House) -> None:
@@ -107,7 +107,7 @@ async def test_the_first_listener_gets_what_nobody_heard(house: House) -> None:
         record = await house.record(accepted)
         return record.progress.counters.get("chunks", 0) == 1
 
-    await wait_until(has_begun, 5, "the first word is stored, and nobody heard it")
+    await wait_until(has_begun, 15, "the first word is stored, and nobody heard it")
     heard = Heard()
     await house.store.deltas.listen(stream_of(accepted), heard.append)
     house.clock.ahead_ms += 2_000
@@ -158,5 +158,5 @@ async def test_an_instance_that_has_lost_the_run_tells_no_text(house: House) -> 
     def has_left() -> bool:
         return house.service.dispatch.find(accepted.task_id) is None
 
-    await wait_until(has_left, 5, "the instance has noticed that the run is not its own")
+    await wait_until(has_left, 15, "the instance has noticed that the run is not its own")
     assert house.service.dispatch.open_text.read_blocks(accepted.session_id) == []

@@ -30,7 +30,7 @@ async def until_put_off(house: House, action: str) -> None:
         row = (await house.due(action)).get(f"return:{action}")
         return row is not None and int(row) > house.clock.now_ms() + 5_000
 
-    await wait_until(look, 5, "the return is put off")
+    await wait_until(look, 15, "the return is put off")
 
 
 @pytest.mark.requirement("I9", "CMD-14")
@@ -150,21 +150,21 @@ async def test_answer_is_sent_once_by_two_who_both_drive(house: House) -> None:
             beginning.append(batch.op)
             if len(beginning) == 2:
                 met.set()
-            await asyncio.wait_for(met.wait(), 5)
+            await asyncio.wait_for(met.wait(), 15)
 
     house.log.before_append = meet
     house.peer.hold()
     await house.respond(view, option_id="reply", content={"text": "blue"})
     first.wake(accepted.task_id, str(view["actionId"]))
-    await wait_until(lambda: "blue" in house.peer.texts, 5, "one has sent it")
+    await wait_until(lambda: "blue" in house.peer.texts, 15, "one has sent it")
 
     def has_gone_on() -> bool:
         return house.peer.count("SubscribeToTask") > 0 or len(house.peer.messages) > 2
 
-    await wait_until(has_gone_on, 5, "the other one has gone on")
+    await wait_until(has_gone_on, 15, "the other one has gone on")
     house.peer.release_all()
     await house.until(accepted, Status.COMPLETED)
-    await wait_until(lambda: first.find(accepted.task_id) is None, 5, "the other one has seen it")
+    await wait_until(lambda: first.find(accepted.task_id) is None, 15, "the other one has seen it")
     assert len(beginning) == 2
     assert house.peer.texts == ["ask Which colour?", "blue"]
 
@@ -175,7 +175,7 @@ async def test_run_is_adopted_once_by_two_who_try_at_once(house: House) -> None:
     await house.until(accepted, Status.QUEUED)
     await house.restart()
     await asyncio.gather(*(house.adopt(accepted) for _ in range(5)))
-    await wait_until(lambda: house.peer.count("SubscribeToTask"), 5, "the run is followed")
+    await wait_until(lambda: house.peer.count("SubscribeToTask"), 15, "the run is followed")
     for _ in range(20):
         await asyncio.sleep(0)
     assert house.peer.count("SubscribeToTask") == 1
@@ -216,7 +216,9 @@ async def test_questions_of_one_pause_are_answered_by_one_message(
     assert views[0]["groupId"] == views[1]["groupId"]
     await house.respond(views[0], "dec_1", option_id="yes")
     polls = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+    )
     assert len(house.peer.messages) == 1
     if restarts:
         await house.restart()
@@ -325,7 +327,7 @@ async def test_input_for_a_task_that_is_driven_elsewhere_reaches_the_peer(house:
     driving = house.service.dispatch
     await house.start()
     await house.send("and this", task=accepted.facade)
-    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+    await wait_until(lambda: "and this" in house.peer.texts, 15, "the peer has the input")
     await driving.drain()
 
 
@@ -343,7 +345,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
     await house.adopt(accepted)
     assert "and this" not in house.peer.texts
     await house.come_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
-    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+    await wait_until(lambda: "and this" in house.peer.texts, 15, "the peer has the input")
 
 
 @pytest.mark.requirement("I9")
@@ -356,5 +358,5 @@ async def test_input_that_arrived_is_not_owed_any_more(house: House) -> None:
     async def is_settled() -> bool:
         return member not in await house.due(accepted.task_id)
 
-    await wait_until(is_settled, 5, "the input is not owed any more")
+    await wait_until(is_settled, 15, "the input is not owed any more")
     assert house.peer.texts.count("and this") == 1

@@ -32,7 +32,9 @@ async def test_question_is_open_once_and_the_task_waits_for_it(house: House) -> 
     record = await house.record(accepted)
     assert (record.status, len(record.open_actions)) == (Status.WAITING_INPUT, 1)
     polls = house.peer.count("GetTask")
-    await wait_until(lambda: house.peer.count("GetTask") > polls + 2, 5, "the peer was asked again")
+    await wait_until(
+        lambda: house.peer.count("GetTask") > polls + 2, 15, "the peer was asked again"
+    )
     again = await house.record(accepted)
     assert again.open_actions == record.open_actions
     assert again.status is Status.WAITING_INPUT
@@ -308,7 +310,7 @@ async def test_second_question_of_a_task_is_a_question_of_its_own(house: House) 
         record = await house.record(accepted)
         return bool(record.open_actions) and record.open_actions[0] != first["actionId"]
 
-    await wait_until(asks_again, 5, "the second question is open")
+    await wait_until(asks_again, 15, "the second question is open")
     second = await house.question(accepted)
     await house.respond(second, "dec_2", option_id="reply", content={"text": "dark"})
     await house.until(accepted, Status.COMPLETED)

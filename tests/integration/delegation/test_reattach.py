@@ -28,7 +28,7 @@ async def test_adopted_stream_goes_on_with_every_chunk_once(house: House) -> Non
         return shown and "chunk-2" in str(await house.read(accepted))
 
     await house.until(accepted, Status.RUNNING)
-    await wait_until(has_two_chunks, 5, "two chunks are stored")
+    await wait_until(has_two_chunks, 15, "two chunks are stored")
     await house.restart()
     house.peer.release(2)
     assert (await house.record(accepted)).status is Status.RUNNING
@@ -53,7 +53,7 @@ async def test_task_that_ended_while_nobody_drove_it_is_reconciled(house: House)
     await house.restart()
     house.peer.release_all()
     (remote,) = house.peer.tasks.values()
-    await asyncio.wait_for(remote.finished.wait(), 5)
+    await asyncio.wait_for(remote.finished.wait(), 15)
     await house.adopt(accepted)
     await house.until(accepted, Status.COMPLETED)
     task = await house.read(accepted)
@@ -64,7 +64,7 @@ async def test_task_that_ended_while_nobody_drove_it_is_reconciled(house: House)
 async def test_caller_that_waits_gets_its_answer_from_the_next_driver(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
-    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     await house.restart()
     hearing = asyncio.create_task(house.hear(accepted))
     house.peer.release_all()
@@ -108,6 +108,6 @@ async def test_driver_whose_run_was_taken_over_writes_nothing_more(house: House)
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED", "too late for this one")
     dispatch = house.service.dispatch
-    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 5, "it stopped driving")
+    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "it stopped driving")
     assert (await house.record(accepted)).status is Status.QUEUED
     assert await house.events(accepted) == before

@@ -38,13 +38,13 @@ async def until_known(house: House, accepted: TurnAccepted, habit: str) -> None:
     async def look() -> bool:
         return habit in await house.store.habits.read(worker.peer, worker.card_hash or "")
 
-    await wait_until(look, 5, f"the peer is known: {habit}")
+    await wait_until(look, 15, f"the peer is known: {habit}")
 
 
 async def until_looked_for(house: House) -> None:
     """Until the peer was asked twice for its list, so that the first answer has been judged."""
     asked = house.peer.count("ListTasks")
-    await wait_until(lambda: house.peer.count("ListTasks") > asked + 1, 5, "it is looked for")
+    await wait_until(lambda: house.peer.count("ListTasks") > asked + 1, 15, "it is looked for")
 
 
 async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our_contexts(
@@ -91,7 +91,7 @@ async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: 
     house.peer.next(vanish, vanish)
     accepted = await house.send("go")
     house.clock.ahead_ms += 61_000
-    await wait_until(lambda: house.peer.texts.count("go") == 2, 5, "it is sent again")
+    await wait_until(lambda: house.peer.texts.count("go") == 2, 15, "it is sent again")
     await until_looked_for(house)
     await house.restart()
     wait_for_arrival(house, 60.0)
@@ -127,7 +127,7 @@ async def test_message_of_a_dead_instance_may_have_been_sent_until_the_run_was_t
     wait_for_arrival(house, 60.0)
     house.peer.next(vanish)
     accepted = await house.send("go")
-    await wait_until(lambda: "go" in house.peer.texts, 5, "it was sent")
+    await wait_until(lambda: "go" in house.peer.texts, 15, "it was sent")
     house.clock.ahead_ms += 50_000
     await take_over(house, accepted)
     house.clock.ahead_ms += 30_000
@@ -153,7 +153,7 @@ async def test_late_message_of_a_dead_instance_is_found_and_not_lost(house: Hous
 
     house.peer.next(be_late)
     accepted = await house.send("go")
-    await wait_until(lambda: arrived, 5, "it was sent")
+    await wait_until(lambda: arrived, 15, "it was sent")
     house.clock.ahead_ms += 59_000
     await take_over(house, accepted)
     house.clock.ahead_ms += 59_000
@@ -230,7 +230,7 @@ async def test_newest_of_two_that_show_the_message_is_taken_with_a_warning(house
     async def is_bound() -> bool:
         return (await house.record(accepted)).shown
 
-    await wait_until(is_bound, 5, "one of the two is bound")
+    await wait_until(is_bound, 15, "one of the two is bound")
     bound = (await house.record(accepted)).attempts[-1].remote_task_id
     assert bound in house.peer.tasks
     assert "runtime.warning" in await house.types(accepted)
@@ -285,7 +285,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     message = house.message("and this")
     house.peer.next(work_on, work_on)
     await house.send("", task=accepted.facade, message=message)
-    await wait_until(lambda: house.peer.texts.count("and this") == 1, 5, "the first has arrived")
+    await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     driver.may_send = lambda: False
@@ -293,7 +293,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await house.restart()
     await house.adopt(accepted)
     await house.come_due("input", f"{accepted.task_id}:{turn.turn_id}", after_ms=40_000)
-    await wait_until(lambda: house.peer.texts.count("and this") == 2, 5, "the second as well")
+    await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "the second as well")
 
 
 async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
@@ -307,7 +307,7 @@ async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
         row = (await house.due(accepted.task_id)).get(member)
         return row is not None and int(row) > house.clock.now_ms() + 50_000
 
-    await wait_until(is_put_off, 5, "the input is owed later")
+    await wait_until(is_put_off, 15, "the input is owed later")
     house.clock.ahead_ms += 30_000
-    await wait_until(lambda: house.peer.texts.count("and this") == 2, 5, "it is sent again")
+    await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "it is sent again")
     await house.until(accepted, Status.COMPLETED)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 async def until_missed(house: House) -> None:
     """Until somebody waits for the replica."""
-    await wait_until(lambda: house.store.replicas.are_missing, 5, "the replica is missed")
+    await wait_until(lambda: house.store.replicas.are_missing, 15, "the replica is missed")
 
 
 async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_has_them(
@@ -35,7 +35,7 @@ async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_ha
             shown = await house.service.read(ADA, GetAction(str(view["actionId"])))
             return shown["returnState"] == "returning"
 
-        await wait_until(is_on_its_way, 5, "the intent to tell the agent is stored")
+        await wait_until(is_on_its_way, 15, "the intent to tell the agent is stored")
         assert house.peer.texts == ["ask Which colour?"]
         assert (await house.record(told)).status is Status.RUNNING, "it is accepted all the same"
         pair.mend_replication()

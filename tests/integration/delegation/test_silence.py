@@ -56,7 +56,7 @@ async def test_silent_agent_that_lives_is_told_of_with_when_it_said_something_la
         found = await beats(house, accepted)
         return found if len(found) > 1 else None
 
-    found = await wait_until(has_beaten, 5, "it is told of twice")
+    found = await wait_until(has_beaten, 15, "it is told of twice")
     assert found is not None
     run = (await house.record(accepted)).attempts[-1]
     said_at = run.news_at
@@ -94,7 +94,7 @@ async def test_agent_without_news_times_out_by_its_limit_though_it_lives(house: 
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     watching = asyncio.create_task(house.watch(accepted))
-    await wait_until(lambda: house.peer.count("GetTask"), 5, "it is asked whether it lives")
+    await wait_until(lambda: house.peer.count("GetTask"), 15, "it is asked whether it lives")
     await house.come_due("idle", accepted.task_id, after_ms=5_000)
     record = await house.until(accepted, Status.TIMED_OUT)
     (told,) = [
@@ -105,7 +105,7 @@ async def test_agent_without_news_times_out_by_its_limit_though_it_lives(house: 
     assert told == TaskTimedOut("idle", 5_000)
     assert record.attempts[-1].status is Status.TIMED_OUT
     assert "no news of the agent for 5 s" in str((await watching)[-1])
-    await wait_until(lambda: house.peer.count("CancelTask") == 1, 5, "the peer was told to stop")
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the peer was told to stop")
     due = await house.due(accepted.task_id)
     assert not {f"idle:{accepted.task_id}", f"timeout:{accepted.task_id}"} & set(due)
 

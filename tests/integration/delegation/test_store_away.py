@@ -30,10 +30,10 @@ async def test_message_is_refused_before_a_peer_is_called(house: House) -> None:
 async def test_answer_of_a_unary_call_waits_for_the_store(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("hello")
-    await wait_until(lambda: house.peer.texts == ["hello"], 5, "the peer has the message")
+    await wait_until(lambda: house.peer.texts == ["hello"], 15, "the peer has the message")
     house.log.refuses_writes = True
     house.peer.release_all()
-    await wait_until(lambda: house.log.refused > 1, 5, "the answer could not be stored")
+    await wait_until(lambda: house.log.refused > 1, 15, "the answer could not be stored")
     hearing = asyncio.create_task(house.hear(accepted))
     assert not await comes(hearing, 0.1)
     assert (await house.record(accepted)).status is Status.RUNNING
@@ -53,10 +53,10 @@ async def comes(task: asyncio.Task[JsonObject], within_s: float) -> bool:
 async def test_bare_message_waits_for_the_store_and_is_not_lost(house: House) -> None:
     house.peer.hold()
     accepted = await house.send("message so be it")
-    await wait_until(lambda: house.peer.messages, 5, "the peer has the message")
+    await wait_until(lambda: house.peer.messages, 15, "the peer has the message")
     house.log.refuses_writes = True
     house.peer.release_all()
-    await wait_until(lambda: house.log.refused > 1, 5, "the answer could not be stored")
+    await wait_until(lambda: house.log.refused > 1, 15, "the answer could not be stored")
     house.log.refuses_writes = False
     answer = await house.hear(accepted)
     assert cast("JsonObject", answer["message"])["parts"] == [{"text": "so be it"}]
@@ -73,7 +73,7 @@ async def test_every_chunk_of_a_stream_is_there_once_after_the_store_came_back(
     await house.until(accepted, Status.RUNNING)
     house.log.refuses_writes = True
     house.peer.release(3)
-    await wait_until(lambda: house.log.refused > 2, 5, "frames could not be stored")
+    await wait_until(lambda: house.log.refused > 2, 15, "frames could not be stored")
     house.log.refuses_writes = False
     house.peer.release_all()
     frames = await watching
@@ -116,7 +116,7 @@ async def test_no_follower_sees_a_frame_before_it_is_stored(house: House) -> Non
                 seen.append(frame.data)  # noqa: PERF401  a reader that is cut off keeps what it saw
 
     reading = asyncio.create_task(collect())
-    await wait_until(lambda: len(seen) == 1, 5, "the first frame")
+    await wait_until(lambda: len(seen) == 1, 15, "the first frame")
     task.status("WORKING", "only said, not stored")
     await waits.wait()
     for _ in range(20):
@@ -126,7 +126,7 @@ async def test_no_follower_sees_a_frame_before_it_is_stored(house: House) -> Non
     at_once = await house.hear(accepted, at_once=True)
     assert "only said" not in str(at_once)
     held.set()
-    await wait_until(lambda: len(seen) == 2, 5, "the frame, once it is stored")
+    await wait_until(lambda: len(seen) == 2, 15, "the frame, once it is stored")
     assert b"only said" in seen[1]
     house.log.before_append = None
     reading.cancel()
@@ -143,7 +143,7 @@ async def test_task_is_not_completed_until_its_artifact_is_stored(house: House) 
     house.peer.next(large)
     accepted = await house.send("go")
     hearing = asyncio.create_task(house.hear(accepted))
-    await wait_until(lambda: house.blobs.refused > 2, 5, "the artifact could not be stored")
+    await wait_until(lambda: house.blobs.refused > 2, 15, "the artifact could not be stored")
     record = await house.record(accepted)
     assert (record.status, record.artifacts) == (Status.RUNNING, ())
     assert not hearing.done()
@@ -163,7 +163,7 @@ async def test_streamed_task_is_not_completed_until_its_artifact_is_stored(house
     house.blobs.away = True
     accepted = await house.send("big", wait="stream")
     watching = asyncio.create_task(house.watch(accepted))
-    await wait_until(lambda: house.blobs.refused > 2, 5, "the artifact could not be stored")
+    await wait_until(lambda: house.blobs.refused > 2, 15, "the artifact could not be stored")
     assert (await house.record(accepted)).status is not Status.COMPLETED
     house.blobs.away = False
     frames = await watching

@@ -81,7 +81,7 @@ async def test_cancel_of_a_run_is_told_in_the_trace_of_the_run(house: House) -> 
     async def is_shown() -> bool:
         return (await house.record(accepted)).shown
 
-    await wait_until(is_shown, 5, "callers see the task")
+    await wait_until(is_shown, 15, "callers see the task")
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
     assert {trace for trace, _ in await list_places(house, accepted)} == {TRACE}

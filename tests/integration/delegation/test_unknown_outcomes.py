@@ -46,7 +46,7 @@ async def test_chunk_whose_reply_was_lost_is_there_once(house: House) -> None:
     house.log.after_append = lose_reply(of=b"said once", found=lost)
     watching = asyncio.create_task(house.watch(accepted))
     remote.artifact([{"text": "said once"}], append=True)
-    await wait_until(lambda: lost, 5, "the reply was lost")
+    await wait_until(lambda: lost, 15, "the reply was lost")
     remote.status("COMPLETED")
     assert joined(await watching) == "opened said once"
     assert str(await house.read(accepted)).count("said once") == 1
@@ -62,7 +62,7 @@ async def open_artifact(house: House) -> tuple[TurnAccepted, RemoteTask]:
     async def is_open() -> bool:
         return "opened" in str(await house.read(accepted))
 
-    await wait_until(is_open, 5, "the artifact is open")
+    await wait_until(is_open, 15, "the artifact is open")
     return accepted, remote
 
 
@@ -86,7 +86,7 @@ async def test_chunk_whose_reply_was_lost_is_there_once_though_somebody_wrote_si
 
     house.log.after_append = lose_and_write
     remote.artifact([{"text": "said once"}], append=True)
-    await wait_until(lambda: lost, 5, "the reply was lost")
+    await wait_until(lambda: lost, 15, "the reply was lost")
     remote.status("COMPLETED")
     record = await house.until(accepted, Status.COMPLETED)
     assert record.title == "renamed"
@@ -131,10 +131,10 @@ async def test_keyed_input_whose_first_reply_was_lost_is_sent_all_the_same(house
     async def is_shown() -> bool:
         return (await house.record(accepted)).shown
 
-    await wait_until(is_shown, 5, "the task is there for its caller")
+    await wait_until(is_shown, 15, "the task is there for its caller")
     await run_twice(house, b'"turn.submitted"')
     await house.send("and this", task=accepted.facade, idem="key-input")
-    await wait_until(lambda: "and this" in house.peer.texts, 5, "the peer has the input")
+    await wait_until(lambda: "and this" in house.peer.texts, 15, "the peer has the input")
     assert house.peer.texts.count("and this") == 1
 
 
@@ -185,7 +185,7 @@ async def test_message_of_a_caller_that_went_away_while_it_was_stored_reaches_th
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     gone.set()
-    await wait_until(lambda: house.peer.texts == ["hello"], 5, "the peer has the message")
+    await wait_until(lambda: house.peer.texts == ["hello"], 15, "the peer has the message")
 
 
 @pytest.mark.requirement("CMD-30", "LT-5")

@@ -91,7 +91,7 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
 
     house.log.before_append = come_between
     remote.artifact([{"text": "said once"}])
-    await asyncio.wait_for(meanwhile.wait(), 5)
+    await asyncio.wait_for(meanwhile.wait(), 15)
     remote.status("COMPLETED")
     record = await house.until(accepted, Status.COMPLETED)
     assert record.title == "x"

@@ -162,7 +162,7 @@ async def test_a_revoked_device_is_out_at_once_and_its_socket_is_closed(rig: Rig
         gone = await at.http.delete(f"/v1/devices/{device.device_id}", headers=BEARER)
         assert gone.status_code == 200
         assert gone.json()["decisions"] == []
-        await asyncio.wait_for(socket.wait_closed(), 5)
+        await asyncio.wait_for(socket.wait_closed(), 15)
         assert socket.close_code == 4504
     assert (await device.get("/v1/approvals")).status_code == 401
     again = await at.http.delete(f"/v1/devices/{device.device_id}", headers=BEARER)

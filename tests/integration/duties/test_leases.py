@@ -70,7 +70,7 @@ async def test_duties_are_spread_over_the_instances_that_live(instances: Instanc
 
     await wait_until(spread, 10, "each shard has one owner")
     await two.duties.stop()
-    await wait_until(lambda: one.duties.keeper.duties == ALL, 5, "the duties have come back")
+    await wait_until(lambda: one.duties.keeper.duties == ALL, 15, "the duties have come back")
 
 
 async def test_who_waits_for_another_instance_looks_more_often(instances: Instances) -> None:
@@ -88,7 +88,7 @@ async def test_who_waits_for_another_instance_looks_more_often(instances: Instan
         await two.duties.keeper.extend()
         return two.duties.keeper.pause_s < calm_s
 
-    await wait_until(one_is_missed, 5, "the other one, which is silent, is noticed")
+    await wait_until(one_is_missed, 15, "the other one, which is silent, is noticed")
     await one.duties.stop()
     await two.duties.stop()
 
@@ -110,7 +110,7 @@ async def test_duties_of_a_silent_instance_are_claimed_when_its_lease_is_over_an
         await keeper.extend()
         return keeper.claim_s < math.inf
 
-    await wait_until(is_missed, 5, "the silent one is noticed")
+    await wait_until(is_missed, 15, "the silent one is noticed")
     assert one.duties.keeper.duties == theirs, "while its lease holds"
     monkeypatch.setattr(keeper.leases, "announce", Away().announce)
     while keeper.duties != ALL:
@@ -162,7 +162,7 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     async def taken() -> bool:
         return isinstance(await store.leases.take_over(SHARD, "in_one"), TakenOver)
 
-    await wait_until(taken, 5, "somebody has found the lease expired")
+    await wait_until(taken, 15, "somebody has found the lease expired")
     await one.duties.keeper.extend()
     assert one.lost == [SHARD]
     with pytest.raises(StoreUnavailable):

@@ -65,9 +65,9 @@ async def test_shown_task_reaches_its_owners_list_with_the_time_of_its_status(
         found = await store.projections.read_index(OWNER.key, "echo", None, 10)
         return found == [(story.task.id, parse_ms((await story.read()).status_at))]
 
-    await wait_until(listed, 5, "the task is listed")
+    await wait_until(listed, 15, "the task is listed")
     await story.fail()
-    await wait_until(listed, 5, "its end has moved it")
+    await wait_until(listed, 15, "its end has moved it")
     found = await store.projections.read_index(BOB.key, "echo", None, 10)
     assert [facade for facade, _ in found] == [other.task.id]
 
@@ -96,7 +96,7 @@ async def test_question_stands_in_the_inbox_until_it_is_answered(
     await instances.start("in_one")
     story = await begin(store)
     action = await story.ask("may I pay")
-    open_now = await wait_until(lambda: read_open(store), 5, "the question is there")
+    open_now = await wait_until(lambda: read_open(store), 15, "the question is there")
     assert open_now is not None
     view = orjson.loads(open_now[action.id])
     assert (view["actionId"], view["state"], view["title"]) == (action.id, "pending", "may I pay")
@@ -105,7 +105,7 @@ async def test_question_stands_in_the_inbox_until_it_is_answered(
     async def closed() -> bool:
         return not await read_open(store)
 
-    await wait_until(closed, 5, "the question is gone")
+    await wait_until(closed, 15, "the question is gone")
 
 
 @pytest.mark.requirement("I1", "I3")

@@ -121,7 +121,7 @@ async def test_failing_visits_are_repeated_counted_and_told_once() -> None:
             await wait_until(lambda: len(outcomes) == 4 and not failures, 10, "all have failed")
             await wait_until(
                 lambda: any(line["event"] == "duty.resumed" for line in logs),
-                5,
+                15,
                 "it is told that it goes on",
             )
     assert outcomes == ["store", "store", "store", "fault"]

@@ -74,7 +74,7 @@ async def leave_runs(store: Store, count: int) -> list[Story]:
         # Looking marks the set as gone, which a take-over finds again.
         return not isinstance(await store.leases.take_over(SHARD, DEAD.instance), Alive)
 
-    await wait_until(expired, 5, "the lease has run out")
+    await wait_until(expired, 15, "the lease has run out")
     return stories
 
 
@@ -110,7 +110,7 @@ async def test_run_whose_task_nobody_knows_is_still_to_be_sent_as_it_was(
     story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
     await story.begin()
     await one.duties.stop()
-    await wait_until(lambda: two.adopted, 5, "the run was taken up")
+    await wait_until(lambda: two.adopted, 15, "the run was taken up")
     run = (await story.read()).run
     assert run is not None
     assert (run.remote_task_id, run.delivery_mechanism) == (None, "streaming")
@@ -123,7 +123,7 @@ async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
 ) -> None:
     story = await leave_run(store)
     one = await instances.start("in_one")
-    await wait_until(lambda: one.adopted, 5, "the run was taken up")
+    await wait_until(lambda: one.adopted, 15, "the run was taken up")
     assert one.adopted == [story.task.id]
     page = await store.log.read_page(StreamRef(StreamKind.SESSION, story.session.id), 0)
     assert page[-1].type == "run.status"
@@ -136,7 +136,7 @@ async def test_take_over_is_told_as_a_fact_and_leaves_no_row(
         rows = await store.due.claim(SHARD, 10, 1, hold="own:in_one")
         return not rows.rows and (await store.leases.take_over(SHARD, "in_dead")) != Alive()
 
-    await wait_until(is_clean, 5, "nothing is owed any more")
+    await wait_until(is_clean, 15, "nothing is owed any more")
 
 
 async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
@@ -159,7 +159,7 @@ async def test_take_over_that_broke_off_half_way_is_finished_by_the_next_try(
     two = await instances.start("in_two", runs=False)
     await two.duties.keeper.start()
     async with two.duties:
-        await wait_until(lambda: len(two.adopted) == 3, 5, "the next owner takes them up")
+        await wait_until(lambda: len(two.adopted) == 3, 15, "the next owner takes them up")
     assert {await story.read_driver() for story in stories} == {"in_two.1"}
 
 
@@ -179,7 +179,7 @@ async def test_run_is_driven_before_the_set_of_the_dead_is_put_in_order_and_keep
 
     monkeypatch.setattr(taking, "adopt", adopt)
     taken = asyncio.create_task(taking.take_over(SHARD, DueRow("own:in_dead", "1"), 1))
-    await wait_until(lambda: len(adopted) == 2, 5, "those that can be driven are")
+    await wait_until(lambda: len(adopted) == 2, 15, "those that can be driven are")
     found = await store.leases.take_over(SHARD, "in_dead")
     assert not isinstance(found, Alive)
     assert (found.number, found.runs) == (1, ()), "the set is there, and nothing is left in it"
@@ -207,7 +207,7 @@ async def test_take_over_that_failed_is_tried_again_well_within_the_second_that_
 
     monkeypatch.setattr(leases, "take_over", fail_once)
     async with one.duties:
-        await wait_until(lambda: one.adopted == [story.task.id], 5, "it is driven all the same")
+        await wait_until(lambda: one.adopted == [story.task.id], 15, "it is driven all the same")
     assert tries[1] - tries[0] >= LEASE_BACK_MS / 1000
 
 
@@ -223,7 +223,7 @@ async def test_left_over_entry_of_an_ended_task_is_only_taken_out(
         found = await store.leases.take_over(SHARD, "in_dead")
         return not isinstance(found, Alive) and not found.runs
 
-    await wait_until(is_empty, 5, "the set is empty")
+    await wait_until(is_empty, 15, "the set is empty")
     assert one.adopted == []
     assert await story.read_driver() == ""
 
@@ -255,10 +255,10 @@ async def test_adoption_that_fails_is_owed_until_it_works(
     outcomes: list[tuple[str, str]] = []
     one.duties.due.count = lambda kind, outcome: outcomes.append((kind, outcome))
     async with one.duties:
-        await wait_until(lambda: ("adopt", "failed") in outcomes, 5, "it was tried")
+        await wait_until(lambda: ("adopt", "failed") in outcomes, 15, "it was tried")
         assert await story.read_driver() == "in_one.1"
         instances.refuse_adoption.clear()
-        await wait_until(lambda: one.adopted == [story.task.id], 5, "it was tried again")
+        await wait_until(lambda: one.adopted == [story.task.id], 15, "it was tried again")
 
 
 async def test_instance_that_woke_up_late_gets_its_own_runs_back_under_its_next_life(
@@ -272,7 +272,7 @@ async def test_instance_that_woke_up_late_gets_its_own_runs_back_under_its_next_
     async def is_gone() -> bool:
         return not isinstance(await store.leases.take_over(SHARD, "in_one"), Alive)
 
-    await wait_until(is_gone, 5, "another one marked the set, and died")
+    await wait_until(is_gone, 15, "another one marked the set, and died")
     one.duties.due.visibility_ms = 200
     async with one.duties:
         await wait_until(lambda: one.adopted, 10, "the run is driven again")

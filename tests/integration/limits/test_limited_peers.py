@@ -52,7 +52,7 @@ async def test_one_slot_is_for_all_instances_and_is_free_again_after_the_stream(
             async def passes() -> bool:
                 return isinstance(await two.find("narrow").send(say("hello")), Answered)
 
-            await wait_until(passes, 5, "the slot is free for the other instance")
+            await wait_until(passes, 15, "the slot is free for the other instance")
 
 
 async def test_rate_of_an_agent_is_shared_and_says_when_to_come_back(store: Store) -> None:
@@ -82,5 +82,5 @@ async def test_reload_moves_the_limit_and_counts_what_is_under_way(store: Store)
             async def passes() -> bool:
                 return isinstance(await registry.find("narrow").send(say("hello")), Answered)
 
-            await wait_until(passes, 5, "the second slot is there")
+            await wait_until(passes, 15, "the second slot is there")
             assert (await stream)[-1] == Closed()

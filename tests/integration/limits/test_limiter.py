@@ -154,7 +154,7 @@ async def test_what_an_instance_does_not_use_goes_to_the_others(store: Store) ->
             entered += await right.enter() is None
             return entered == 4
 
-        assert await wait_until(whole, 5, "the other instance has all slots")
+        assert await wait_until(whole, 15, "the other instance has all slots")
 
 
 async def test_end_of_an_instance_gives_everything_back(store: Store) -> None:

@@ -155,13 +155,13 @@ async def test_config_that_is_set_later_gets_what_comes_after_it(rig: Rig) -> No
 
 async def test_config_that_comes_with_a_message_to_a_task_tells_of_its_answer(rig: Rig) -> None:
     task = await rig.begin("ask Which?")
-    await wait_until(lambda: rig.peer.count("SendStreamingMessage") == 1, 5, "the peer was asked")
+    await wait_until(lambda: rig.peer.count("SendStreamingMessage") == 1, 15, "the peer was asked")
 
     async def asked() -> bool:
         found = await rig.do("GetTask", {"id": task})
         return bool(found["status"]["state"] == "TASK_STATE_INPUT_REQUIRED")
 
-    await wait_until(asked, 5, "the peer asks")
+    await wait_until(asked, 15, "the peer asks")
     push = {"url": f"{rig.receiver.url}/hook"}
     await rig.do("SendMessage", rig.message("that one", push=push, taskId=task))
 

@@ -217,7 +217,7 @@ async def test_receiver_that_is_gone_is_removed(rig: Rig) -> None:
     async def is_told() -> list[dict[str, Any]]:
         return [one for one in await hook.told() if one["type"] == "channel.disconnected"]
 
-    [ended] = await wait_until(is_told, 5, "its end is told") or []
+    [ended] = await wait_until(is_told, 15, "its end is told") or []
     assert ended["reason"] == "refused"
     listed = await rig.http.get(f"/v1/streams/{hook.name}/webhooks")
     assert listed.json() == {"webhooks": []}

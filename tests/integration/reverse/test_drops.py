@@ -29,7 +29,7 @@ async def ask_once(caller: Caller, params: JsonObject) -> list[Answer]:
 
 async def await_links(instance: Instance, count: int) -> None:
     await wait_until(
-        lambda: len(find_served(instance)) == count, 5, f"{count} links of the agent are there"
+        lambda: len(find_served(instance)) == count, 15, f"{count} links of the agent are there"
     )
 
 
@@ -45,7 +45,7 @@ async def test_a_message_waits_for_an_agent_that_is_not_there_yet(rig: Rig) -> N
     async def waits() -> bool:
         return bool(await agents.list_waiting(NAME))
 
-    await wait_until(waits, 5, "the task waits for its agent")
+    await wait_until(waits, 15, "the task waits for its agent")
     (waiting,) = await agents.list_waiting(NAME)
     record = await caller.read_record(waiting)
     assert record["status"] == "waiting_resource"
@@ -84,7 +84,7 @@ async def test_a_link_cut_under_a_call_leaves_one_execution(rig: Rig, *, streams
         asking: asyncio.Task[list[Answer]] = asyncio.create_task(
             caller.collect("SendStreamingMessage", params) if streams else ask_once(caller, params)
         )
-        await wait_until(lambda: bool(rig.agent.executor.executed), 5, "the agent is at work")
+        await wait_until(lambda: bool(rig.agent.executor.executed), 15, "the agent is at work")
     await await_links(instance, 0)
     async with rig.link(instance):
         rig.agent.executor.silence.set()
@@ -131,7 +131,7 @@ async def test_an_agent_that_lost_its_tasks_is_not_given_them_again(rig: Rig) ->
         async def is_lost() -> bool:
             return bool((await caller.read_record(task["id"]))["status"] == "lost")
 
-        await wait_until(is_lost, 5, "the run is lost")
+        await wait_until(is_lost, 15, "the run is lost")
     assert rig.agent.executor.executed == {"m-1": 1}
 
 

@@ -37,7 +37,7 @@ class Raw:
 
     async def hear(self, kind: str) -> Frame:
         """The next frame of a type; others are passed over."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while True:
                 while not self._heard:
                     lines = str(await self._socket.recv()).split("\n")
@@ -46,7 +46,7 @@ class Raw:
                     return frame
 
     async def hear_close(self) -> int:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await self._socket.wait_closed()
         return self._socket.close_code or 0
 
@@ -178,7 +178,7 @@ async def test_no_more_calls_are_open_than_an_agent_takes(rig: Rig) -> None:
         first, second = (asyncio.create_task(caller.send(text)) for text in ("one", "two"))
         call = await raw.hear("rpc")
         (served,) = find_served(instance)
-        await wait_until(lambda: served.working == 1, 5, "one call is open")
+        await wait_until(lambda: served.working == 1, 15, "one call is open")
         await raw.tell(complete(call, "done"))
         await raw.tell(complete(await raw.hear("rpc"), "done"))
         assert [read_texts(one) for one in await asyncio.gather(first, second)] == [["done"]] * 2

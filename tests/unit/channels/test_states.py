@@ -63,7 +63,7 @@ async def ask(states: States, who: Principal = ADA, grant: Grant = GRANT) -> Sta
 async def test_five_hundred_who_ask_together_share_one_build() -> None:
     states, plane = make()
     asking = [asyncio.create_task(ask(states, replace(ADA, device=f"d{n}"))) for n in range(500)]
-    await wait_until(lambda: plane.reads, 5, "the build has begun")
+    await wait_until(lambda: plane.reads, 15, "the build has begun")
     plane.hold.set()
     answers = set(map(id, await asyncio.gather(*asking)))
     assert (plane.reads, len(answers)) == (1, 1)
@@ -102,7 +102,7 @@ async def test_state_is_kept_for_a_moment_and_a_failure_not_at_all() -> None:
 async def test_who_goes_takes_the_build_from_nobody() -> None:
     states, plane = make()
     leaves, stays = asyncio.create_task(ask(states)), asyncio.create_task(ask(states))
-    await wait_until(lambda: plane.reads, 5, "the build has begun")
+    await wait_until(lambda: plane.reads, 15, "the build has begun")
     leaves.cancel()
     await asyncio.sleep(0)
     plane.hold.set()

@@ -122,10 +122,10 @@ async def test_silence_is_filled_with_comments_that_make_no_event() -> None:
 
     copying = asyncio.create_task(open_stream(wire, RpcBinding(1), 0.01).copy(pause()))
     await wait_until(
-        lambda: wire.body.startswith(COMMENT * 2), 5, "comments before the first event"
+        lambda: wire.body.startswith(COMMENT * 2), 15, "comments before the first event"
     )
     first.set()
-    await wait_until(lambda: b"}\n\n" + COMMENT in wire.body, 5, "a comment after the first event")
+    await wait_until(lambda: b"}\n\n" + COMMENT in wire.body, 15, "a comment after the first event")
     second.set()
     await copying
     # Some clients make an event of every blank line once they have seen an id.
@@ -147,7 +147,7 @@ async def test_reader_of_the_frames_ends_with_the_stream() -> None:
 
     wire = Wire()
     copying = asyncio.create_task(open_stream(wire, RpcBinding(1)).copy(wait()))
-    await wait_until(lambda: wire.messages, 5, "the first event")
+    await wait_until(lambda: wire.messages, 15, "the first event")
     copying.cancel()
     await asyncio.gather(copying, return_exceptions=True)
     assert gone.is_set()
@@ -168,7 +168,7 @@ async def test_slow_client_holds_up_its_own_reading_and_bounds_it() -> None:
 
     stream = EventStream(send, HttpBinding(), "echo", 1000, 0.001)
     copying = asyncio.create_task(stream.copy(count()))
-    await wait_until(lambda: taken, 5, "it has begun")
+    await wait_until(lambda: taken, 15, "it has begun")
     for _ in range(50):
         await asyncio.sleep(0)
     assert taken == 1

@@ -63,7 +63,7 @@ async def test_drain_ends_every_wait_and_returns_when_all_have_answered() -> Non
         await waiting
     assert not draining.done()
     answered.set()
-    await wait_until(draining.done, 5, "nobody is waited for any more")
+    await wait_until(draining.done, 15, "nobody is waited for any more")
     await late
 
 
