@@ -348,6 +348,8 @@ class InboxRow:
     event: EncodedEvent
     action: str | None
     view: bytes | None
+    asked_ms: int = 0
+    """When ``action`` was asked: its place among the pending ones."""
 
 
 ProjectionRow: TypeAlias = IndexRow | InboxRow
@@ -395,8 +397,8 @@ class Projections(Protocol):
         """How many there are, or how many with a later time than ``after_ms``."""
         ...
 
-    async def list_inbox(self, owner: str) -> list[str]:
-        """Ids of the pending actions of an owner, the newest first."""
+    async def list_inbox(self, owner: str, limit: int | None = None) -> list[str]:
+        """Ids of the pending actions of an owner, the newest first; all of them, or so many."""
         ...
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:

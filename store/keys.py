@@ -93,6 +93,11 @@ def inbox_open(shard: Shard, principal: str) -> str:
     return _key(shard, "ino", principal)
 
 
+def inbox_order(shard: Shard, principal: str) -> str:
+    """ZSET open action -> when it was asked, in ms."""
+    return _key(shard, "inz", principal)
+
+
 def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
     """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
     return _key(shard, "idx", principal, agent, part)
@@ -238,7 +243,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
-    r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino):[a-z]{2,5}_[0-9a-z]+"
+    r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime|vapid)"
 )

@@ -13,9 +13,9 @@ from passerelle.core.ports import PARTS, FeedRow, InboxRow, IndexRow, StreamKind
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
-from passerelle.store.gathering import Gathering
 from passerelle.store.log import read_hash
 from passerelle.store.owner_index import OwnerIndex
+from passerelle.store.pending import Pending
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -42,9 +42,9 @@ class RedisProjections:
         self._nodes = nodes
         self._log = log
         self._index = OwnerIndex(nodes)
+        self._pending = Pending(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
-        self._inboxes: Gathering[str, None, list[str]] = Gathering(self._list_inbox)
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
@@ -118,16 +118,9 @@ class RedisProjections:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
-    async def list_inbox(self, owner: str) -> list[str]:
-        """Ids of the pending actions of an owner, the newest first, without what was copied of them."""
-        return list(await self._inboxes.call(owner, None))
-
-    async def _list_inbox(self, owner: str, asked: list[None]) -> list[list[str]]:
-        shard = place(owner)
-        [reply] = await self._read(shard, pack("HKEYS", keys.inbox_open(shard, owner)))
-        # The shard stands before the time in an id; ids of one prefix sort by what follows it.
-        found = sorted(cast("list[bytes]", reply), key=_read_age, reverse=True)
-        return [[action.decode() for action in found]] * len(asked)
+    async def list_inbox(self, owner: str, limit: int | None = None) -> list[str]:
+        """Ids of the pending actions of an owner, the newest first; all of them, or so many."""
+        return await self._pending.list_newest(owner, limit)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
@@ -193,13 +186,14 @@ def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> Contro
         keys.inbox_open(inbox.shard, owner),
         keys.stream_targets(inbox),
         keys.stream_hints(inbox),
+        keys.inbox_order(inbox.shard, owner),
     )
     return {
         "keys": [arguments.key(name) for name in names],
         "mint": secrets.token_hex(4),
         "events": [arguments.event(row.event) for row in rows],
         "pending": [
-            [row.action, 0 if row.view is None else arguments.value(row.view)]
+            [row.action, 0 if row.view is None else arguments.value(row.view), str(row.asked_ms)]
             for row in rows
             if row.action is not None
         ],
@@ -228,8 +222,3 @@ def _order(feed_id: str) -> tuple[int, int]:
     """Ids compare as pairs of numbers, not as text."""
     milliseconds, _, count = feed_id.partition("-")
     return int(milliseconds or 0), int(count or 0)
-
-
-def _read_age(action: bytes) -> bytes:
-    """Time and randomness of an id, without its prefix and shard."""
-    return action[action.index(b"_") + 3 :]

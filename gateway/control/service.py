@@ -272,14 +272,18 @@ class Service:
     async def list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
         """Open questions of the caller from their own records, the newest first: one that was closed is never in it.
 
-        What more are open costs their ids, and nothing else.
+        What more are open costs nothing: the rest is read only where some of the page are closed by now.
         """
-        waiting = await self.projections.list_inbox(principal.key)
-        views: list[JsonObject] = []
-        for first in range(0, len(waiting), limit):
-            views += await self.actions.read_open(principal, waiting[first : first + limit])
-            if len(views) >= limit:
-                break
+        newest = await self.projections.list_inbox(principal.key, limit)
+        views = await self.actions.read_open(principal, newest)
+        if len(views) < len(newest) == limit:
+            known = frozenset(newest)
+            every = await self.projections.list_inbox(principal.key)
+            rest = [action for action in every if action not in known]
+            for first in range(0, len(rest), limit):
+                views += await self.actions.read_open(principal, rest[first : first + limit])
+                if len(views) >= limit:
+                    break
         return views[:limit]
 
     async def answer(

@@ -56,7 +56,8 @@ def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
     action = None if says_no_more else record.request.action_id
     view = orjson.dumps(render_view(record)) if opens else None
     event = copy_event(entry)
-    return [InboxRow(reader, event, action, view) for reader in list_readers(record)]
+    asked_ms = record.request.created_ms
+    return [InboxRow(reader, event, action, view, asked_ms) for reader in list_readers(record)]
 
 
 def tell_links(entry: Entry, record: Record) -> list[ProjectionRow]:

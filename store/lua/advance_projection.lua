@@ -8,9 +8,9 @@
 --         feed         feed id of the rows, "<ms>-<n>"
 --         epoch        expected shard epoch of the destination, decimal text
 --         index        list of [key, member, score text, key that the member leaves or 0]: the later time wins
---         inbox        list of {keys = {head, stream, open, targets, hints}, mint, events, pending};
+--         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events as in append: [id, type, body, length, facade];
---                      pending: list of [action, index into ARGV of the view or 0 to remove]
+--                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text]
 --       2.. byte strings
 -- RETURNS  {"ok", mark found or ""} | {"epoch", current}
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
@@ -106,8 +106,10 @@ for _, inbox in ipairs(control.inbox) do
   for _, action in ipairs(inbox.pending) do
     if action[2] > 0 then
       redis.call('HSET', KEYS[inbox.keys[3]], action[1], ARGV[action[2]])
+      redis.call('ZADD', KEYS[inbox.keys[6]], action[3], action[1])
     else
       redis.call('HDEL', KEYS[inbox.keys[3]], action[1])
+      redis.call('ZREM', KEYS[inbox.keys[6]], action[1])
     end
   end
   if top >= first then

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from passerelle.core.batch import Batch, IdempotencyRow
 from passerelle.core.ids import Shard
 from passerelle.core.ports import InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, mint, operation
 from tests.support.waiting import wait_until
@@ -96,6 +99,30 @@ async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> N
     await store.projections.advance(SOURCE, shard, "2-0", [pending(owner, "act_1", None)])
     assert await store.projections.read_inbox(owner) == [("act_2", b'{"title":"two"}')]
     assert await store.projections.read_inbox(other) == [("act_3", b'{"title":"three"}')]
+
+
+async def test_page_of_an_inbox_has_what_was_asked_last_first(store: Store) -> None:
+    shard, owner = make_owner()
+    asked = {"act_b": 2_000, "act_c": 1_000, "act_a": 3_000, "act_d": 4_000}
+    rows = [replace(pending(owner, name, b"{}"), asked_ms=at_ms) for name, at_ms in asked.items()]
+    await store.projections.advance(SOURCE, shard, "1-0", [*rows, pending(owner, "act_d", None)])
+    assert await store.projections.list_inbox(owner, 2) == ["act_a", "act_b"]
+    assert await store.projections.list_inbox(owner) == ["act_a", "act_b", "act_c"]
+
+
+async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_written(
+    store: Store,
+) -> None:
+    shard, owner = make_owner()
+    copies, order = keys.inbox_open(shard, owner), keys.inbox_order(shard, owner)
+    asked = {"act_b": "2026-11-20T10:00:00.000Z", "act_a": "2026-11-20T09:00:00.000Z"}
+    fields = [part for name, at in asked.items() for part in (name, f'{{"createdAt":"{at}"}}')]
+    await store.nodes.write(shard, pack("HSET", copies, *fields, "act_c", "{}"))
+    assert await store.projections.list_inbox(owner, 2) == ["act_b", "act_a"]
+    assert await store.projections.list_inbox(owner) == ["act_b", "act_a", "act_c"]
+    await store.nodes.write(shard, pack("HDEL", copies, "act_b"))
+    assert await store.projections.list_inbox(owner, 1) == ["act_a"]
+    assert await store.nodes.read(shard, pack("ZCARD", order)) == [2]
 
 
 @pytest.mark.requirement("I1", "I3")

@@ -1,4 +1,4 @@
-"""What a long inbox costs: the page that is shown, and no more than the ids of the rest."""
+"""What a long inbox costs: the page that is shown, and nothing of the rest."""
 
 from __future__ import annotations
 
@@ -24,24 +24,35 @@ async def fill_inbox(house: House, count: int) -> None:
     """Copies of questions in the inbox of the owner, of a time long ago."""
     shard = place(ADA.key)
     for first in range(0, count, 1_000):
-        pairs: list[str | int] = []
+        copies: list[str | int] = []
+        order: list[str | int] = []
         for number in range(first, min(first + 1_000, count)):
-            pairs += [compose_id("act", shard, 1, number), "{}"]
-        await house.store.nodes.read(shard, pack("HSET", keys.inbox_open(shard, ADA.key), *pairs))
+            action = compose_id("act", shard, 1, number)
+            copies += [action, "{}"]
+            order += [1, action]
+        await put(house, copies, order)
+
+
+async def put(house: House, copies: list[str | int], order: list[str | int]) -> None:
+    """Writes copies of questions and their places, as the relay does."""
+    shard = place(ADA.key)
+    await house.store.nodes.read(
+        shard,
+        pack("HSET", keys.inbox_open(shard, ADA.key), *copies),
+        pack("ZADD", keys.inbox_order(shard, ADA.key), *order),
+    )
 
 
 async def ask(house: House, count: int) -> list[str]:
     """Open questions with copies in the inbox; their ids, the newest first."""
     actions: list[str] = []
-    shard = place(ADA.key)
     for number in range(count):
         house.peer.next(ask_leave(f"pay-{number}"))
         accepted, _ = await house.talk("go")
         action = str((await house.question(accepted))["actionId"])
         house.clock.ahead_ms += 10
         actions.insert(0, action)
-        key = keys.inbox_open(shard, ADA.key)
-        await house.store.nodes.read(shard, pack("HSET", key, action, "{}"))
+        await put(house, [action, "{}"], [house.clock.now_ms(), action])
     return actions
 
 

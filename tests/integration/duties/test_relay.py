@@ -221,6 +221,7 @@ async def test_deleted_projections_are_rebuilt_equal(instances: Instances, store
         keys.owner_index(home, OWNER.key, "echo", "open"),
         keys.owner_index(home, OWNER.key, "echo", "failed"),
         keys.inbox_open(home, OWNER.key),
+        keys.inbox_order(home, OWNER.key),
         keys.head(INBOX),
         keys.entries(INBOX),
         keys.marks(home),

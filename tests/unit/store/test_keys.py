@@ -33,6 +33,7 @@ def permanent_keys(shard: Shard, number: int) -> list[str]:
         keys.session_open(shard, session),
         keys.session_tasks(shard, session),
         keys.inbox_open(shard, person),
+        keys.inbox_order(shard, person),
         *(
             keys.owner_index(shard, person, agent, part)
             for agent in ("echo", UNSEEN, SESSIONS)

@@ -1,0 +1,93 @@
+"""The pending questions of a person, the newest first: a page costs what it shows, however many more there are.
+
+The hash has what was copied of each, the sorted set their order; one script writes both. A store of an earlier version
+has the hash alone, and one of its instances beside ours writes it alone: wherever the two differ in number, the set is
+made again from the hash before it is read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+import orjson
+
+from passerelle.core.ids import place
+from passerelle.core.times import parse_ms
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.gathering import Gathering
+from passerelle.store.retry import retry
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.store.connection import Reply
+    from passerelle.store.nodes import Nodes
+
+_AT_ONCE: Final = 1_000
+
+
+class Pending:
+    """Reads lists of pending questions by owner."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._pages: Gathering[tuple[str, int | None], None, list[str]] = Gathering(self._list)
+
+    async def list_newest(self, owner: str, limit: int | None) -> list[str]:
+        """Ids of so many, or of all, by the time at which they were asked."""
+        return list(await self._pages.call((owner, limit), None))
+
+    async def _list(self, wanted: tuple[str, int | None], asked: list[None]) -> list[list[str]]:
+        """One read for all devices of a person that come at once."""
+        owner, limit = wanted
+        page, is_whole = await self._read(owner, limit)
+        if not is_whole:
+            await self._order_anew(owner)
+            page, _ = await self._read(owner, limit)
+        return [page] * len(asked)
+
+    async def _read(self, owner: str, limit: int | None) -> tuple[list[str], bool]:
+        """A page, and whether every question has its place."""
+        shard = place(owner)
+        order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
+        last = -1 if limit is None else limit - 1
+        page, ordered, copied = await self._ask(
+            shard,
+            pack("ZRANGE", order, 0, last, "REV"),
+            pack("ZCARD", order),
+            pack("HLEN", copies),
+        )
+        return [one.decode() for one in cast("list[bytes]", page)], ordered == copied
+
+    async def _order_anew(self, owner: str) -> None:
+        shard = place(owner)
+        order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
+        [flat, known] = await self._ask(
+            shard, pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
+        )
+        pairs = cast("list[bytes]", flat)
+        times = {name: _read_time(view) for name, view in zip(pairs[::2], pairs[1::2], strict=True)}
+        gone = [name for name in cast("list[bytes]", known) if name not in times]
+        entries = [part for name, at_ms in times.items() for part in (at_ms, name)]
+        for first in range(0, len(entries), 2 * _AT_ONCE):
+            await self._write(
+                shard, pack("ZADD", order, "NX", *entries[first : first + 2 * _AT_ONCE])
+            )
+        for first in range(0, len(gone), _AT_ONCE):
+            await self._write(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
+
+    async def _ask(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        return await retry(lambda: self._nodes.read(shard, *commands))
+
+    async def _write(self, shard: Shard, command: bytes) -> None:
+        await retry(lambda: self._nodes.write(shard, command))
+
+
+def _read_time(view: bytes) -> int:
+    """When a question was asked, by what was copied of it."""
+    try:
+        copied: JsonObject = orjson.loads(view)
+        return parse_ms(str(copied["createdAt"]))
+    except (ValueError, KeyError):
+        return 0
