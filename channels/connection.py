@@ -16,7 +16,7 @@ from passerelle.channels.ack_writer import AckWriter
 from passerelle.channels.calling import carry_out
 from passerelle.channels.closing import CloseCode, fit_reason
 from passerelle.channels.failures import end_connection, refuse_call
-from passerelle.channels.frames import Call, Hello, Refusal, ShowPresence
+from passerelle.channels.frames import Call, ClientBeat, Hello, Refusal, ShowPresence
 from passerelle.channels.inputs import (
     Admitted,
     Answered,
@@ -184,7 +184,8 @@ class Connection:
     def receive(self, frame: ClientFrame) -> None:
         """Takes a frame of the client, after what has been delivered until now."""
         self._subscriptions.note_delivered()
-        self.feed(Received(frame, self._subscriptions.read_reached()))
+        reached = self._subscriptions.read_reached() if isinstance(frame, ClientBeat) else {}
+        self.feed(Received(frame, reached))
 
     def can(self, capability: str) -> bool:
         """Whether both sides have a capability."""

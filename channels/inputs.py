@@ -63,10 +63,9 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Events of a stream were handed to the writer, up to ``cursor``."""
+    """Events of streams were handed to the writer, up to these cursors."""
 
-    stream: str
-    cursor: Cursor
+    cursors: Mapping[str, Cursor]
 
 
 @dataclass(frozen=True, slots=True)

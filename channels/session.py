@@ -92,7 +92,15 @@ from passerelle.channels.session_ending import (
     not_subscribed,
     refuse,
 )
-from passerelle.channels.session_state import Phase, State, Step, flush_acks, forget, mark
+from passerelle.channels.session_state import (
+    Phase,
+    State,
+    Step,
+    flush_acks,
+    forget,
+    mark,
+    mark_delivered,
+)
 from passerelle.channels.session_time import count_down, drain, tick
 
 ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
@@ -137,9 +145,8 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
             return renewed, (Send(Expiry(count_down(expires_s, now_s))),)
         case Told(frame):
             return _tell(state, frame)
-        case Delivered(stream, cursor):
-            later = choose_later(state.told.get(stream), cursor)
-            return mark(state, stream, later), ()
+        case Delivered(cursors):
+            return mark_delivered(state, cursors), ()
         case AckJudged(stream, result):
             return judge_stored(state, stream, result)
         case Answered(frame):

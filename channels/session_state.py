@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
+from passerelle.channels.acks import choose_later
 from passerelle.channels.cursor import Cursor
 from passerelle.channels.frames import Hello, SayPresence
 from passerelle.channels.limits import Limits
@@ -66,6 +67,17 @@ def mark(state: State, stream: str, cursor: Cursor) -> State:
     if stream not in state.told:
         return state
     return replace(state, told={**state.told, stream: cursor})
+
+
+def mark_delivered(state: State, cursors: Mapping[str, Cursor]) -> State:
+    """Notes how far events of several streams were delivered; what the client was told since may be further."""
+    told = state.told
+    later = {
+        stream: choose_later(told[stream], cursor)
+        for stream, cursor in cursors.items()
+        if stream in told
+    }
+    return replace(state, told={**told, **later})
 
 
 def forget(state: State, stream: str) -> State:

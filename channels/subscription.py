@@ -213,7 +213,8 @@ class Subscription:
         try:
             await seat.left
         finally:
-            self.note_delivered()
+            if (told := self.take_delivered()) is not None:
+                self._link.feed(Delivered({self.ask.stream: told}))
             self._seat = None
             position.go_on(seat)
 
@@ -222,12 +223,13 @@ class Subscription:
             self._text.flush()
         return self._link.outbox.write(messages)
 
-    def note_delivered(self) -> None:
-        """Tells the machine what has been delivered since it was last told."""
+    def take_delivered(self) -> Cursor | None:
+        """How far events have been delivered while it was written to with others; None if that was said before."""
         told = self._seat.told if self._seat else None
-        if told is not None and told != self._delivered:
-            self._delivered = told
-            self._link.feed(Delivered(self.ask.stream, told))
+        if told is None or told is self._delivered:
+            return None
+        self._delivered = told
+        return told
 
     async def _next(self, position: Position) -> Item:
         """The next item; while the store is away it is asked again, up to a minute (4004 then)."""
@@ -268,7 +270,7 @@ class Subscription:
                     previous = linked.entry.sequence
                 last = entries[-1]
                 cursor = Cursor(item.cursor.epoch, last.entry.sequence, last.chain)
-                link.feed(Delivered(stream, cursor))
+                link.feed(Delivered({stream: cursor}))
             case Live(cursor, replayed):
                 self._slot.leave()
                 link.services.counts.replayed += replayed

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from passerelle.channels.frames import Unsubscribed
-from passerelle.channels.inputs import Told
+from passerelle.channels.inputs import Delivered, Told
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.subscription import Link, Subscription
 from passerelle.core.errors import CallerError
@@ -66,9 +66,14 @@ class Subscriptions:
         return held[0].grant if held else None
 
     def note_delivered(self) -> None:
-        """Has each stream tell the machine what has been delivered since it was last told."""
-        for subscription, _ in self._held.values():
-            subscription.note_delivered()
+        """Tells the machine, of all streams at once, what has been delivered since it was last told."""
+        fresh = {
+            stream: told
+            for stream, (subscription, _) in self._held.items()
+            if (told := subscription.take_delivered()) is not None
+        }
+        if fresh:
+            self._link.feed(Delivered(fresh))
 
     def read_reached(self) -> Mapping[str, Cursor]:
         """How far the streams have come that are caught up."""

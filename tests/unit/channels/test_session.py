@@ -138,7 +138,7 @@ INPUTS: list[Input] = [
     Admitted(WELCOME),
     Renewed(None),
     Told(Live(NAME, at(3), 0)),
-    Delivered(NAME, at(3)),
+    Delivered({NAME: at(3)}),
     AckJudged(NAME, "stale_generation"),
     Answered(Answer("1", {})),
     Ticked(),
@@ -316,7 +316,7 @@ def test_presence_is_said_again_with_each_heartbeat_and_is_no_more_than_a_frame(
 
 
 def test_what_was_told_grows_with_deliveries_and_is_set_by_a_snapshot() -> None:
-    state, _ = run(opened(), Delivered(NAME, at(22)), Delivered(NAME, at(21)))
+    state, _ = run(opened(), Delivered({NAME: at(22)}), Delivered({NAME: at(21)}))
     assert state.told[NAME] == at(22)
     state, outputs = run(state, Told(Snapshot(NAME, at(18), {})))
     assert (state.told[NAME], len(outputs)) == (at(18), 1)
@@ -437,7 +437,7 @@ ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
     st.builds(Told, st.builds(Live, STREAMS, CURSORS, st.just(0))),
     st.builds(Told, st.builds(Snapshot, STREAMS, CURSORS, st.just({}))),
     st.builds(Told, st.builds(Unsubscribed, STREAMS, st.just("gone"))),
-    st.builds(Delivered, STREAMS, CURSORS),
+    st.builds(Delivered, st.dictionaries(STREAMS, CURSORS, max_size=3)),
     st.builds(AckJudged, STREAMS, st.sampled_from(["stored", "ack_epoch", "ack_ahead"])),
     st.builds(Answered, st.builds(Answer, st.sampled_from("123"), st.just({}))),
     st.just(Ticked()),
@@ -480,7 +480,7 @@ def test_what_the_store_refuses_is_told(why: Literal["ack_epoch", "ack_ahead"]) 
 
 def test_a_delivery_of_a_stream_that_was_left_changes_nothing() -> None:
     state, _ = run(opened(), Received(Unsubscribe(NAME)))
-    assert run(state, Delivered(NAME, at(30)))[0] == state
+    assert run(state, Delivered({NAME: at(30)}))[0] == state
 
 
 def test_a_drain_while_the_credential_is_looked_at_only_sets_the_time() -> None:
