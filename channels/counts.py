@@ -32,3 +32,8 @@ class ChannelCounts:
     """Connections that a newer one of their device has ended."""
     audit_mismatches: int = 0
     """Streams that an audit found elsewhere than we were: hints were lost, or history was."""
+
+    def count_deliveries(self, events: int, unhurried: int) -> None:
+        """Counts events that went out at once, and those that may share a window."""
+        self.deliveries["event"] += events
+        self.deliveries["progress"] += unhurried

@@ -13,6 +13,7 @@ at once, what follows within the window goes together at its end. Order is kept,
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.channels.cursor import Cursor
@@ -22,8 +23,9 @@ from passerelle.channels.wire import build_event, pack_messages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from passerelle.channels.counts import ChannelCounts, DeliveryClass
+    from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.cursor import Linked
+    from passerelle.channels.pages import Page
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
 
@@ -61,12 +63,44 @@ def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
     return frame
 
 
-def count_deliveries(counts: ChannelCounts, entries: Iterable[Linked], readers: int) -> None:
-    """Counts entries that go to so many readers, by whether they share a window."""
-    for linked in entries:
-        unhurried = linked.entry.type.startswith(_UNHURRIED)
-        kind: DeliveryClass = "progress" if unhurried else "event"
-        counts.deliveries[kind] += readers
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Events made into messages, and how many of them share a window."""
+
+    messages: list[bytes]
+    events: int
+    unhurried: int
+
+    def count(self, counts: ChannelCounts, readers: int) -> None:
+        """Counts them as given to so many readers."""
+        counts.count_deliveries(readers * (self.events - self.unhurried), readers * self.unhurried)
+
+
+def count_deliveries(counts: ChannelCounts, events: Sequence[Linked], readers: int) -> None:
+    """Counts events that are given to so many readers otherwise than in messages of ours."""
+    unhurried = sum(linked.entry.type.startswith(_UNHURRIED) for linked in events)
+    counts.count_deliveries(readers * (len(events) - unhurried), readers * unhurried)
+
+
+def pack_events(stream: str, events: Sequence[Linked], previous: int) -> Packed:
+    """Events in order, as they go to everybody who reads the stream under that name."""
+    frames: list[bytes] = []
+    unhurried = 0
+    for linked in events:
+        frames.append(build_frame(stream, linked, previous))
+        previous = linked.entry.sequence
+        unhurried += linked.entry.type.startswith(_UNHURRIED)
+    return Packed(pack_messages(frames), len(frames), unhurried)
+
+
+def pack_page(stream: str, page: Page) -> Packed:
+    """The same of a page, once for all who are given it."""
+    packed = page.packed.get(stream)
+    if packed is None:
+        packed = pack_events(stream, page.entries, page.previous)
+        if len(page.packed) < _MEMOS:
+            page.packed[stream] = packed
+    return packed
 
 
 class Seat:
@@ -158,15 +192,10 @@ class Group:
             self.told = Cursor(self.cursor.epoch, self.previous, visible[-1].chain)
 
     def _write(self, visible: list[Linked]) -> None:
-        frames: list[bytes] = []
-        previous = self.previous
-        for linked in visible:
-            frames.append(build_frame(self._name, linked, previous))
-            previous = linked.entry.sequence
-        messages = pack_messages(frames)
-        seats = tuple(self._seats)
+        packed = pack_events(self._name, visible, self.previous)
+        messages, seats = packed.messages, tuple(self._seats)
         full = [seat for seat in seats if not seat.write(messages)]
-        count_deliveries(self._counts, visible, len(seats) - len(full))
+        packed.count(self._counts, len(seats) - len(full))
         self._dissolve(full)
 
     def _dissolve(self, seats: Iterable[Seat]) -> None:

@@ -26,6 +26,7 @@ from passerelle.channels.cursor import (
 )
 from passerelle.channels.fanout import Fanout
 from passerelle.channels.follower import Follower, Surroundings, read_verified
+from passerelle.channels.pages import Stretches
 from passerelle.channels.position import Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
@@ -81,6 +82,7 @@ class _Followed:
         self.linger: asyncio.TimerHandle | None = None
         self._log = log
         self._reads: dict[Cursor, asyncio.Task[Held | Broken]] = {}
+        self.stretches = Stretches()
         self.fanout = Fanout(lambda: follower.ring, counts)
         follower.on_change = self.fanout.take_change
 

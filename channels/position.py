@@ -16,31 +16,20 @@ from passerelle.channels.cursor import (
     Cursor,
     GapReason,
     Held,
-    Linked,
     end_of,
 )
-from passerelle.channels.views import TaskView, View, shows
+from passerelle.channels.pages import Page, Stretch, cut
+from passerelle.channels.views import TaskView, View
 
 if TYPE_CHECKING:
     import asyncio
 
     from passerelle.channels.fanout import Fanout, Seat, Write
+    from passerelle.channels.pages import Stretches
     from passerelle.channels.ring import Ring
 
 STEP_EVENTS: Final = 256
 """Entries looked at in one step, so that a reader far behind does not hold the loop."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Events of the view in order, the position after them, and the view's position before the first.
-
-    No event of the view lies strictly between ``previous`` and the first entry.
-    """
-
-    entries: tuple[Linked, ...]
-    previous: int
-    cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +67,11 @@ class Source(Protocol):
     @property
     def ring(self) -> Ring | None:
         """The ring, or None while the stream has no head."""
+        ...
+
+    @property
+    def stretches(self) -> Stretches:
+        """What readers find in the ring, shared by those who look from the same place."""
         ...
 
     @property
@@ -146,12 +140,12 @@ class Position:
             if cursor is None:
                 return self._end(GapReason.LOST, None, None, None)
             ring = self._source.ring
-            reached = ring.read_after(cursor, STEP_EVENTS) if ring else None
-            if ring is None or reached is None:
+            found = self._look(ring, cursor) if ring else None
+            if ring is None or found is None:
                 item = await self._read(cursor)
-            elif reached:
+            elif found.end.sequence > cursor.sequence:
                 item = self._measure(cursor, ring.end, ring.start.sequence + 1)
-                item = item or self._take(reached)
+                item = item or self._take(found)
             else:
                 item = self._join(cursor)
                 if item is None:
@@ -159,6 +153,10 @@ class Position:
             if item is not None:
                 return item
         raise StopAsyncIteration
+
+    def _look(self, ring: Ring, cursor: Cursor) -> Stretch | None:
+        source = self._source
+        return source.stretches.look(ring, cursor, self.view, self._previous, STEP_EVENTS)
 
     async def _read(self, cursor: Cursor) -> Item | None:
         self.is_live = False
@@ -172,7 +170,7 @@ class Position:
                 return None
             case Held(entries, head):
                 item = self._measure(cursor, end_of(head), head.first)
-                return item or self._take(entries)
+                return item or self._take(cut(entries, self.view, cursor, self._previous))
             case _:
                 assert_never(verdict)
 
@@ -194,25 +192,20 @@ class Position:
             return self._end(self._limit_reason(), cursor, top, first)
         return None
 
-    def _take(self, reached: tuple[Linked, ...]) -> Item | None:
-        last = reached[-1]
-        before = self.cursor
-        if before is None:
-            raise AssertionError("entries are read from a position")
-        visible = tuple(linked for linked in reached if shows(self.view, linked.entry))
-        if visible and self._exceeds(visible):
-            return self._end(self._limit_reason(), before, None, None)
-        self.cursor = Cursor(before.epoch, last.entry.sequence, last.chain)
-        if not visible:
-            return None
-        previous, self._previous = self._previous, visible[-1].entry.sequence
-        return Page(visible, previous, self.cursor)
+    def _take(self, found: Stretch) -> Item | None:
+        page = found.page
+        if page is not None and self._exceeds(page):
+            return self._end(self._limit_reason(), self.cursor, None, None)
+        self.cursor = found.end
+        if page is not None:
+            self._previous = page.entries[-1].entry.sequence
+        return page
 
-    def _exceeds(self, visible: tuple[Linked, ...]) -> bool:
+    def _exceeds(self, page: Page) -> bool:
         if self.is_live:
             return False
-        self._replayed += len(visible)
-        self._replayed_bytes += sum(len(linked.entry.data) for linked in visible)
+        self._replayed += len(page.entries)
+        self._replayed_bytes += page.size_bytes
         bounds = self._bounds
         return bounds is not None and (
             self._replayed > bounds.events or self._replayed_bytes > bounds.size_bytes

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from passerelle.channels.cursor import Cursor, GapReason, parse_cursor
 from passerelle.channels.failures import end_connection, refuse_call, refuse_subscription
-from passerelle.channels.fanout import build_frame, count_deliveries
+from passerelle.channels.fanout import pack_page
 from passerelle.channels.frames import (
     AskSnapshot,
     Mode,
@@ -30,7 +30,8 @@ from passerelle.channels.frames import Gap as GapFrame
 from passerelle.channels.frames import Live as LiveFrame
 from passerelle.channels.hub import From, Start
 from passerelle.channels.inputs import Delivered, Ended, Told
-from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
 from passerelle.channels.services import Grant, StreamName, parse_stream_name
 from passerelle.channels.texts import TextReader
 from passerelle.channels.views import is_dense
@@ -258,19 +259,17 @@ class Subscription:
     async def _send(self, grant: Grant, item: Page | Live) -> None:
         stream, link, text = self.ask.stream, self._link, self._text
         match item:
-            case Page(entries, previous):
+            case Page():
                 if text is not None and not self._is_live:
                     text.stop()
                 await self._wait_for_room()
                 if text is not None:
                     text.flush()
-                count_deliveries(link.services.counts, entries, 1)
-                for linked in entries:
-                    link.outbox.put(build_frame(stream, linked, previous))
-                    previous = linked.entry.sequence
-                last = entries[-1]
-                cursor = Cursor(item.cursor.epoch, last.entry.sequence, last.chain)
-                link.feed(Delivered({stream: cursor}))
+                packed = pack_page(stream, item)
+                packed.count(link.services.counts, 1)
+                for message in packed.messages:
+                    link.outbox.put(message)
+                link.feed(Delivered({stream: item.last}))
             case Live(cursor, replayed):
                 self._slot.leave()
                 link.services.counts.replayed += replayed

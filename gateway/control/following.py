@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 import orjson
 
 from passerelle.channels.cursor import Cursor, parse_cursor
-from passerelle.channels.position import Gap, Live, Page
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Live
 from passerelle.channels.views import TaskView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import (

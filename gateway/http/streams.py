@@ -21,7 +21,8 @@ from starlette.routing import Route
 from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor, parse_cursor
 from passerelle.channels.fanout import count_deliveries
-from passerelle.channels.position import Gap, Live, Page, ReplayBounds
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Live, ReplayBounds
 from passerelle.channels.services import parse_stream_name
 from passerelle.core.errors import (
     CallerError,

@@ -11,7 +11,8 @@ import pytest
 
 from passerelle.channels.cursor import Cursor, GapReason
 from passerelle.channels.hub import Hub, HubSettings, Start
-from passerelle.channels.position import Gap, Item, Live, Page, Position, ReplayBounds
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.errors import StoreUnavailable

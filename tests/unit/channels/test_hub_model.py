@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from passerelle.channels.cursor import Cursor, GapReason
 from passerelle.channels.hub import From, Hub, HubSettings, Start
-from passerelle.channels.position import Gap, Live, Page, Position, ReplayBounds
+from passerelle.channels.pages import Page
+from passerelle.channels.position import Gap, Live, Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView, View, shows
 from passerelle.core.ports import Entry

@@ -1,0 +1,109 @@
+"""What readers find behind their cursors, cut out of a ring once for all who look from the same place.
+
+Devices that come back to a stream together were cut off together, so they miss the same events: hundreds of readers
+share one page, with the frames that are made of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from passerelle.channels.cursor import Cursor
+from passerelle.channels.views import shows
+
+if TYPE_CHECKING:
+    from passerelle.channels.cursor import Linked
+    from passerelle.channels.fanout import Packed
+    from passerelle.channels.ring import Ring
+    from passerelle.channels.views import View
+
+_KEPT_S: Final = 1.0
+"""Whoever comes later misses something else, or comes alone."""
+_KEPT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Events of the view in order, the position after them, and the view's position before the first.
+
+    No event of the view lies strictly between ``previous`` and the first entry.
+    """
+
+    entries: tuple[Linked, ...]
+    previous: int
+    cursor: Cursor
+    size_bytes: int = field(compare=False)
+    packed: dict[str, Packed] = field(
+        default_factory=dict[str, "Packed"], compare=False, repr=False
+    )
+    """Its frames by the name of the stream in them."""
+
+    @property
+    def last(self) -> Cursor:
+        """The position of its last event."""
+        linked = self.entries[-1]
+        return Cursor(self.cursor.epoch, linked.entry.sequence, linked.chain)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a stream: where it ends, and what of it a view shows, if anything."""
+
+    end: Cursor
+    page: Page | None
+
+
+def cut(entries: tuple[Linked, ...], view: View, cursor: Cursor, previous: int) -> Stretch:
+    """The stretch of ``entries``, which follow ``cursor``; ``previous`` is the view's last event before it."""
+    if not entries:
+        return Stretch(cursor, None)
+    last = entries[-1]
+    end = Cursor(cursor.epoch, last.entry.sequence, last.chain)
+    visible = tuple([linked for linked in entries if shows(view, linked.entry)])
+    if not visible:
+        return Stretch(end, None)
+    size = sum([len(linked.entry.data) for linked in visible])
+    return Stretch(end, Page(visible, previous, end, size))
+
+
+class Stretches:
+    """Those of one stream that were asked for last, for as long as its ring stays as it is."""
+
+    __slots__ = ("_end", "_forgetting", "_made")
+
+    def __init__(self) -> None:
+        self._end: Cursor | None = None
+        self._made: dict[tuple[Cursor, View, int], Stretch] = {}
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    def look(
+        self, ring: Ring, cursor: Cursor, view: View, previous: int, limit: int
+    ) -> Stretch | None:
+        """What follows ``cursor``, at most ``limit`` entries; None where the ring does not reach it."""
+        if cursor == ring.end:
+            return Stretch(cursor, None)
+        if self._end is not ring.end:
+            self._made.clear()
+            self._end = ring.end
+        key = (cursor, view, previous)
+        found = self._made.get(key)
+        if found is None:
+            entries = ring.read_after(cursor, limit)
+            if entries is None:
+                return None
+            found = cut(entries, view, cursor, previous)
+            self._keep(key, found)
+        return found
+
+    def _keep(self, key: tuple[Cursor, View, int], found: Stretch) -> None:
+        if len(self._made) < _KEPT:
+            self._made[key] = found
+        if self._forgetting is None:
+            loop = asyncio.get_running_loop()
+            self._forgetting = loop.call_later(_KEPT_S, self._forget)
+
+    def _forget(self) -> None:
+        self._forgetting = None
+        self._made.clear()
