@@ -1,6 +1,6 @@
-"""Calls about one thing that come in one turn of the event loop, carried out as one.
+"""Calls about one thing that come at once, carried out as one.
 
-Hundreds of devices that come back at once ask for the same few things of the same principal and the same stream. What
+Hundreds of devices that come back together ask for the same few things of the same principal and the same stream. What
 one script can do for all of them costs little more than what it does for one.
 """
 
@@ -16,6 +16,7 @@ Result = TypeVar("Result")
 
 MOST: Final = 64
 """Calls carried out as one; a script holds the server for as long as it runs."""
+WINDOW_S: Final = 0.004
 
 CarryOut: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
 
@@ -23,8 +24,9 @@ CarryOut: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
 class Gathering(Generic[Key, Item, Result]):
     """``carry_out(key, items)`` gives one result for each item, in order. What it raises, all of them are told.
 
-    Who is cancelled before the end of the turn is left out. Nothing that was called earlier is waited for, so a read is
-    as fresh as it would be alone.
+    The first call goes with the turn of the loop in which it came; those that follow within ``WINDOW_S`` go together
+    at its end. Who is cancelled before that is left out. Nothing that has begun is joined, so a read is as fresh as it
+    would be alone.
     """
 
     __slots__ = ("_carry_out", "_tasks", "_waiting")
@@ -32,6 +34,7 @@ class Gathering(Generic[Key, Item, Result]):
     def __init__(self, carry_out: CarryOut[Key, Item, Result]) -> None:
         self._carry_out = carry_out
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Result]]]] = {}
+        """Those of a turn or a window that is open; without an entry, the next call opens one."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(self, key: Key, item: Item) -> Result:
@@ -46,10 +49,16 @@ class Gathering(Generic[Key, Item, Result]):
         return await done
 
     def _start(self, key: Key) -> None:
-        waiting = [one for one in self._waiting.pop(key) if not one[1].done()]
+        asked = self._waiting.pop(key)
+        if not asked:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting[key] = []
+        loop.call_later(WINDOW_S, self._start, key)
+        waiting = [one for one in asked if not one[1].done()]
         for first in range(0, len(waiting), MOST):
             work = self._carry_out_for(key, waiting[first : first + MOST])
-            task = asyncio.get_running_loop().create_task(work)
+            task = loop.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -1,4 +1,4 @@
-"""Calls of one turn of the loop travel as one, and each gets its own answer."""
+"""Calls that come at once travel as one, and each gets its own answer."""
 
 from __future__ import annotations
 
@@ -45,6 +45,17 @@ async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -
     assert await gathering.call("a", 2) == 4
     assert await first == 2
     assert scripts.calls == [("a", [1]), ("a", [2])]
+
+
+async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> None:
+    scripts = Scripts()
+    gathering = Gathering(scripts.carry_out)
+    first = asyncio.ensure_future(gathering.call("a", 1))
+    while not scripts.calls:
+        await asyncio.sleep(0)
+    later = [asyncio.ensure_future(gathering.call("a", number)) for number in range(2, 5)]
+    assert await asyncio.gather(first, *later) == [2, 4, 6, 8]
+    assert scripts.calls == [("a", [1]), ("a", [2, 3, 4])]
 
 
 async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
