@@ -55,11 +55,11 @@ from passerelle.gateway.control.rerunning import Rerunning
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
 from passerelle.gateway.control.starting import Starting
-from passerelle.gateway.control.stream_webhooks import KIND as STREAM
 from passerelle.gateway.control.stream_webhooks import StreamWebhooks
 from passerelle.gateway.control.task_changes import TaskChanges
 from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
+from passerelle.gateway.control.webhook_names import KIND as STREAM
 from passerelle.gateway.control.worker_asking import WorkerAsking
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.consulting import Consulting
@@ -165,7 +165,13 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         writes, ownership, webhooks.sealer, webhooks.rules, webhooks.deliver_final
     )
     stream_webhooks = StreamWebhooks(
-        writes, store.targets, Home(writes), webhooks.sealer, webhooks.rules
+        writes,
+        store.targets,
+        store.channels,
+        store.log,
+        Home(writes),
+        webhooks.sealer,
+        webhooks.rules,
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, assert_never
 
 from passerelle.a2a_mapping.members import as_list
+from passerelle.channels.cursor import end_of
+from passerelle.channels.link_record import LinkRecord
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import TaskView
-from passerelle.core.batch import EntityKind, EntityRef, TargetChange
+from passerelle.core.batch import DueChange, TargetChange
 from passerelle.core.codec import from_bytes, to_bytes
-from passerelle.core.errors import InvalidInput, UnsupportedOperation
+from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
-from passerelle.core.ports import StreamKind, StreamRef
-from passerelle.core.principal import Principal
+from passerelle.core.ports import StreamKind
 from passerelle.core.read_models.channels import WebhookLink
-from passerelle.core.record import record
 from passerelle.core.times import format_ms
 from passerelle.core.webhook_requests import (
     DeleteStreamWebhook,
@@ -29,13 +29,22 @@ from passerelle.core.webhook_requests import (
     StreamWebhookDeleted,
     StreamWebhookSet,
 )
+from passerelle.gateway.control.home import name_home, open_home
+from passerelle.gateway.control.webhook_names import (
+    FIELD,
+    StoredWebhook,
+    WebhookName,
+)
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.targets.deliveries import ROW
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, StreamAccess
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.json import JsonObject
+    from passerelle.core.ports import Channels, EventLog
+    from passerelle.core.principal import Principal
     from passerelle.core.webhook_requests import (
         ListStreamWebhooks,
         WebhookAnswer,
@@ -47,60 +56,10 @@ if TYPE_CHECKING:
     from passerelle.gateway.targets.addresses import WebhookRules
     from passerelle.store.targets import RedisTargets
 
-KIND: Final = "stream"
 MOST_WEBHOOKS: Final = 10
 PROTOCOL: Final = "passerelle.v1+webhook"
-_FIELD: Final = "wh:"
 _SECRET: Final = "whsec_"  # noqa: S105  what secrets begin with
 _SECRET_BITS: Final = 256
-
-
-@record
-class StoredWebhook:
-    """A webhook as it stands in the session's hash. ``task`` is that of a stream that is the view of one."""
-
-    url: str
-    stream: str
-    channel_id: str
-    principal: str
-    tenant: str
-    secret: str
-    task: str | None = None
-
-    @property
-    def owner(self) -> Principal:
-        """Who set it."""
-        return Principal(self.principal, self.tenant)
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookName:
-    """Names one webhook: its session, and its own id."""
-
-    session: str
-    webhook_id: str
-
-    @property
-    def target(self) -> str:
-        """The name of its target on the stream."""
-        return f"{KIND}:{self.session}:{self.webhook_id}"
-
-    @property
-    def ref(self) -> EntityRef:
-        """The session."""
-        return EntityRef(EntityKind.SESSION, self.session)
-
-    @property
-    def field(self) -> str:
-        """The field of the session's hash."""
-        return f"{_FIELD}{self.webhook_id}"
-
-
-def read_webhook_name(target: str) -> WebhookName | None:
-    """The webhook that a target's name stands for; None for a target of another kind."""
-    kind, _, rest = target.partition(":")
-    session, _, webhook_id = rest.partition(":")
-    return WebhookName(session, webhook_id) if kind == KIND and webhook_id else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +68,8 @@ class StreamWebhooks:
 
     writes: Writes
     targets: RedisTargets
+    channels: Channels
+    log: EventLog
     home: Home
     sealer: Sealer | None
     rules: WebhookRules
@@ -128,7 +89,7 @@ class StreamWebhooks:
             case SetStreamWebhook():
                 return await self._set(principal, command, grant)
             case DeleteStreamWebhook(webhook_id=webhook_id):
-                name = WebhookName(grant.stream.id, webhook_id)
+                name = _name(principal, grant, webhook_id)
                 stored = (await self.load(name)).get(name.field)
                 if stored is not None:
                     await self.remove(name, stored)
@@ -141,11 +102,11 @@ class StreamWebhooks:
     ) -> JsonObject:
         """The webhooks of a stream with their state; no secrets, and no query of their addresses."""
         grant = await self._find(access, principal, query.stream)
-        stored = await self.load(WebhookName(grant.stream.id, ""))
+        stored = await self.load(_name(principal, grant, ""))
         targets = await self.targets.read(grant.stream)
         shown: list[JsonObject] = []
         for field, webhook in sorted(stored.items()):
-            name = WebhookName(grant.stream.id, field.removeprefix(_FIELD))
+            name = _name(principal, grant, field.removeprefix(FIELD))
             target = targets.get(name.target)
             if webhook.stream == query.stream and target is not None:
                 shown.append(
@@ -164,11 +125,11 @@ class StreamWebhooks:
     async def list_links(self, session: str) -> list[WebhookLink]:
         """The webhooks of a session, as its channel summary has them (SNAP-13)."""
         stored = await self.load(WebhookName(session, ""))
-        targets = await self.targets.read(StreamRef(StreamKind.SESSION, session)) if stored else {}
         links: list[WebhookLink] = []
         for field, webhook in sorted(stored.items()):
-            name = WebhookName(session, field.removeprefix(_FIELD))
-            target = targets.get(name.target)
+            inbox = webhook.owner.key if webhook.follows_inbox else None
+            name = WebhookName(session, field.removeprefix(FIELD), inbox)
+            target = await self.targets.find(name.stream, name.target)
             if target is not None:
                 taken = int(target.cursor.split(".")[1])
                 said = (webhook.channel_id, name.webhook_id, webhook.stream)
@@ -195,6 +156,8 @@ class StreamWebhooks:
             if name.field not in decision.fields(name.ref):
                 return Terms()
             decision.set_field(name.ref, name.field, None)
+            if name.inbox is not None:  # its row finds nothing, and ends the target
+                return Terms(due=(DueChange(_row(name), 0),))
             return Terms(targets=(TargetChange(name.target, None),))
 
         await self.writes.decide(name.session, [name.ref], body)
@@ -212,17 +175,14 @@ class StreamWebhooks:
         await self.tell(stored, given_up, key)
 
     async def _find(self, access: StreamAccess, principal: Principal, stream: str) -> Grant:
-        grant = await access.grant(principal, parse_stream_name(stream), full=False)
-        if grant.stream.kind is not StreamKind.SESSION:
-            raise InvalidInput("stream", "webhooks follow sessions and tasks")
-        return grant
+        return await access.grant(principal, parse_stream_name(stream), full=False)
 
     async def _set(
         self, principal: Principal, command: SetStreamWebhook, grant: Grant
     ) -> StreamWebhookSet:
         sealer = self._require_sealer()
         self.rules.judge(command.url)
-        name = WebhookName(grant.stream.id, command.webhook_id)
+        name = _name(principal, grant, command.webhook_id)
         known = (await self.load(name)).get(name.field)
         if known is not None and known.stream != command.stream:
             raise InvalidInput("webhookId", "is that of another stream of the session")
@@ -239,20 +199,52 @@ class StreamWebhooks:
             else (known.secret if known else ""),
             task=grant.view.task if isinstance(grant.view, TaskView) else None,
         )
-        await self._store(name, stored)
+        await self._store(principal, name, stored)
+        if name.inbox is not None:
+            await self.start(name, stored)
+            await self.targets.revive(name.stream, name.target)
         if known is None:
             await self.tell(stored, self._describe(principal, stored))
         return StreamWebhookSet(
             command.webhook_id, stored.channel_id, stored.stream, stored.url, made
         )
 
-    async def _store(self, name: WebhookName, stored: StoredWebhook) -> None:
+    async def start(self, name: WebhookName, stored: StoredWebhook) -> None:
+        """Has an inbox delivered from its end on, unless it is already; what a crash left undone, its row does."""
+        if await self.targets.find(name.stream, name.target) is not None:
+            return
+        owner, now = stored.owner, format_ms(self.writes.clock.now_ms())
+        record = LinkRecord(
+            channel_id=stored.channel_id,
+            transport="webhook",
+            peer_role="peer",
+            account_ref=owner.key,
+            tenant=owner.tenant,
+            principal=owner.id,
+            capabilities=(),
+            last_seen_at=now,
+            resume_token_ref=stored.channel_id,
+            native_protocol=PROTOCOL,
+            device_id="",
+        )
+        # Who says hello has an inbox, if it is an empty one.
+        await self.channels.say_hello(owner.key, stored.channel_id, to_bytes(record), None)
+        head = await self.log.read_head(name.stream)
+        if head is None:
+            raise StoreUnavailable("the inbox has gone again", "unknown")
+        await self.targets.make(name.stream, name.target, str(end_of(head)))
+
+    async def _store(self, principal: Principal, name: WebhookName, stored: StoredWebhook) -> None:
         def body(decision: Decision) -> Terms:
             fields = decision.fields(name.ref)
-            others = [one for one in fields if one.startswith(_FIELD) and one != name.field]
+            others = [one for one in fields if one.startswith(FIELD) and one != name.field]
             if len(others) >= MOST_WEBHOOKS:
                 raise InvalidInput("webhookId", f"a session has at most {MOST_WEBHOOKS} webhooks")
+            if name.inbox is not None:
+                open_home(decision, name.ref, principal)
             decision.set_field(name.ref, name.field, to_bytes(stored))
+            if name.inbox is not None:
+                return Terms(due=(DueChange(_row(name), 0),))
             return Terms(targets=(TargetChange(name.target, "*"),))
 
         await self.writes.decide(name.session, [name.ref], body)
@@ -282,10 +274,15 @@ def _list_stored(held: Held) -> dict[str, StoredWebhook]:
     return {
         field: from_bytes(StoredWebhook, value, newer=True)
         for field, value in held.fields.items()
-        if field.startswith(_FIELD)
+        if field.startswith(FIELD)
     }
 
 
-def stream_of(name: WebhookName) -> StreamRef:
-    """The stream that a webhook follows."""
-    return StreamRef(StreamKind.SESSION, name.session)
+def _name(principal: Principal, grant: Grant, webhook_id: str) -> WebhookName:
+    if grant.stream.kind is StreamKind.INBOX:
+        return WebhookName(name_home(principal), webhook_id, grant.stream.id)
+    return WebhookName(grant.stream.id, webhook_id)
+
+
+def _row(name: WebhookName) -> str:
+    return f"{ROW}:{name.target}"

@@ -1,4 +1,4 @@
-"""A stream as a kind of target: ``stream:<session>:<webhook id>``, delivered in ordered, signed batches.
+"""A stream as a kind of target, delivered in ordered, signed batches: ``stream:<session>:<webhook id>``.
 
 A batch is ``{stream, from, cursor, events}``: the stored envelopes between two cursors, those that the view shows. It
 is signed as Standard Webhooks has it: HMAC-SHA256 over id, timestamp and body. 2xx has the batch; an answer with
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.channels.cursor import Cursor, end_of
-from passerelle.channels.views import PlainView, TaskView, shows
+from passerelle.channels.views import FullView, PlainView, TaskView, shows
 from passerelle.core.json import Json, JsonObject
-from passerelle.gateway.control.stream_webhooks import read_webhook_name, stream_of
+from passerelle.gateway.control.webhook_names import read_webhook_name
 from passerelle.gateway.targets.kinds import Bounds, Described, Opened, Parcel, Whole
 from passerelle.gateway.targets.standard_webhooks import sign_parcel
 
@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor import Linked
     from passerelle.channels.views import View
     from passerelle.core.ports import Clock, Entry, EventLog
-    from passerelle.gateway.control.stream_webhooks import (
-        StoredWebhook,
-        StreamWebhooks,
-        WebhookName,
-    )
+    from passerelle.gateway.control.stream_webhooks import StreamWebhooks
+    from passerelle.gateway.control.webhook_names import StoredWebhook, WebhookName
     from passerelle.gateway.targets.addresses import Address
 
 BATCH_EVENTS: Final = 100
@@ -50,8 +47,10 @@ class StreamKind:
         if known is None:
             return None
         stored = (await self.webhooks.load(known)).get(known.field)
+        if stored is not None and known.inbox is not None:
+            await self.webhooks.start(known, stored)
         feed = StreamFeed(self, known, stored) if stored else None
-        return Opened(stream_of(known), feed)
+        return Opened(known.stream, feed)
 
     async def describe(self, name: str) -> Described | None:
         """What its owner may read: everything but secrets, and but what may be one in the URL."""
@@ -66,7 +65,7 @@ class StreamKind:
             "channelId": stored.channel_id,
             "url": stored.url.partition("?")[0],
         }
-        return Described(stored.owner.key, stream_of(known), members)
+        return Described(stored.owner.key, known.stream, members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class StreamFeed:
 
     async def compose_whole(self, why: str, since: Cursor) -> Whole:
         """A gap: the receiver fetches the state, and goes on behind the cursor."""
-        head = await self.kind.log.read_head(stream_of(self.name))
+        head = await self.kind.log.read_head(self.name.stream)
         if head is None:
             return Whole(None, since, ends=True)
         cursor = end_of(head)
@@ -165,6 +164,8 @@ class StreamFeed:
 
     @property
     def _view(self) -> View:
+        if self.name.inbox is not None:
+            return FullView()
         return TaskView(self.stored.task) if self.stored.task else PlainView()
 
     def _sign(self, body: bytes, delivery: str) -> Parcel:

@@ -11,6 +11,8 @@ import httpx
 import orjson
 import pytest
 
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.payloads.channel import ChannelMessage
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.control.home import name_home
@@ -266,8 +268,6 @@ async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_address
     assert answer.status_code == httpx.codes.NOT_FOUND
     refused = await hook.set(status=400, url="http://169.254.169.254/latest")
     assert refused["field"] == "url"
-    inbox = await rig.http.put("/v1/streams/inbox/webhooks/mine", json=url)
-    assert inbox.status_code == httpx.codes.BAD_REQUEST
     made = await hook.set()
     assert made["secret"].startswith("whsec_")
     assert (await hook.set()).get("secret") is None
@@ -287,3 +287,104 @@ async def test_only_who_may_follow_a_stream_has_it_delivered_and_only_to_address
     assert (await rig.http.delete(hook.path)).status_code == httpx.codes.OK
     assert (await rig.http.delete(hook.path)).status_code == httpx.codes.OK
     await hook.until_state("gone")
+
+
+class InboxHook(Hook):
+    """A webhook on the inbox of the owner."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig, "inbox", name_home(OWNER))
+        self.inbox = StreamRef(StreamKind.INBOX, OWNER.key)
+
+    async def target(self) -> Target | None:
+        name = f"stream:{self.ref.id}:mine:{OWNER.key}"
+        return await self.rig.gateway.store.targets.find(self.inbox, name)
+
+    async def entries(self) -> list[bytes]:
+        page = await self.rig.gateway.store.log.read_page(self.inbox, 0, 1_000)
+        return [one.data for one in page]
+
+    async def say(self, *texts: str) -> None:
+        """Facts about links, which come to the inbox over the home session."""
+        home = self.rig.gateway.service.device_streams.webhooks.home
+        for text in texts:
+            await home.record(OWNER, ChannelMessage("ch_a", "status", "out", "word", text))
+
+    async def until_last(self, text: str) -> list[bytes]:
+        """What came, once the notice is among it."""
+        wanted = orjson.dumps(text)
+        await wait_until(
+            lambda: any(wanted in one for one in read_events(self.rig)), 20, f"{text} has come"
+        )
+        return read_events(self.rig)
+
+
+@pytest.mark.requirement("CHN-1", "EXT-8", "I8")
+async def test_an_inbox_comes_whole_and_in_order_from_the_webhook_on(rig: Rig) -> None:
+    hook = InboxHook(rig)
+    answer = await hook.set(secret=SECRET)
+    assert answer["stream"] == "inbox"
+    await hook.say("one", "two")
+    await hook.until_last("two")
+    await rig.restart()
+    await hook.say("three")
+    events = await hook.until_last("three")
+    stored = await hook.entries()
+    begins = stored.index(events[0])
+    assert events == stored[begins : begins + len(events)]
+    assert all(verify(one) for one in rig.receiver.taken(PATH))
+    cursors = [(one.body["from"], one.body["cursor"]) for one in rig.receiver.taken(PATH)]
+    assert [since for since, _ in cursors[1:]] == [cursor for _, cursor in cursors[:-1]]
+    listed = (await rig.http.get("/v1/streams/inbox/webhooks")).json()["webhooks"]
+    assert [(one["webhookId"], one["state"]) for one in listed] == [("mine", "live")]
+    summary = await rig.http.get(f"/v1/sessions/{name_home(OWNER)}/channels")
+    assert "inbox" in {one["subject"] for one in summary.json()["webhooks"]}
+    assert (await rig.http.delete(hook.path)).status_code == 200
+    await hook.until_state("gone")
+    told = [one["type"] for one in await hook.told()]
+    assert (told[0], told[-1]) == ("channel.connected", "channel.disconnected")
+
+
+async def test_a_webhook_of_an_inbox_that_a_crash_left_half_made_is_made_by_its_row(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = InboxHook(rig)
+    webhooks = type(rig.gateway.service.device_streams.webhooks)
+
+    async def crash(*_: object) -> None:
+        raise StoreUnavailable("gone in the middle", "no")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(webhooks, "start", crash)
+        await hook.set(status=503, secret=SECRET)
+        assert await hook.target() is None
+    await hook.until_state("live")
+    await hook.say("after all")
+    await hook.until_last("after all")
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_cursor_of_an_inbox_that_was_built_anew_is_a_gap(rig: Rig) -> None:
+    hook = InboxHook(rig)
+    await hook.set(secret=SECRET)
+    await hook.say("one")
+    await hook.until_last("one")
+    await hook.until_state("live")
+    head = keys.head(hook.inbox)
+    assert rig.settings.redis_url is not None
+    ask(rig.settings.redis_url.get_secret_value(), "HSET", head, "epoch", "0000abcd")
+    await hook.say("two")
+
+    def gaps() -> list[dict[str, Any]]:
+        return [one.body for one in rig.receiver.taken(PATH) if one.body["kind"] == "gap"]
+
+    await wait_until(gaps, 20, "the gap is told")
+    assert gaps()[0]["snapshot"] == "/v1/streams/inbox/snapshot"
+    assert gaps()[0]["why"] == "epoch"
+
+
+async def test_who_may_not_read_approvals_gets_no_webhook_on_an_inbox(rig: Rig) -> None:
+    refused = await rig.http.put(
+        "/v1/streams/inbox/webhooks/mine", json={"url": rig.receiver.url + PATH}, headers=OTHER
+    )
+    assert refused.status_code == 403
