@@ -45,14 +45,19 @@ class RedisProjections:
         self._pending = Pending(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
+        self._seen: dict[Shard, dict[str, bytes]] = {}
+        """The marks of a shard beside the page of its feed that was read last."""
 
     async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
         """Feed rows of a shard above an id, or from the oldest one that is kept."""
         start = "-" if after is None else f"({after}"
-        [reply] = await self._read(
-            shard, pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
-        )
-        return [_feed_row(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
+        page = pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
+        reply, marks = await self._read(shard, page, pack("HGETALL", keys.meta(shard)))
+        rows = cast("list[tuple[bytes, list[bytes]]]", reply)
+        if rows:
+            # Whoever reads rows is about to move its mark.
+            self._seen[shard] = read_hash(marks)
+        return [_feed_row(*row) for row in rows]
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
         """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
@@ -80,8 +85,7 @@ class RedisProjections:
 
     async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
         """Moves a consumer's mark forward and drops feed rows that nobody needs."""
-        [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
-        fields = read_hash(reply)
+        fields = self._seen.pop(shard, None) or await self._read_marks(shard)
         name = _MARK + consumer
         epoch = fields.get("epoch", b"0").decode()
         stored = fields.get(name, b"").decode()
@@ -96,6 +100,10 @@ class RedisProjections:
             if field.startswith(_MARK) and field != name
         ]
         await self._trim_feed(shard, min((feed_id, *others), key=_order))
+
+    async def _read_marks(self, shard: Shard) -> dict[str, bytes]:
+        [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
+        return read_hash(reply)
 
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row at once, so that a caller sees its own writes."""
@@ -163,8 +171,8 @@ class RedisProjections:
         low = _order(feed_id)[0] - KEEP_BEHIND_MS
         await self._write(shard, pack("XTRIM", keys.feed(shard), "MINID", f"{max(low, 0)}-0"))
 
-    async def _read(self, shard: Shard, command: bytes) -> list[Reply]:
-        return await retry(lambda: self._nodes.read(shard, command))
+    async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
+        return await retry(lambda: self._nodes.read(shard, *commands))
 
     async def _write(self, shard: Shard, command: bytes) -> None:
         await retry(lambda: self._nodes.write(shard, command))

@@ -159,11 +159,11 @@ class AgentPeer:
         outcome: PeerOutcome = _NO_INTERFACE
         span = self._spans.begin_call(self.name, call.operation) if self._spans else None
         try:
-            async with aclosing(self._choose(call)) as lines:
-                async for line in lines:
-                    outcome = await line.call(call)
-                    if not self._goes_elsewhere(line, call, outcome):
-                        break
+            tried: set[Interface] = set()
+            while (line := await self._choose(call, tried)) is not None:
+                outcome = await line.call(call)
+                if not self._goes_elsewhere(line, call, outcome):
+                    break
         except RemoteError as error:
             # No card: nothing was sent.
             outcome = Unreached(error.message)
@@ -181,18 +181,18 @@ class AgentPeer:
         last: StreamOutcome | None = None
         span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
-            async with aclosing(self._choose(call)) as lines:
-                async for line in lines:
-                    has_begun = False
-                    async with aclosing(line.follow(call)) as outcomes:
-                        async for outcome in outcomes:
-                            last = outcome
-                            if not has_begun and self._goes_elsewhere(line, call, outcome):
-                                break
-                            has_begun = True
-                            yield outcome
-                    if has_begun:
-                        return
+            tried: set[Interface] = set()
+            while (line := await self._choose(call, tried)) is not None:
+                has_begun = False
+                async with aclosing(line.follow(call)) as outcomes:
+                    async for outcome in outcomes:
+                        last = outcome
+                        if not has_begun and self._goes_elsewhere(line, call, outcome):
+                            break
+                        has_begun = True
+                        yield outcome
+                if has_begun:
+                    return
         except RemoteError as error:
             last = Unreached(error.message)
         finally:
@@ -202,23 +202,21 @@ class AgentPeer:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    async def _choose(self, call: Call) -> AsyncGenerator[Line, None]:
-        """The interfaces to try, best first; the card is read again once the last one did not fit it."""
-        tried: set[Interface] = set()
-        while True:
-            known = await self._cards.load()
-            for interface in self._list_fit(known):
-                if interface not in tried and (call.operation != "ListTasks" or interface.lists):
-                    break
-            else:
-                return
-            tried.add(interface)
-            yield self._open(interface)
+    async def _choose(self, call: Call, tried: set[Interface]) -> Line | None:
+        """The best interface that was not tried; the card is read again once the last one did not fit it."""
+        known = await self._cards.load()
+        for interface in self._list_fit(known):
+            if interface not in tried and (call.operation != "ListTasks" or interface.lists):
+                tried.add(interface)
+                return self._open(interface)
+        return None
 
     def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
         """The interfaces that have not proven unfit under this card; all of them where none is left."""
         if self._unfit_of != known.card.sha256:
             self._unfit, self._unfit_of = set(), known.card.sha256
+        if not self._unfit:
+            return known.interfaces
         fit = tuple(one for one in known.interfaces if one not in self._unfit)
         if not fit:
             self._unfit.clear()
