@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 from passerelle.core.ids import Shard, place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
 
     from passerelle.core.batch import (
         AppendResult,
@@ -376,8 +376,8 @@ class Projections(Protocol):
         """Moves a consumer's mark forward and drops feed rows that nobody needs."""
         ...
 
-    async def index_now(self, row: IndexRow) -> None:
-        """Writes an owner-index row at once, so that a caller sees its own writes."""
+    def index_now(self, row: IndexRow) -> Coroutine[None, None, None]:
+        """Writes an owner-index row, so that a caller sees its own writes: at once, also before it is awaited."""
         ...
 
     async def read_index(

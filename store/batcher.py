@@ -41,6 +41,7 @@ class _Call:
     failure: StoreUnavailable | None = None
     confirmed: int = 0
     done: asyncio.Future[None] | None = None
+    has_place: bool = True
 
     def finish(self) -> None:
         if self.done is not None and not self.done.done():
@@ -112,19 +113,32 @@ class Batcher:
             for reply in call.replies
         ]
 
+    def post(self, packed: bytes) -> Coroutine[None, None, bool]:
+        """Sends one command beside a call of the same caller, at once; to be awaited: whether it was carried out."""
+        call = _Call(packed, 1, has_place=False)
+        return self._is_carried_out(call, self._enqueue(call))
+
+    async def _is_carried_out(self, call: _Call, done: asyncio.Future[None]) -> bool:
+        await done
+        return call.failure is None and not isinstance(call.replies[0], RedisError)
+
     async def _send(self, packed: bytes, count: int) -> _Call:
         call = _Call(packed, count)
         await self._places.acquire()
-        call.done = asyncio.get_running_loop().create_future()
-        self._queue.append(call)
-        self._kick()
-        await call.done
+        await self._enqueue(call)
         if call.failure is not None:
             raise call.failure
         return call
 
+    def _enqueue(self, call: _Call) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        done = call.done = loop.create_future()
+        self._queue.append(call)
+        self._kick()
+        return done
+
     def waiting(self) -> int:
-        """How many calls wait for a connection: a gauge, and never above ``QUEUE_LIMIT``."""
+        """How many calls wait for a connection: a gauge, and never above twice ``QUEUE_LIMIT``."""
         return len(self._queue)
 
     async def close(self) -> None:
@@ -171,8 +185,9 @@ class Batcher:
 
     def _take(self) -> list[_Call]:
         calls = [self._queue.popleft() for _ in range(min(len(self._queue), self._limit))]
-        for _ in calls:
-            self._places.release()
+        for call in calls:
+            if call.has_place:
+                self._places.release()
         return calls
 
     def _release(self, link: Link) -> None:

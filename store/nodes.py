@@ -21,7 +21,7 @@ from passerelle.store.info import is_cluster, parse_info
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.store.connection import Argument, Reply
 
@@ -102,6 +102,13 @@ class Nodes:
     async def write(self, shard: Shard, packed: bytes) -> Reply:
         """One command that changes something."""
         return (await self._route(shard, "writes", packed, 1)).replies[0]
+
+    def post(self, shard: Shard, packed: bytes) -> Coroutine[None, None, bool]:
+        """One command that travels with a write of the same caller, at once; to be awaited: whether it was carried out.
+
+        Where it was not, nobody has looked for another node: whoever needs it writes it again.
+        """
+        return self.node(shard).writes.post(packed)
 
     async def lease(self, shard: Shard, packed: bytes, count: int = 1) -> list[Reply]:
         """Commands about leases and what is due, which wait for nothing else."""

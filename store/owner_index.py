@@ -15,7 +15,7 @@ from passerelle.store.log import read_scores
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports import IndexRow, Part
@@ -29,12 +29,18 @@ class OwnerIndex:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def add(self, row: IndexRow) -> None:
-        """Writes a row; the later time wins."""
+    def add(self, row: IndexRow) -> Coroutine[None, None, None]:
+        """Writes a row, beginning at once; to be awaited for its end. The later time wins."""
         shard = place(row.owner)
         key = keys.owner_index(shard, row.owner, row.agent, row.part)
         command = pack("ZADD", key, "GT", row.at_ms, row.facade)
-        await retry(lambda: self._nodes.write(shard, command))
+        return self._see_written(shard, command, self._nodes.post(shard, command))
+
+    async def _see_written(
+        self, shard: Shard, command: bytes, posted: Coroutine[None, None, bool]
+    ) -> None:
+        if not await posted:
+            await retry(lambda: self._nodes.write(shard, command))
 
     async def read(
         self,

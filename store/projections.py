@@ -20,7 +20,7 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
     from passerelle.core.ports import Part, ProjectionRow
     from passerelle.store.connection import Reply
@@ -105,9 +105,9 @@ class RedisProjections:
         [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
         return read_hash(reply)
 
-    async def index_now(self, row: IndexRow) -> None:
+    def index_now(self, row: IndexRow) -> Coroutine[None, None, None]:
         """Writes an owner-index row at once, so that a caller sees its own writes."""
-        await self._index.add(row)
+        return self._index.add(row)
 
     async def read_index(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.errors import StoreUnavailable
@@ -33,8 +34,7 @@ async def retry(call: Callable[[], Awaitable[Result]], within_s: float = WITHIN_
     Raises:
         StoreUnavailable: the last failure; ``wrote`` is ``unknown`` when any try may have run.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
+    deadline = monotonic() + within_s
     pause_s = _PAUSE_FIRST_S
     unknown = False
     tries = 0
@@ -44,7 +44,7 @@ async def retry(call: Callable[[], Awaitable[Result]], within_s: float = WITHIN_
         except StoreUnavailable as error:
             tries += 1
             unknown = unknown or error.wrote == "unknown"
-            spent = loop.time() + pause_s > deadline and tries > 1
+            spent = monotonic() + pause_s > deadline and tries > 1
             if spent or not error.reason.startswith(_PASSING):
                 raise StoreUnavailable(error.reason, "unknown" if unknown else "no") from error
         await asyncio.sleep(pause_s)

@@ -218,10 +218,13 @@ class Dispatch:
         if self.spending is not None:
             self.spending.settle(record.requested_by, record.owner, cost)
 
-    async def list_row(self, row: IndexRow) -> None:
-        """Puts a task into its owner's list now; the relay does it in any case."""
+    def list_row(self, row: IndexRow) -> Coroutine[None, None, None]:
+        """Puts a task into its owner's list, at once; the relay does it in any case."""
+        return self._see_listed(row, self.projections.index_now(row))
+
+    async def _see_listed(self, row: IndexRow, listing: Coroutine[None, None, None]) -> None:
         try:
-            await self.projections.index_now(row)
+            await listing
         except StoreUnavailable as error:
             self.log.info("index.late", facade=row.facade, reason=error.reason)
 

@@ -137,7 +137,7 @@ class Run:
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
     list_row: Callable[[IndexRow], Coroutine[None, None, None]]
-    """Writes an owner-index row at once; the relay writes the same row, so a failure loses nothing."""
+    """Writes an owner-index row, at once; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
     """Told once it is stored what a run cost."""
     on_text: Callable[[Step], None] = lambda _step: None
@@ -316,7 +316,7 @@ class Run:
     async def _list_beside(self, row: IndexRow | None, writing: Awaitable[T]) -> T:
         if row is None:
             return await writing
-        listing = asyncio.create_task(self.list_row(row))
+        listing = self.list_row(row)
         try:
             return await writing
         finally:
