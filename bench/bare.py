@@ -63,6 +63,11 @@ class Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the name is the protocol's
         self.transport = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be written to; an agent closes a connection that nobody uses."""
+        return self.transport is not None and not self.transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
@@ -89,12 +94,14 @@ class Callbacks:
 
     def take(self, caller: Line, body: bytes) -> None:
         """Passes a request on."""
-        if not self._idle:
-            opening = asyncio.get_running_loop().create_task(self._open(caller, body))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
-            return
-        self._pass_on(self._idle.pop(), caller, body)
+        while self._idle:
+            line = self._idle.pop()
+            if line.is_open:
+                self._pass_on(line, caller, body)
+                return
+        opening = asyncio.get_running_loop().create_task(self._open(caller, body))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
 
     async def _open(self, caller: Line, body: bytes) -> None:
         loop = asyncio.get_running_loop()
