@@ -6,8 +6,9 @@ seeing what is asked in its name. A step that comes later takes nothing from tho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
+from passerelle.core.agent_name import find_base
 from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
@@ -20,6 +21,26 @@ def may_decide(record: ActionRecord, who: Principal) -> bool:
     if not request.quorum.allow_self and who.id == request.principal:
         return False
     return who.key == request.owner if not request.audience else who.id in _list_named(record)
+
+
+def asks(record: ActionRecord, who: Principal) -> bool:
+    """Whether a question comes from this very credential: of a worker, or of an agent that dials in with it.
+
+    Whoever may serve every agent is the asking side only as a program: the operator of a runtime is a person.
+    """
+    origin = record.request.origin
+    if origin.peer is None or who.tenant != record.request.tenant:
+        return False
+    match origin.asked_by:
+        case "worker":
+            return origin.peer == who.id
+        case "peer":
+            names_it = who.serves is not None or who.kind != "person"
+            return names_it and who.may_serve(find_base(origin.peer))
+        case "principal" | "gateway":
+            return False
+        case _:
+            assert_never(origin.asked_by)
 
 
 def list_readers(record: ActionRecord) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.approval_audience import may_decide, may_read
+from passerelle.core.approval_audience import asks, may_decide, may_read
 from passerelle.core.canonical import canonicalize
 from passerelle.core.errors import (
     Forbidden,
@@ -64,14 +64,17 @@ def check_opening(command: OpenAction) -> None:
 def check_audience(record: ActionRecord, answer: Answer) -> None:
     """Only its audience decides, and only as a person or a service that holds the right.
 
-    An agent's credential never decides, whatever its scopes say: it is the asking side. Words are no decision: who
-    owns a task may answer a question of kind input by writing to the task, as in any A2A conversation (ST-6).
+    An agent's credential never decides, whatever its scopes say, nor does the one that this very question comes from:
+    it is the asking side. Words are no decision: who owns a task may answer a question of kind input by writing to the
+    task, as in any A2A conversation (ST-6).
 
     Raises:
         NotFound: the question of others looks like none.
         Forbidden: the credential does not carry the right, or its principal may look and not decide.
     """
     who, request = answer.who, record.request
+    if answer.turn_id is None and asks(record, who):
+        raise Forbidden("whoever asks never decides", why="asker")
     if answer.is_host:
         _check_host(record, who)
         return

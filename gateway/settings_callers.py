@@ -60,7 +60,7 @@ class CallerSettings(Section):
     serves: tuple[ServedName, ...] = Field(
         default=(),
         description="Names of agents that it may be when it dials in, which takes the scopes `channels:connect` and "
-        "`agents:serve`; `*` for every one.",
+        "`agents:serve`; `*` for every one. It decides nothing that these ask.",
     )
     kind: Kind = Field(default="service", description="Agents never decide approvals.")
     limits: LimitSettings = Field(default=LimitSettings())

@@ -19,7 +19,7 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef, Late
 from passerelle.core.commands import ActionAnswered
 from passerelle.core.device import name_list
-from passerelle.core.errors import ActionClosed, NotFound, UnsupportedOperation
+from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.ids import TaskId, expose, read_shard
 from passerelle.core.status import WAITING
 from passerelle.core.task_commands import EndWait
@@ -53,6 +53,10 @@ class Beside:
 
     refs: tuple[EntityRef, ...]
     decide: Callable[[Decision], IdempotencyRow | None]
+
+    def names_task_of(self, record: ActionRecord) -> bool:
+        """Whether the message went to the task that the question is about."""
+        return EntityRef(EntityKind.TASK, record.scope.task_id or "") in self.refs
 
 
 @dataclass(slots=True)
@@ -106,11 +110,14 @@ class Actions:
 
         Raises:
             NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+            InvalidInput: it came as a message to another task.
         """
         held, devices = await self._read_for(principal, command)
         before = find_record(held, command.action_id)
         if not may_read(before, principal):
             raise NotFound("action", command.action_id)
+        if beside is not None and not beside.names_task_of(before):
+            raise InvalidInput("message.parts", "answers a question of another task")
         assured = Assured(principal)
         try:
             # Words are no decision: whoever owns the task may say them, from wherever.

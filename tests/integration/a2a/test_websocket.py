@@ -29,6 +29,7 @@ from websockets.typing import Origin, Subprotocol
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.channels.a2a_websocket import BINDING, bind_headers
 from tests.integration.callers.rig import Instance, Rig, run_rig
+from tests.support.asking import ask_leave
 from tests.support.engine import Server, engine_server, started_legs
 
 __all__ = ["engine_server", "started_legs"]
@@ -247,3 +248,25 @@ async def test_a_call_whose_caller_may_not_come_in_any_more_ends_the_socket(rig:
         await tell(socket, 1, "GetTask", {"id": "x"})
         assert "error" in await hear(socket)
         assert await hear_close(socket) == 4401
+
+
+@pytest.mark.requirement("CHN-7", "VAL-4", "I6")
+async def test_words_and_the_end_of_a_socket_leave_a_question_open(rig: Rig) -> None:
+    at = await start(rig)
+    rig.peer.next(ask_leave())
+    async with open_socket(at) as socket:
+        await tell(socket, 1, "SendMessage", write("go"))
+        task = (await hear(socket))["result"]["task"]
+        said = write("yes, pay-1: pay", 2)
+        said["message"]["taskId"] = task["id"]
+        await tell(socket, 2, "SendMessage", said)
+        answered = (await hear(socket))["result"]["task"]
+        assert answered["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        await tell(socket, 3, "SubscribeToTask", {"id": task["id"]})
+        assert (await hear(socket))["id"] == 3
+        socket.transport.abort()
+    async with open_socket(at) as socket:
+        await tell(socket, 4, "GetTask", {"id": task["id"]})
+        found = (await hear(socket))["result"]
+    assert found["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert [one for one in rig.peer.messages if one.get("taskId")] == []

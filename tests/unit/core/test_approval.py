@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import ClassVar, get_args
+from typing import Any, ClassVar, get_args
 
 import pytest
 
@@ -52,6 +52,7 @@ from passerelle.core.payloads.approval import (
     AudienceStep,
     ChannelPermissionForwarded,
     ChannelPermissionReturned,
+    Origin,
     PermissionEvaluated,
     PermissionRequested,
     PermissionResolved,
@@ -544,6 +545,46 @@ class TestAudience:
         record = Stream().open()
         with pytest.raises(Forbidden):
             decide(record, make_answer(record, who=credential), NOW_MS)
+
+    @pytest.mark.requirement("CMD-14", "VAL-4")
+    @pytest.mark.parametrize(
+        ("asker", "who"),
+        [
+            (Origin("local", "worker", "build"), {"id": "build"}),
+            (Origin("outbound", "peer", "build"), {"serves": frozenset({"build"})}),
+            (Origin("outbound", "peer", "build/acme"), {"serves": frozenset({"build"})}),
+            (Origin("outbound", "peer", "build"), {"serves": None, "kind": "service"}),
+        ],
+    )
+    def test_the_credential_that_a_question_comes_from_never_decides_it(
+        self, asker: Origin, who: dict[str, Any]
+    ) -> None:
+        owner = replace(OWNER, **{**who, "scopes": frozenset(Right)})
+        mine = {"owner": owner.key, "principal": owner.id, "origin": asker}
+        record = Stream().open(make_request(**mine))
+        for option in ("allow", "reject"):
+            for is_host in (False, True):
+                answer = make_answer(record, option, who=owner, is_host=is_host)
+                with pytest.raises(Forbidden) as refused:
+                    decide(record, answer, NOW_MS)
+                assert refused.value.details["why"] == "asker"
+
+    @pytest.mark.parametrize(
+        ("asker", "who"),
+        [
+            (Origin("local", "worker", "build"), {}),
+            (Origin("control", "principal", OWNER.id), {}),
+            (Origin("outbound", "gateway", "build"), {"serves": frozenset({"build"})}),
+            (Origin("outbound", "peer", "build"), {"serves": frozenset({"other"})}),
+            (Origin("outbound", "peer", "build"), {"serves": None}),
+        ],
+    )
+    def test_whoever_could_be_an_agent_decides_what_others_ask(
+        self, asker: Origin, who: dict[str, Any]
+    ) -> None:
+        owner = replace(OWNER, **{**who, "scopes": frozenset(Right)})
+        record = Stream().open(make_request(origin=asker))
+        assert decide(record, make_answer(record, who=owner), NOW_MS)
 
     def test_who_may_not_decide_does_not_learn_the_winner_either(self) -> None:
         stream = Stream()
