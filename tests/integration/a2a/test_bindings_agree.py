@@ -22,7 +22,10 @@ from tests.support.engine import ask as ask_engine
 
 pytestmark = pytest.mark.anyio
 LOOPBACK = "127.0.0.1"
-IDS = re.compile(r"(task|r?ctx)_[0-9a-z]{20,}(?:~\d+)?|(echo-(?:task|ctx))-\d+|-(message)-\d+")
+IDS = re.compile(
+    r"(task|ctx)_[0-9a-z]{20,}(?:~\d+)?|(echo-(?:task|ctx))-\d+|-(message)-\d+"
+    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 # What says when, what is mint for each conversation, and members that only ProtoJSON leaves out when they are empty.
 DROPPED = frozenset({"timestamp", "nextPageToken", "lastChunk", "append"})
 FILE: Json = {"raw": "AAEC", "mediaType": "image/png", "filename": "a.png"}
@@ -73,7 +76,7 @@ class Talk:
         return value
 
     def _name(self, found: re.Match[str]) -> str:
-        kind = found[1] or found[2] or found[3]
+        kind = found[1] or found[2] or found[3] or "context at the agent"
         return self.symbols.setdefault(found[0], f"<{kind} {len(self.symbols)}>")
 
 
