@@ -78,8 +78,15 @@ class Followed:
             self.owes_ack = True
 
     def take_ack(self) -> Cursor | None:
-        """The acknowledgement to send now, once."""
+        """The acknowledgement to send now, once. One of a history that the server has lost meanwhile is not sent."""
         if not self.owes_ack or not self.track.is_answered:
             return None
         self.owes_ack = False
-        return self.acknowledged
+        held, said = self.track.held, self.acknowledged
+        return said if held and said and _may_precede(said, held) else None
+
+
+def _may_precede(said: Cursor, held: Cursor) -> bool:
+    if said.epoch != held.epoch or said.sequence > held.sequence:
+        return False
+    return said.sequence < held.sequence or said == held

@@ -11,7 +11,7 @@ from passerelle.channels.closing import CloseCode
 from passerelle.channels.cursor import Cursor
 from passerelle.channels.frames import Refusal, ServerBeat
 from passerelle.channels.outputs import NotePresence, Send
-from passerelle.channels.session_ending import close, refuse
+from passerelle.channels.session_ending import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
 from passerelle.core.ports import AckResult
 
@@ -36,7 +36,11 @@ def answer_beat(
 
 
 def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: float) -> Step:
-    """Takes what was told on this connection and refuses the rest, stream by stream."""
+    """Takes what was told on this connection and refuses the rest, stream by stream.
+
+    What is refused counts as a frame and no more: a history may have been lost behind the client's back, and an
+    application that is slow acknowledges what it had of it.
+    """
     accepted: dict[str, Cursor] = {}
     refused: list[Refusal] = []
     for stream, cursor in cursors.items():
@@ -50,8 +54,11 @@ def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: flo
     state = replace(state, acks={**state.acks, **accepted})
     state, outputs = store_acks_when_due(state, now_s)
     for refusal in refused:
-        state, more = refuse(state, refusal)
-        outputs = (*outputs, *more)
+        state = count_frame(state, now_s)
+        if state.window_frames > state.limits.frames_per_window:
+            state, more = limit_rate(state)
+            return state, (*outputs, *more)
+        outputs = (*outputs, Send(refusal))
     return state, outputs
 
 
@@ -63,7 +70,7 @@ def store_acks_when_due(state: State, now_s: float) -> Step:
 
 
 def judge_stored(state: State, stream: str, result: AckResult) -> Step:
-    """The store's word on an ack."""
+    """The store's word on an ack. What it refuses was ours to give out, so it is no fault of the client."""
     match result:
         case "stored":
             return state, ()
@@ -71,6 +78,6 @@ def judge_stored(state: State, stream: str, result: AckResult) -> Step:
             notice = Refusal("superseded", "a newer connection has this device", fatal=True)
             return close(state, CloseCode.SUPERSEDED, notice.message, notice)
         case "ack_epoch" | "ack_ahead":
-            return refuse(state, Refusal(result, ACK_FAULTS[result], of="ack", stream=stream))
+            return state, (Send(Refusal(result, ACK_FAULTS[result], of="ack", stream=stream)),)
         case _:
             assert_never(result)

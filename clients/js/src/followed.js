@@ -108,10 +108,21 @@ export class Followed {
     }
   }
 
-  /** The acknowledgement to send now, once. */
+  /** The acknowledgement to send now, once. One of a history that the server has lost meanwhile is not sent. */
   takeAck() {
     if (!this.owesAck || !this.track.isAnswered) return null;
     this.owesAck = false;
-    return this.acknowledged;
+    const held = this.track.held;
+    const said = this.acknowledged;
+    return held !== null && said !== null && mayPrecede(said, held) ? said : null;
   }
+}
+
+/**
+ * @param {import("./cursor.js").Cursor} said
+ * @param {import("./cursor.js").Cursor} held
+ */
+function mayPrecede(said, held) {
+  if (said.epoch !== held.epoch || said.sequence > held.sequence) return false;
+  return said.sequence < held.sequence || said.text === held.text;
 }

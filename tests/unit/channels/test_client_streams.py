@@ -7,8 +7,17 @@ import pytest
 from passerelle.channels.client_followed import QUEUED_ITEMS
 from passerelle.channels.client_items import ChannelStopped, Stopped, StreamClosed
 from passerelle.channels.client_streams import Streams
-from passerelle.channels.cursor import Cursor
-from passerelle.channels.frames import Ack, Event, Live, Subscribe, Subscribed, Unsubscribe
+from passerelle.channels.cursor import Cursor, GapReason
+from passerelle.channels.frames import (
+    Ack,
+    Event,
+    Gap,
+    Live,
+    Snapshot,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
 
 pytestmark = pytest.mark.anyio
 NAME = "session:se_1"
@@ -109,3 +118,26 @@ async def test_what_waits_is_taken_before_the_end_is_raised() -> None:
     streams.end_all(ChannelStopped(Stopped(1000)))
     with pytest.raises(ChannelStopped):
         await followed.next()
+
+
+@pytest.mark.requirement("CHN-5")
+@pytest.mark.parametrize(
+    ("said", "sends"),
+    [
+        (Cursor("0000000b", 1, "00000001"), False),
+        (at(7), False),
+        (Cursor("0000000a", 4, "ffffffff"), False),
+        (at(4), True),
+        (at(3), True),
+    ],
+)
+async def test_an_ack_of_what_the_server_has_lost_meanwhile_is_not_sent(
+    said: Cursor, *, sends: bool
+) -> None:
+    streams = Streams()
+    followed = streams.open(NAME, str(at(9)), full=False, start=None, snapshot=None)
+    streams.ask_all()
+    streams.take(Gap(NAME, GapReason.AHEAD, at(9), at(4), None, "inline"))
+    streams.take(Snapshot(NAME, at(4), {}))
+    followed.acknowledge(str(said))
+    assert streams.take_acks() == ({NAME: said} if sends else {})

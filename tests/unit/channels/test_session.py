@@ -260,6 +260,16 @@ def test_an_ack_that_was_never_given_out_is_refused(cursor: Cursor, code: str) -
     assert not [output for output in outputs if isinstance(output, StoreAcks)]
 
 
+@pytest.mark.requirement("CHN-5")
+def test_acks_of_a_history_that_was_lost_do_not_end_the_link_unless_they_are_too_many() -> None:
+    late = Received(Ack({NAME: at(3, "0000000b")}))
+    state, outputs = run(opened(Limits(frames_per_window=30)), *[late] * 20)
+    assert (len(sent(outputs)), closes(outputs)) == (20, [])
+    by_store = [AckJudged(NAME, "ack_ahead")] * 20
+    assert closes(run(state, *by_store)[1]) == []
+    assert closes(run(state, *[late] * 20)[1]) == [CloseCode.RATE_LIMIT]
+
+
 def test_an_ack_of_a_stream_that_is_not_followed_is_refused() -> None:
     _, outputs = run(opened(), Received(Ack({"inbox": at(1)})))
     assert [frame.code for frame in sent(outputs) if isinstance(frame, Refusal)] == [
