@@ -57,6 +57,13 @@ def merge_progress(state: TaskRecord, **changes: Any) -> TaskRecord:  # noqa: AN
     return change(state, progress=change(state.progress, **known)) if known else state
 
 
+def end_preparation(state: TaskRecord) -> TaskRecord:
+    """What was being resolved is no step of the work."""
+    if state.status is not Status.PREPARING:
+        return state
+    return change(state, progress=change(state.progress, step=None))
+
+
 def set_run_status(state: TaskRecord, event: Event, status: Status) -> TaskRecord:
     """The live run, if there is one, stands as its task does."""
     return change_attempt(state, event, status=status) if state.run else state

@@ -10,6 +10,7 @@ from passerelle.core.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.task_folds.changes import (
     Folds,
     change_attempt,
+    end_preparation,
     merge_progress,
     set_run_status,
     set_status,
@@ -87,6 +88,7 @@ def _progressed(state: TaskRecord, payload: say.TaskProgress, event: Event) -> T
         beat = {"last_seen_at": event.timestamp, "silent_since": payload.silent_since}
         state = change_attempt(state, event, **beat)
     if payload.status is not None:
+        state = state if payload.status is Status.PREPARING else end_preparation(state)
         state = set_run_status(state, event, payload.status)
         state = set_status(state, event, payload.status, status_reason=None)
     return state

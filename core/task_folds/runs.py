@@ -12,6 +12,7 @@ from passerelle.core.status import Phase, Status
 from passerelle.core.task_folds.changes import (
     Folds,
     change_attempt,
+    end_preparation,
     merge_progress,
     set_status,
     take_step,
@@ -56,9 +57,8 @@ def _attempt_started(
         current_run_id=attempt.run_id,
         assignee=payload.worker.peer,
     )
-    return set_status(
-        merge_progress(state, phase=Phase.WORKING), event, Status.RUNNING, status_reason=None
-    )
+    state = merge_progress(end_preparation(state), phase=Phase.WORKING)
+    return set_status(state, event, Status.RUNNING, status_reason=None)
 
 
 def _attempt_completed(

@@ -18,6 +18,7 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef, RunMove
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import (
     Draining,
+    Forbidden,
     InvalidInput,
     NotFound,
     PasserelleError,
@@ -27,6 +28,7 @@ from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.payloads.limit import CostEstimated
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
@@ -37,6 +39,7 @@ from passerelle.gateway.control.preparing import name_row
 from passerelle.gateway.control.task_changes import read_task, render_change
 from passerelle.gateway.control.turns import Opened, begin_attempt, submit
 from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.constraining import bound_policy, find_obstacle
 from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.delegation.spill import Spill
@@ -101,6 +104,7 @@ class Starting:
         Raises:
             NotFound: no such task, or no such agent for the caller.
             UnsupportedOperation: the task has a run, or has ended.
+            Forbidden: a constraint of the task does not let it be sent there.
             VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
             PeerUnavailable: the agent never had a card that could be read.
         """
@@ -142,8 +146,10 @@ class Starting:
         once: Once,
     ) -> TaskChanged:
         plan = await self.planning.plan(principal, turn, peer)
+        plan = replace(plan, policy=bound_policy(owned.record, plan.policy))
         charge = await self.planning.charge(principal, turn)
         try:
+            _check_constraints(owned.record, turn.agent, plan, charge.facts)
             start = await self._prepare(owned, version, turn, plan, charge.facts, once)
             written = await self._append(start)
         except BaseException:
@@ -240,6 +246,16 @@ class Starting:
         )
         params: JsonObject = {"message": start.turn.message}
         self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+
+
+def _check_constraints(
+    record: TaskRecord, agent: str, plan: Delegation, facts: tuple[LimitPayload, ...]
+) -> None:
+    """Raises Forbidden where a constraint of the task does not let it be sent there."""
+    estimates = [one.amount_micros for one in facts if isinstance(one, CostEstimated)]
+    obstacle = find_obstacle(record, agent, plan.card.endpoint or None, sum(estimates))
+    if obstacle is not None:
+        raise Forbidden(obstacle, why="constraint")
 
 
 def _decide(decision: Decision, start: Start, ids: Ids) -> None:

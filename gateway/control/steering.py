@@ -8,6 +8,7 @@ import orjson
 
 from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
+from passerelle.core.constraints import read_constraints
 from passerelle.core.errors import InvalidInput
 from passerelle.core.payloads.task import TaskProgress
 from passerelle.core.task_requests import AppendTaskProgress, PauseTask, ResumeTask
@@ -25,11 +26,13 @@ _CONTENT: Final = ("constraints", "profile", "acceptance", "metadata")
 
 
 def check_content(command: CreateTask | UpdateTask) -> None:
-    """Raises InvalidInput for a member of free content that is too large."""
+    """Raises InvalidInput for a member of free content that is too large, and for a constraint that is none."""
     for name in _CONTENT:
         given = getattr(command, name)
         if given is not None and len(orjson.dumps(given)) > CONTENT_BYTES:
             raise InvalidInput(name, f"is larger than {CONTENT_BYTES} bytes")
+    if command.constraints is not None:
+        read_constraints(command.constraints)
 
 
 def decide_update(record: TaskRecord, command: UpdateTask) -> list[Fact]:

@@ -19,6 +19,7 @@ from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.task_commands import ObserveArtifact
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.thread import ThreadRecord
+from passerelle.gateway.delegation.constraining import enforce
 from passerelle.gateway.delegation.spill import CAP
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def settle(step: Step, artifacts: Sequence[JsonObject], answer: JsonObject) -> b
             step.more, step.place = True, Place(answer, number)
             return False
         step.add(settle_one(step, artifacts[number]))
+    enforce(step)
     return True
 
 

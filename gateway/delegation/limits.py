@@ -72,6 +72,8 @@ def explain_limit(record: TaskRecord, limit: Limit) -> str:
     """What callers are told when it is over."""
     run = record.attempts[-1]
     limit_s = (read_limit(run.retry_policy, limit) or 0) // 1000
+    if limit == "total" and record.constraints.get("maxSeconds") == limit_s:
+        return f"constraint maxSeconds: the task took longer than {limit_s} s"
     if limit == "idle":
         return f"there was no news of the agent for {limit_s} s"
     return f"the task took longer than {limit_s} s"

@@ -59,6 +59,7 @@ from passerelle.core.task_commands import (
 from passerelle.core.times import format_ms
 from passerelle.gateway.delegation.artifacts import check_number, settle, settle_one
 from passerelle.gateway.delegation.completion import complete, measure
+from passerelle.gateway.delegation.constraining import enforce
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.lost_approvals import CODE as LOST_APPROVAL
 from passerelle.gateway.delegation.lost_approvals import find_lost
@@ -309,6 +310,7 @@ def _take_chunk(step: Step, frame: JsonObject) -> None:
         facts = settle_one(step, artifact) if artifact is not None else []
         if facts:
             step.add_shown(facts, frame, "artifact")
+            enforce(step)
             return
     chunks = step.record.progress.counters.get("chunks", 0) + 1
     output = ObserveOutput(summary=f"artifact {name[:60]}", step_id=step.step_id, chunks=chunks)
@@ -359,6 +361,7 @@ def _wait(
         shown = fold(before, frame)
         step.sight.content = complete_history(shown, step.sight.accepted) if shown else None
     step.add_shown(asked.facts, frame)
+    enforce(step)
     # A peer that still shows the question whose answer it was just sent has not answered that turn.
     if step.record.status in WAITING:
         step.end_turn("task")

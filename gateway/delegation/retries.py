@@ -25,6 +25,7 @@ from passerelle.core.status import Status
 from passerelle.core.task_commands import StartRun
 from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.constraining import bound_policy, find_obstacle
 from passerelle.gateway.delegation.endings import confirm_stop, fail_owed
 from passerelle.gateway.delegation.first_message import compose_input
 from passerelle.gateway.delegation.limits import list_limits
@@ -74,12 +75,19 @@ class Retries:
             return True
         if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
-        await self._start(run, peer, claim)
+        card = await _find_card(peer)
+        price = run.sight.price.estimate() if run.sight.price else 0
+        obstacle = find_obstacle(run.record, peer.name, card.endpoint if card else None, price)
+        if obstacle is not None:
+            broken = Failure("constraint", ErrorCategory.POLICY, obstacle, source=peer.name)
+            await fail_owed(run, broken, claim)
+            return True
+        await self._start(run, peer, card, claim)
         return True
 
-    async def _start(self, run: Run, peer: Peer, claim: Claim) -> None:
+    async def _start(self, run: Run, peer: Peer, card: PeerCard | None, claim: Claim) -> None:
         task = run.sight.task
-        started = self._describe(run, await _find_card(peer), peer.name)
+        started = self._describe(run, card, peer.name)
         message = {**compose_input(run.sight.accepted), "messageId": started.message_id}
         referred = await self.references.recall(run.record, peer.name, message)
         run_id, driver = run.sight.mint("run"), self.dispatch.drives(task.shard)
@@ -112,7 +120,7 @@ class Retries:
             # The first frame of a stream names the remote task, so that it is found again after a crash.
             delivery_mechanism="streaming" if card and card.streaming else "unary",
             message_id=_choose_message_id(run, peer, ordinal),
-            retry_policy=self.find_policy(peer),
+            retry_policy=bound_policy(record, self.find_policy(peer)),
             reason=record.status_reason or "retry",
             remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
             traceparent=last.traceparent,

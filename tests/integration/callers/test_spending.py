@@ -186,3 +186,30 @@ async def test_repeat_under_the_same_key_is_charged_once(rig: Rig) -> None:
     assert rig.counted() == 1
     assert (await one.send("few-key")).status_code == 200
     assert (await one.send("few-key")).status_code == 429
+
+
+@pytest.mark.requirement("TR-11", "EXT-7")
+async def test_a_task_is_sent_nowhere_where_it_is_thought_to_cost_more_than_it_may(
+    rig: Rig,
+) -> None:
+    one = await rig.start(
+        clients=[{"name": "thrifty", "scopes": ["a2a:call", "tasks:write"]}], agent=PRICED
+    )
+    headers = {"Authorization": "Bearer thrifty-key"}
+    statuses: list[int] = []
+    for most in (99_999, 100_000):
+        wanted: JsonObject = {
+            "agent": "echo",
+            "objective": "echo hello",
+            "constraints": {"maxCostMicros": most},
+        }
+        key = {"Idempotency-Key": f"k-{most}"}
+        made = await one.http.post("/v1/tasks", json=wanted, headers={**headers, **key})
+        assert made.status_code == 201, made.text
+        path = f"/v1/tasks/{made.json()['task']['taskId']}/start"
+        started = await one.http.post(path, json={}, headers=headers)
+        statuses.append(started.status_code)
+        if started.status_code >= httpx.codes.BAD_REQUEST:
+            assert "constraint maxCostMicros" in started.text
+    assert statuses == [403, 202]
+    await wait_until(lambda: rig.counted() == 1, 10, "the one that may be sent is sent")

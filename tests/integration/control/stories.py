@@ -88,8 +88,8 @@ async def waiting_input(desk: Desk) -> str:
     return await desk.start("ask which one")
 
 
-async def waiting_permission(desk: Desk) -> str:
-    """The agent wants to know whether it may, in the words of our extension."""
+async def ask_leave(turn: Turn) -> None:
+    """An agent that wants to know whether it may, in the words of our extension."""
     form: JsonObject = {
         "action_id": "native-1",
         "rev": 1,
@@ -104,10 +104,11 @@ async def waiting_permission(desk: Desk) -> str:
         "risk": "high",
     }
 
-    async def ask(turn: Turn) -> None:
-        await turn.status("AUTH_REQUIRED", "May I pay?", [{"data": {PERMISSION: form}}])
+    await turn.status("AUTH_REQUIRED", "May I pay?", [{"data": {PERMISSION: form}}])
 
-    desk.house.peer.next(ask)
+
+async def waiting_permission(desk: Desk) -> str:
+    desk.house.peer.next(ask_leave)
     return await desk.start()
 
 

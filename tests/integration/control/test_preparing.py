@@ -27,7 +27,8 @@ async def test_while_the_card_is_read_task_and_thread_are_being_prepared(desk: D
     assert desk.house.peer.messages == []
     desk.house.peer.card_open.set()
     assert (await starting)["repeated"] is False
-    await desk.until(task_id, Status.COMPLETED)
+    record = await desk.until(task_id, Status.COMPLETED)
+    assert record.progress.step is None, "what was read is no step of the work"
     assert f"prepare:{task_id}" not in await desk.house.due(task_id)
     # The card is known now.
     second = await desk.start("echo done")

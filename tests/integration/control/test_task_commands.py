@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
-from passerelle.core.json import JsonObject
+from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.status import Status
 from tests.support.desk import Desk, task_id_of
@@ -183,6 +183,21 @@ async def test_progress_is_merged_and_each_call_is_one_fact(desk: Desk) -> None:
         await desk.do("append_task_progress", taskId=task_id)
     with pytest.raises(InvalidInput):
         await desk.do("append_task_progress", taskId=task_id, consumer="ui")
+
+
+@pytest.mark.requirement("PO-3", "AP-1", "OBJ-5")
+async def test_a_checklist_is_shown_and_ends_nothing_however_much_of_it_is_done(desk: Desk) -> None:
+    task_id = await desk.start("silent")
+    await desk.until(task_id, Status.QUEUED)
+    items = ["read", "write", "check"]
+    for done in range(len(items) + 1):
+        told: list[Json] = [{"text": one, "done": items.index(one) < done} for one in items]
+        await desk.do("append_task_progress", taskId=task_id, checklist=told, step=f"{done} of 3")
+        line: Any = await desk.do("get_task_summary", taskId=task_id)
+        assert (line["progress"]["checklist"], line["progress"]["step"]) == (told, f"{done} of 3")
+    record = await desk.record(task_id)
+    assert (record.status, record.ended_at) == (Status.QUEUED, None)
+    assert record.run is not None
 
 
 @pytest.mark.requirement("CMD-8", "ST-10")
