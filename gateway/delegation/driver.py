@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
@@ -193,6 +193,8 @@ class Driver:
             if message is None:
                 return
             params = {**params, "message": message}
+            # What goes along was judged with the message, and stands in it.
+            referred = replace(referred, parts=())
         sent = self._address(start, params, referred)
         calls_back = self.calling_back.callbacks is not None
         news = await self.calling_back.offer(self.run.record) if calls_back else None
@@ -230,6 +232,8 @@ class Driver:
         if message is None:
             return None
         referred = await self.refer(message)
+        if run.updated_input is not None:
+            referred = replace(referred, parts=())
         start = Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism)
         params: JsonObject = {**(run.send_options or {}), "message": message}
         self._sent = self._address(start, params, referred)

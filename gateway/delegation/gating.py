@@ -9,8 +9,11 @@ driver hears everybody, and one append holds what they said and what follows fro
 * *deny*: the run and its task end, rejected.
 
 A hook may change the message. The rules are asked about both then, and the changed one is kept behind
-``updated_input``: it is what is asked about, and what is sent. An answer that allows is used by the append that holds
-the intent: the digest over the message that is about to go is held against what was allowed, and policy is asked again.
+``updated_input``: it is what is asked about, and what is sent. So is a message that refers to other tasks, with what it
+takes along from them: everybody judges that as well, and it stays as it was judged.
+
+An answer that allows is used by the append that holds the intent: the digest over the message that is about to go is
+held against what was allowed, and policy is asked again.
 
 The id of the question follows from the run, so whoever takes the run up finds it.
 """
@@ -24,6 +27,7 @@ from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts
 from passerelle.a2a_mapping.frames import make_message, make_status, status_frame, task_frame
 from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.members import as_list, objects_at, texts_at
 from passerelle.a2a_mapping.states import AUTH_REQUIRED, REJECTED
 from passerelle.core import approval
 from passerelle.core import task as tasks
@@ -89,7 +93,16 @@ async def _judge(driver: Driver) -> Judged | None:
     if message is None or run is None:
         return None
     send = _describe(driver)
-    return await judge_send(driver.consulting, send, message, driver.run.sight.mint)
+    refers = bool(texts_at(message, "referenceTaskIds"))
+    whole = await _quote(driver, message) if refers else message
+    judged = await judge_send(driver.consulting, send, whole, driver.run.sight.mint)
+    return replace(judged, refers=refers)
+
+
+async def _quote(driver: Driver, message: JsonObject) -> JsonObject:
+    """The message with the artifacts that go along in place of references."""
+    referred = await driver.refer(message)
+    return {**message, "parts": as_list([*objects_at(message, "parts"), *referred.parts])}
 
 
 def _describe(driver: Driver) -> Send:

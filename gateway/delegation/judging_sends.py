@@ -52,11 +52,15 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What everybody said about one message, and the message as it may go."""
+    """What everybody said about one message, and the message as it may go.
+
+    ``refers``: it names other tasks, and what stands there may be another thing when it goes.
+    """
 
     evaluations: tuple[Evaluation, ...]
     heard: Heard
     message: JsonObject
+    refers: bool = False
 
     @property
     def strictest(self) -> Evaluation:
@@ -65,8 +69,9 @@ class Judged:
 
     @property
     def changed(self) -> bytes | None:
-        """The message as it is kept, where a hook has changed it."""
-        return orjson.dumps(self.message) if self.heard.message is not None else None
+        """The message as it is kept, where what the caller sent does not say it any more."""
+        is_other = self.refers or self.heard.message is not None
+        return orjson.dumps(self.message) if is_other else None
 
 
 async def judge_send(
