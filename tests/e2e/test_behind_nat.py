@@ -20,7 +20,7 @@ from tests.integration.callers.rig import KEY as SECRET_KEY
 from tests.integration.callers.rig import describe
 from tests.integration.reverse.rig import CLIENTS, NAME, Agent, CountingExecutor
 from tests.support.engine import run_server
-from tests.support.processes import Caller, open_caller
+from tests.support.processes import Caller, open_caller, start_together
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
 
@@ -118,8 +118,9 @@ async def test_an_agent_outlives_the_gateways_that_it_dialled_into(
     agent = Agent()
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))
-        first = await stack.enter_async_context(run_one(tmp_path / "first", server.url))
-        second = await stack.enter_async_context(run_one(tmp_path / "second", server.url))
+        names = ("first", "second")
+        running = [run_one(tmp_path / name, server.url) for name in names]
+        first, second = await start_together(stack, running)
         way = await stack.enter_async_context(fault_proxy(f"127.0.0.1:{first.port}"))
         url = f"ws://127.0.0.1:{way.port}/v1/channel"
         dialling = ReverseAgent(

@@ -13,10 +13,15 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.channels.cursor import parse_cursor
-from passerelle.gateway.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask, run_server
-from tests.support.processes import AGENT, open_caller, run_gateway
+from tests.support.processes import (
+    AGENT,
+    open_caller,
+    run_gateway,
+    share_owner,
+    start_together,
+)
 from tests.support.scripted_peer import ScriptedPeer
 
 CHUNKS: Final = 6
@@ -57,12 +62,10 @@ async def test_reader_of_a_killed_instance_sees_every_event_once_at_the_other(
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))
         peer = await stack.enter_async_context(ScriptedPeer(AGENT))
-        gateways: list[GatewayProcess] = []
-        for name in ("first", "second"):
-            (tmp_path / name).mkdir()
-            running = run_gateway(tmp_path / name, {AGENT: peer.url}, redis_url=server.url)
-            gateways.append(await stack.enter_async_context(running))
-        first, second = gateways
+        folders = (tmp_path / "first", tmp_path / "second")
+        share_owner(folders)
+        running = [run_gateway(one, {AGENT: peer.url}, redis_url=server.url) for one in folders]
+        first, second = await start_together(stack, running)
         peer.hold()
         peer.release(BEFORE)
         seen: list[tuple[str, dict[str, Any]]] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import time
 from collections.abc import AsyncGenerator
@@ -20,7 +19,13 @@ from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.gateway.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from tests.support.engine import ask, run_server
-from tests.support.processes import AGENT, open_caller, run_gateway
+from tests.support.processes import (
+    AGENT,
+    open_caller,
+    run_gateway,
+    share_owner,
+    start_together,
+)
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
 from tests.support.waiting import wait_until
@@ -111,20 +116,18 @@ async def open_pair(
     async with AsyncExitStack() as stack:
         server = stack.enter_context(run_server(find_engine(None)))
         peer = await stack.enter_async_context(ScriptedPeer(AGENT))
-        gateways: list[GatewayProcess] = []
-        for name in ("first", "second"):
-            (folder / name / "data").mkdir(parents=True, mode=0o700)
-            if gateways:
-                shutil.copy(gateways[0].data_dir / "owner-token", folder / name / "data")
-            own = {"port": port} if port and not gateways else {}
-            running = run_gateway(
+        share_owner((folder / "first", folder / "second"))
+        running = [
+            run_gateway(
                 folder / name,
                 {AGENT: peer.url},
                 redis_url=server.url,
                 channels={"principal_connections": 4 * devices, **own},
             )
-            gateways.append(await stack.enter_async_context(running))
-        yield gateways[0], gateways[1], server.url
+            for name, own in (("first", {"port": port} if port else {}), ("second", {}))
+        ]
+        first, second = await start_together(stack, running)
+        yield first, second, server.url
 
 
 async def play_drain(folder: Path, numbers: Numbers, port: int | None = None) -> None:

@@ -6,9 +6,10 @@ so that no connection of the gateway to it is there before or after.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -17,6 +18,9 @@ import orjson
 import yaml
 
 from passerelle.core.json import JsonObject
+from passerelle.gateway.auth.keys import mint_token
+from passerelle.gateway.auth.owner import OWNER_FILE
+from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.demo.processes import GatewayProcess
 from tests.support.engine import ask
 from tests.support.waiting import wait_until
@@ -45,6 +49,27 @@ async def run_gateway(
         yield gateway
     finally:
         await gateway.stop()
+
+
+async def start_together(
+    stack: contextlib.AsyncExitStack,
+    gateways: Iterable[contextlib.AbstractAsyncContextManager[GatewayProcess]],
+) -> list[GatewayProcess]:
+    """Enters gateways side by side: most of a start is the reading of code, and a loaded machine takes long for it."""
+    async with asyncio.TaskGroup() as group:
+        starting = [group.create_task(stack.enter_async_context(one)) for one in gateways]
+    return [one.result() for one in starting]
+
+
+def share_owner(folders: Iterable[Path]) -> None:
+    """Makes one owner token, for the data directories of several gateways."""
+    token = mint_token(SystemIds()).get_secret_value()
+    for folder in folders:
+        data = folder / "data"
+        data.mkdir(parents=True, mode=0o700)
+        kept = data / OWNER_FILE
+        kept.touch(mode=0o600)
+        kept.write_text(token, encoding="ascii")
 
 
 class Caller:
