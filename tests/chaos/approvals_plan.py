@@ -69,7 +69,7 @@ PLACES: Final[dict[Death, Place]] = {
     Death.AFTER_PUSH: Place(
         "write", (b'"channel.permission_forwarded"', b'"webpush"', b'"outcome":"sent"')
     ),
-    Death.IN_WELCOME: Place("reply", (b"HKEYS", b":ino:"), anybodys=True),
+    Death.IN_WELCOME: Place("reply", (b"ZRANGE", b":inz:", b"REV"), anybodys=True),
     Death.IN_ESCALATION: Place("write", (b'"outcome":"escalated"',)),
     Death.BEFORE_RESOLVE: Place("write", _RESOLVE),
     Death.AFTER_RESOLVE: Place("reply", _RESOLVE),
