@@ -50,6 +50,7 @@ from passerelle.core.approval_commands import (
     FinishReturn,
     OpenAction,
     RetryReturn,
+    SeeAction,
     SettleAction,
     SupersedeAction,
     WithdrawVotes,
@@ -63,6 +64,7 @@ from passerelle.core.approval_facts import (
     tell_escalation,
     tell_opening,
     tell_return,
+    tell_seen,
     tell_use,
 )
 from passerelle.core.approval_guards import (
@@ -84,7 +86,13 @@ from passerelle.core.approval_votes import (
     tell_vote,
     withdraw,
 )
-from passerelle.core.errors import ActionClosed, InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.errors import (
+    ActionClosed,
+    InvalidInput,
+    NotFound,
+    StaleAnswer,
+    UnsupportedOperation,
+)
 from passerelle.core.grant import name_grant
 from passerelle.core.payloads.approval import (
     ActionRequired,
@@ -115,6 +123,7 @@ TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = 
     OpenAction: {None: frozenset({"pending"})},
     Answer: {"pending": frozenset({*OUTCOMES.values(), "pending"})},
     WithdrawVotes: {"pending": frozenset({"pending"})},
+    SeeAction: {"pending": frozenset({"pending"})},
     Escalate: {"pending": frozenset({"pending"})},
     SettleAction: {"pending": frozenset({"allowed", "rejected", "cancelled"})},
     ConsumeAction: {"allowed": frozenset({"allowed"})},
@@ -201,7 +210,7 @@ def folds_action(event: Event) -> bool:
     if isinstance(payload, ChannelPermissionReturned):
         return payload.direction == "delivery" or payload.vote is not None
     if isinstance(payload, ChannelPermissionForwarded):
-        return payload.step is not None
+        return payload.step is not None or payload.outcome == "seen"
     return type(payload) in FOLDED
 
 
@@ -231,6 +240,8 @@ def evolve(state: ActionRecord | None, event: Event) -> ActionRecord | None:
             return _fold_return(state, moved, payload)
         case ChannelPermissionReturned(vote=vote) if vote is not None and state.is_open:
             return replace(moved, votes=fold_vote(state.votes, payload))
+        case ChannelPermissionForwarded(outcome="seen", principal=str(who)) if state.is_open:
+            return replace(moved, seen=(*state.seen, who) if who not in state.seen else state.seen)
         case ChannelPermissionForwarded(step=step) if step is not None and state.is_open:
             return replace(moved, step=max(state.step, step))
         case _:
@@ -273,6 +284,7 @@ def _decide(
     state: ActionRecord,
     command: Answer
     | WithdrawVotes
+    | SeeAction
     | Escalate
     | SettleAction
     | ConsumeAction
@@ -290,6 +302,10 @@ def _decide(
             return _answer(state, command, now_ms)
         case WithdrawVotes():
             return withdraw(state, command)
+        case SeeAction(who=who, rev=rev):
+            if rev != state.rev:
+                raise StaleAnswer("stale_revision", "rev")
+            return [] if who.id in state.seen else [tell_seen(state, who)]
         case Escalate(step=step):
             return [tell_escalation(state, step)]
         case ConsumeAction():

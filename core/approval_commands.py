@@ -68,6 +68,14 @@ class WithdrawVotes:
 
 
 @dataclass(frozen=True, slots=True)
+class SeeAction:
+    """The question was shown to a principal, at this revision. To have seen something decides nothing."""
+
+    who: Principal
+    rev: int
+
+
+@dataclass(frozen=True, slots=True)
 class Escalate:
     """Nobody has decided in time: the principals of step ``step`` may decide as well."""
 
@@ -140,6 +148,7 @@ ActionCommand: TypeAlias = (
     OpenAction
     | Answer
     | WithdrawVotes
+    | SeeAction
     | Escalate
     | SettleAction
     | ConsumeAction

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.payloads.approval import Option, Request
+    from passerelle.core.principal import Principal
 
 Told: TypeAlias = Literal["owed", "returning", "returned", "undeliverable"]
 
@@ -188,6 +189,22 @@ def tell_escalation(state: ActionRecord, step: int) -> Fact:
         step=step,
     )
     return Fact(state.scope, told)
+
+
+def tell_seen(state: ActionRecord, who: Principal) -> Fact:
+    """Somebody has it before their eyes; its device is named where it has one."""
+    origin = state.request.origin
+    seen = ChannelPermissionForwarded(
+        transport="ws" if who.device else "none",
+        outcome="seen",
+        attempt=1,
+        asking_peer=origin.peer,
+        applies_to=origin.applies_to,
+        channel_scoped=origin.applies_to == "channel",
+        device_id=who.device,
+        principal=who.id,
+    )
+    return Fact(state.scope, seen)
 
 
 def _is_owed(request: Request, decision: Decision) -> bool:

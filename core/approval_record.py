@@ -44,6 +44,8 @@ class ActionRecord:
     votes: tuple[Vote, ...] = ()
     step: int = 0
     """How far the audience has been widened; what widens it, like a vote, leaves ``rev`` alone."""
+    seen: tuple[str, ...] = ()
+    """Principals to whom it was shown while it was open."""
 
     @property
     def is_open(self) -> bool:

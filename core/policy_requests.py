@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 from pydantic import Field
 
+from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionType, Risk, TrailStep
 from passerelle.core.record import record
@@ -114,9 +115,9 @@ class PermissionView:
 
 
 PolicyRequest: TypeAlias = (
-    RevokeGrant | SetBypass | AskPermission | UsePermission | ResolvePermission
+    RevokeGrant | SetBypass | AskPermission | UsePermission | ResolvePermission | AttentionRequest
 )
-PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView
+PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView | AttentionAnswer
 
 
 @record

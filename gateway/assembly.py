@@ -45,7 +45,7 @@ from passerelle.gateway.reverse.dialling import Dialling
 from passerelle.gateway.reverse.local import LocalLinks
 from passerelle.gateway.reverse.opening import open_host
 from passerelle.gateway.reverse.routing import Routing
-from passerelle.gateway.settings_approvals import read_notifiers
+from passerelle.gateway.settings_approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.signing.signer import Signer, load_signer
@@ -303,7 +303,8 @@ def _make_forwarding(
         store.targets,
         read_notifiers(settings.approvals),
     )
-    return Forwarding(service.writes, reaching, devices.web_push, late.drop)
+    quiet = read_quiet_hours(settings.approvals)
+    return Forwarding(service.writes, reaching, devices.web_push, late.drop, quiet)
 
 
 def _make_duties(

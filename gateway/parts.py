@@ -13,6 +13,7 @@ from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.answers import Answers
+from passerelle.gateway.control.attending import Attending
 from passerelle.gateway.control.auditing import Auditing
 from passerelle.gateway.control.cancelling import Cancelling
 from passerelle.gateway.control.catalogue import Catalogue
@@ -377,4 +378,5 @@ def _make_policy_control(
         Explaining(actions, records, dispatch.writes.log),
         Governing(actions, ownership, dispatch),
         PermissionSummaries(models, granting, around.find_rules),
+        Attending(actions, dispatch),
     )

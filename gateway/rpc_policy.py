@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from passerelle.core.attention_requests import NoteSeen, ReturnAgain, ReturnOwed, SeenNoted
 from passerelle.core.policy_requests import (
     AskPermission,
     BypassSet,
@@ -81,6 +82,22 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         ResolvePermission,
         lambda given, _: given,
         PermissionView,
+    ),
+    Call(
+        "see_action",
+        "Say that a question was shown to the caller",
+        (Scope.READ_APPROVALS,),
+        NoteSeen,
+        lambda given, _: given,
+        SeenNoted,
+    ),
+    Call(
+        "return_again",
+        "Try an answer again that could not be delivered",
+        (Scope.DECIDE,),
+        ReturnAgain,
+        lambda given, _: given,
+        ReturnOwed,
     ),
     Call(
         "explain_action",

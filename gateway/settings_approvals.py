@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-from typing import Final
+from typing import Final, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from yarl import URL
 
 from passerelle.gateway.devices.assurance import Demand
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.targets.notifier import Notifier
+from passerelle.permission_bridge.quiet import QuietHours
 
+_TIME: Final = r"^([01][0-9]|2[0-3]):[0-5][0-9]$"
 _PREFIX: Final = "whsec_"
 _LEAST: Final = 24
 _MOST: Final = 64
@@ -49,6 +52,34 @@ def read_secret(secret: Secret) -> bytes | None:
     return raw if text.startswith(_PREFIX) and _LEAST <= len(raw) <= _MOST else None
 
 
+class QuietSettings(Section):
+    """Hours in which pushes for low and medium risk wait. Inboxes, open links and expiry go on as ever."""
+
+    begin: str = Field(pattern=_TIME, description="Time of day, such as `22:00`.")
+    end: str = Field(
+        pattern=_TIME, description="Time of day; one before `begin` is of the next day."
+    )
+    zone: str = Field(default="UTC", description="Where it is that time, such as `Europe/Berlin`.")
+    people: tuple[str, ...] = Field(
+        default=(), description="Whom they are for, by their principals; none: everybody."
+    )
+
+    @field_validator("zone")
+    @classmethod
+    def _judge_zone(cls, zone: str) -> str:
+        try:
+            ZoneInfo(zone)
+        except (ValueError, OSError, ZoneInfoNotFoundError):
+            raise ValueError("is no time zone that this machine knows") from None
+        return zone
+
+    @model_validator(mode="after")
+    def _judge_length(self) -> Self:
+        if self.begin == self.end:
+            raise ValueError("begin and end are the same time")
+        return self
+
+
 class ApprovalSettings(Section):
     """What is wanted of answers."""
 
@@ -63,6 +94,9 @@ class ApprovalSettings(Section):
         description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
     )
     notifiers: tuple[NotifierSettings, ...] = ()
+    quiet: tuple[QuietSettings, ...] = Field(
+        default=(), description="Hours in which people get no push for what is not grave."
+    )
 
 
 def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
@@ -76,3 +110,21 @@ def read_notifiers(settings: ApprovalSettings) -> tuple[Notifier, ...]:
         )
         for one in settings.notifiers
     )
+
+
+def read_quiet_hours(settings: ApprovalSettings) -> tuple[QuietHours, ...]:
+    """The quiet hours that a section states."""
+    return tuple(
+        QuietHours(
+            _read_minute(one.begin),
+            _read_minute(one.end),
+            ZoneInfo(one.zone),
+            frozenset(one.people),
+        )
+        for one in settings.quiet
+    )
+
+
+def _read_minute(text: str) -> int:
+    hour, minute = text.split(":")
+    return 60 * int(hour) + int(minute)

@@ -66,6 +66,8 @@ def render_view(record: ActionRecord) -> JsonObject:
         view["supersededBy"] = record.superseded_by
     if record.votes:
         view["votes"] = [_render_vote(vote) for vote in record.votes]
+    if record.seen:
+        view["seenBy"] = list(record.seen)
     if record.step:
         view["step"] = record.step
     if record.decision is not None:

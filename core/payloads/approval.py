@@ -295,12 +295,13 @@ class PermissionResolved:
 class ChannelPermissionForwarded:
     """One target was told of a question, or there was none (CHN-6).
 
-    ``escalated`` says that the principals of a further ``step`` of the audience may decide from here on.
+    ``escalated`` says that the principals of a further ``step`` of the audience may decide from here on, ``seen`` that
+    it was shown to a ``principal``.
     """
 
     type: ClassVar = EventType.CHANNEL_PERMISSION_FORWARDED
     transport: Literal["ws", "webpush", "webhook", "a2a", "none"]
-    outcome: Literal["sent", "queued", "suppressed", "no_device", "failed", "escalated"]
+    outcome: Literal["sent", "queued", "suppressed", "no_device", "failed", "escalated", "seen"]
     attempt: int
     asking_peer: str | None
     applies_to: Literal["channel", "session", "owner"]
@@ -309,6 +310,7 @@ class ChannelPermissionForwarded:
     device_id: str | None = None
     reason: str | None = None
     step: int | None = None
+    principal: str | None = None
 
 
 @record

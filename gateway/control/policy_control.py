@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from passerelle.core.attention_requests import NoteSeen, ReturnAgain
 from passerelle.core.errors import Forbidden
 from passerelle.core.policy_requests import (
     AskPermission,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.attending import Attending
     from passerelle.gateway.control.explaining import Explaining
     from passerelle.gateway.control.governing import Governing
     from passerelle.gateway.control.granting import Granting
@@ -41,6 +43,7 @@ class PolicyControl:
     explaining: Explaining
     governing: Governing
     summaries: PermissionSummaries
+    attending: Attending
 
     async def execute(
         self, principal: Principal, command: PolicyRequest, idem: str | None = None
@@ -55,6 +58,8 @@ class PolicyControl:
                 return await self.workers.ask(principal, command)
             case UsePermission():
                 return await self.workers.use(principal, command)
+            case NoteSeen() | ReturnAgain():
+                return await self.attending.execute(principal, command)
             case RevokeGrant() | SetBypass() | ResolvePermission():
                 return await self._loosen(principal, command, idem)
             case _:

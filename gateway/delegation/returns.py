@@ -125,6 +125,7 @@ class Returning:
                 await self._tell(FinishReturn(native))
             case Undeliverable(reason=reason):
                 await self._tell(FailReturn(reason))
+                self.driver.refused.discard(self.action_ids[0])  # somebody may have it tried again
             case WaitUntil(at_ms=at_ms):
                 await self._postpone(at_ms)
                 return False

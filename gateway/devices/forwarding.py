@@ -4,7 +4,9 @@ The rows of a question are set with its opening (``control/action_rows.py``). Th
 has it from the inbox, and who has no active device gets a push at once. The second, 20 s later, pushes to those whose
 active device has not answered. The third, at half of the time, reminds everybody. Those who come later in the audience
 have a row of their own. Every target has an outcome, and that there was none is a fact too: an outage of all pushes
-must not look like care. When the question ends, one more push takes the shown one away.
+must not look like care. Whoever says that the question was shown to them is not pushed to for want of an answer, and
+in quiet hours (``permission_bridge/quiet.py``) pushes wait, with a row for their end. When the question ends, one more
+push takes the shown one away.
 
 A push may go out twice where a process dies between sending and recording it: it replaces itself, by its topic. Facts
 are written once, by the row of their attempt.
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.approval_record import ActionRecord
-from passerelle.core.batch import Claim, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import CallerError
 from passerelle.core.events import Fact
 from passerelle.core.ids import place, read_shard
@@ -30,6 +32,7 @@ from passerelle.gateway.control.action_rows import name_notice
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.devices.web_push import GONE
 from passerelle.permission_bridge.forwarding import Target, record_forwarding
+from passerelle.permission_bridge.quiet import find_quiet_end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -42,9 +45,15 @@ if TYPE_CHECKING:
     from passerelle.gateway.devices.reaching import Reach, Reaching
     from passerelle.gateway.devices.subscriptions import Subscription
     from passerelle.gateway.devices.web_push import WebPush
+    from passerelle.permission_bridge.quiet import QuietHours
 
 FIRST: Final = "1"
 REMINDER: Final = "3"
+QUIET_OVER: Final = "q"
+_NUMBERS: Final = {"2": 2, REMINDER: 3, QUIET_OVER: 4}
+"""Attempts that only push; all others tell links and webhooks as well, and are the first for whom they tell."""
+QUIET: Final = "quiet"
+"""Reason of a push that waits for the end of quiet hours."""
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 _CLEAR_S: Final = 3_600
 
@@ -57,6 +66,7 @@ class Forwarding:
     reaching: Reaching
     web_push: WebPush | None
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
+    quiet: tuple[QuietHours, ...] = ()
 
     async def on_notify(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``notify:<action>:<attempt>``: tells people, and records whom and how."""
@@ -73,7 +83,8 @@ class Forwarding:
         for principal in list_people(action, step):
             reach = await self.reaching.find(principal)
             targets += await self._tell(action, principal, reach, attempt, before)
-        await self._record(action, row, attempt, targets)
+        until_ms = self._find_end_of_hold(action, targets)
+        await self._record(action, row, attempt, targets, until_ms)
 
     async def on_stalled(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
         """``stalled:<action>``: nobody has decided for long, which somebody should notice."""
@@ -104,8 +115,7 @@ class Forwarding:
         attempt: str,
         before: frozenset[str],
     ) -> list[Target]:
-        reminds = attempt == REMINDER
-        first = attempt not in {"2", REMINDER}
+        reminds, first = attempt == REMINDER, attempt not in _NUMBERS
         told = [Target(link, "queued", "ws", device) for link, device in reach.links.items()]
         told += [
             Target(name, "queued" if works else "failed", "webhook")
@@ -114,12 +124,28 @@ class Forwarding:
         wanted = {
             name: one for name, one in reach.subscriptions.items() if reminds or name not in before
         }
-        if first and reach.is_active:
-            held = [Target(None, "suppressed", "webpush", name, "active") for name in wanted]
-            return [*told, *held]
-        left_s = (action.request.expires_ms - self.writes.clock.now_ms()) // 1000
-        pushed = await self._push(action, principal, wanted, _describe(action), left_s)
+        quiet_ms = self._find_quiet_end(action, principal)
+        why = _find_hold(action, principal, reach, attempt, quiet_ms)
+        if why is not None:
+            pushed = [Target(None, "suppressed", "webpush", name, why) for name in wanted]
+        else:
+            left_s = (action.request.expires_ms - self.writes.clock.now_ms()) // 1000
+            silent: JsonObject = {"silent": True} if quiet_ms is not None else {}
+            pushed = await self._push(
+                action, principal, wanted, {**_describe(action), **silent}, left_s
+            )
         return [*told, *pushed] if first else pushed
+
+    def _find_quiet_end(self, action: ActionRecord, principal: Principal) -> int | None:
+        now_ms = self.writes.clock.now_ms()
+        return find_quiet_end(self.quiet, principal.id, action.request.risk, now_ms)
+
+    def _find_end_of_hold(self, action: ActionRecord, targets: list[Target]) -> int | None:
+        """When what was held back for quiet hours goes out."""
+        if not any(one.reason == QUIET for one in targets):
+            return None
+        ends = [self._find_quiet_end(action, one) for one in list_people(action, None)]
+        return min((end for end in ends if end is not None), default=self.writes.clock.now_ms())
 
     async def _push(
         self,
@@ -151,25 +177,37 @@ class Forwarding:
             return  # the device itself is gone
 
     async def _record(
-        self, action: ActionRecord, row: DueRow, attempt: str, targets: list[Target]
+        self,
+        action: ActionRecord,
+        row: DueRow,
+        attempt: str,
+        targets: list[Target],
+        until_ms: int | None,
     ) -> None:
-        number = int(attempt) if attempt.isdecimal() else 1
+        number = _NUMBERS.get(attempt, 1)
         pushed = [
             one.device_id for one in targets if one.way == "webpush" and one.outcome == "sent"
         ]
         # A later attempt with nobody to be told says nothing new.
         facts = record_forwarding(action, targets, number) if targets or number == 1 else []
-        await self._append(action, row, facts, orjson.dumps(pushed))
+        later = name_notice(action.request.action_id, QUIET_OVER)
+        due = (DueChange(later, until_ms),) if until_ms is not None else ()
+        await self._append(action, row, facts, orjson.dumps(pushed), due)
 
     async def _append(
-        self, action: ActionRecord, row: DueRow, facts: list[Fact], result: bytes
+        self,
+        action: ActionRecord,
+        row: DueRow,
+        facts: list[Fact],
+        result: bytes,
+        due: tuple[DueChange, ...] = (),
     ) -> None:
         key = _name_row(row.member)
         idem = IdempotencyRow(key, key, result, _KEEP_MS)
 
         def body(decision: Decision) -> Terms:
             decision.add(facts)
-            return Terms(claim=Claim(row.member, row.token), idem=idem)
+            return Terms(claim=Claim(row.member, row.token), due=due, idem=idem)
 
         await self.writes.decide(action.scope.session_id, [], body)
 
@@ -177,7 +215,7 @@ class Forwarding:
         """Devices that earlier attempts have pushed to."""
         request = action.request
         shard = place(request.action_id)
-        names = [*("123"), *(f"s{step}" for step in range(1, len(request.audience)))]
+        names = [*("123"), QUIET_OVER, *(f"s{step}" for step in range(1, len(request.audience)))]
         found: set[str] = set()
         for name in names:
             key = _name_row(name_notice(request.action_id, name))
@@ -192,6 +230,19 @@ class Forwarding:
         ref = EntityRef(EntityKind.ACTION, action_id)
         record = (await self.writes.load([ref]))[ref].record
         return record if isinstance(record, ActionRecord) else None
+
+
+def _find_hold(
+    action: ActionRecord, principal: Principal, reach: Reach, attempt: str, quiet_ms: int | None
+) -> str | None:
+    """Why no push goes out to somebody now. What would expire in quiet hours goes out without a sound instead."""
+    if attempt not in _NUMBERS and reach.is_active:
+        return "active"
+    if attempt == "2" and principal.id in action.seen:
+        return "seen"
+    if quiet_ms is not None and quiet_ms < action.request.expires_ms:
+        return QUIET
+    return None
 
 
 def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:

@@ -139,6 +139,8 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/approvals", CALLS["list_actions"]),
     Operation("GET", "/v1/approvals/{actionId}", CALLS["get_action"]),
     Operation("POST", "/v1/approvals/{actionId}/decision", CALLS[ANSWERING]),
+    Operation("POST", "/v1/approvals/{actionId}/seen", CALLS["see_action"]),
+    Operation("POST", "/v1/approvals/{actionId}/return", CALLS["return_again"], 202),
     Operation("GET", "/v1/audit", CALLS["get_audit"]),
     Operation("GET", "/v1/devices", CALLS["list_devices"]),
     Operation("GET", "/v1/devices/push-key", CALLS["get_push_key"]),

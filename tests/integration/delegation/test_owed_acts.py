@@ -10,11 +10,13 @@ from typing import cast
 import pytest
 
 from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.attention_requests import ReturnAgain, ReturnOwed
 from passerelle.core.batch import Batch, Incarnation
 from passerelle.core.commands import GetAction, TurnAccepted
+from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.status import Status
-from tests.support.house import ADA, House
+from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -86,6 +88,14 @@ async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: Ho
 
     await wait_until(is_given_up, 20, "the answer cannot be delivered")
     assert house.peer.texts == ["ask Which colour?", "blue"]
+    with pytest.raises(NotFound):
+        await house.service.execute(BOB, ReturnAgain(action), None)
+    owed = await house.service.execute(ADA, ReturnAgain(action), None)
+    assert owed == ReturnOwed(action, "owed")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["ask Which colour?", "blue", "blue"]
+    with pytest.raises(UnsupportedOperation):
+        await house.service.execute(ADA, ReturnAgain(action), None)
 
 
 async def vanish(turn: Turn) -> None:
@@ -100,6 +110,8 @@ async def lose_answer(house: House) -> tuple[TurnAccepted, str]:
     view = await house.question(accepted)
     house.peer.next(vanish)
     await house.respond(view, option_id="reply", content={"text": "blue"})
+    # The row is put off before anything is sent.
+    await wait_until(lambda: len(house.peer.messages) == 2, 10, "the answer was sent")
     await until_put_off(house, str(view["actionId"]))
     return accepted, str(view["actionId"])
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import httpx
@@ -14,9 +15,10 @@ import websockets
 
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal
+from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.verify import verify_store
 from tests.integration.callers.rig import Instance, Rig
-from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
+from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, read, say
 from tests.support.engine import ask as command
 from tests.support.paired_device import PairedDevice
 from tests.support.waiting import wait_until
@@ -195,6 +197,77 @@ async def test_who_looks_at_a_device_is_pushed_to_only_when_no_answer_comes(
             2,
             phone.device_id,
         )
+
+
+@pytest.mark.requirement("CHN-6")
+async def test_who_has_seen_a_question_is_not_pushed_to_for_want_of_an_answer(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"])
+    await push.answer(503)
+    await subscribe(at, push)
+    view = await ask(at)
+    await wait_told(at, view)
+    path = f"/v1/approvals/{view['actionId']}/seen"
+    stale = await at.http.post(path, json={"rev": 2}, headers=bearer("ada"))
+    assert (stale.status_code, stale.json()["code"]) == (412, "stale_revision")
+    assert (await at.http.post(path, json={"rev": 1}, headers=bearer("bob"))).status_code == 404, (
+        "whose it is not sees nothing"
+    )
+    for _ in range(2):
+        seen = await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))
+        assert (seen.status_code, seen.json()["seenBy"]) == (200, ["ada"]), seen.text
+    await push.answer(201)
+    before = len(await push.read_seen())
+    come_due(rig, view, f"notify:{view['actionId']}:2")
+    at.gateway.duties.due.look_again()
+    told = await wait_told(at, view, 3)
+    assert [(one["outcome"], one.get("reason")) for one in told] == [
+        ("failed", "http_503"),
+        ("seen", None),
+        ("suppressed", "seen"),
+    ]
+    assert len(await push.read_seen()) == before
+    now = await read(at, "ada", view["actionId"])
+    assert (now["state"], now["rev"], now["seenBy"]) == ("pending", 1, ["ada"])
+    assert not (await verify_store(at.gateway.store)).problems
+
+
+def make_quiet(minutes: int) -> dict[str, object]:
+    """Hours that began a while ago and end in so many minutes."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    begin, end = now - timedelta(minutes=20), now + timedelta(minutes=minutes)
+    return {"quiet": [{"begin": f"{begin:%H:%M}", "end": f"{end:%H:%M}"}]}
+
+
+@pytest.mark.requirement("CHN-6")
+async def test_in_quiet_hours_pushes_wait_for_their_end_unless_it_is_grave(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"], approvals=make_quiet(20))
+    await subscribe(at, push)
+    view = await ask(at)
+    (told,) = await wait_told(at, view)
+    assert (told["outcome"], told["reason"]) == ("suppressed", "quiet")
+    shard = str(view["actionId"]).partition("_")[2][:2]
+    row = f"notify:{view['actionId']}:q"
+    due_ms = cast("float", command(rig.url, "ZSCORE", f"{{{shard}}}:due", row))
+    assert 15 < (due_ms - SystemClock().now_ms()) / 60_000 <= 20
+    assert await push.read_seen() == []
+    grave = await ask(at, "high")
+    (told,) = await wait_told(at, grave)
+    assert told["outcome"] == "sent"
+
+
+async def test_what_would_expire_in_quiet_hours_is_pushed_without_a_sound(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"], approvals=make_quiet(5 * 60))
+    await subscribe(at, push)
+    (told,) = await wait_told(at, await ask(at))
+    assert told["outcome"] == "sent"
+    (seen,) = await push.read_seen()
+    assert cast("JsonObject", seen["message"])["silent"] is True
 
 
 async def test_a_subscription_that_has_ended_is_forgotten_and_the_failure_is_told(

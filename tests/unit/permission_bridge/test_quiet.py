@@ -1,0 +1,53 @@
+"""When pushes wait, and until when: by the clock of a place, over midnight, and across a change of the hour."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from passerelle.core.payloads.approval import Risk
+from passerelle.core.times import parse_ms
+from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end
+
+BERLIN = ZoneInfo("Europe/Berlin")
+NIGHT = QuietHours(22 * 60, 7 * 60, BERLIN)
+NOON = QuietHours(12 * 60, 13 * 60, UTC, frozenset({"ada"}))
+
+
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        ("2026-11-21T21:59:59+01:00", None),
+        ("2026-11-21T22:00:00+01:00", "2026-11-22T07:00:00+01:00"),
+        ("2026-11-22T00:30:00+01:00", "2026-11-22T07:00:00+01:00"),
+        ("2026-11-22T06:59:59.999+01:00", "2026-11-22T07:00:00+01:00"),
+        ("2026-11-22T07:00:00+01:00", None),
+        ("2026-03-28T23:00:00+01:00", "2026-03-29T07:00:00+02:00"),
+        ("2026-10-24T23:00:00+02:00", "2026-10-25T07:00:00+01:00"),
+    ],
+)
+def test_a_night_is_over_at_its_end_by_the_clock_of_its_place(now: str, end: str | None) -> None:
+    found = NIGHT.find_end_ms("ada", parse_ms(now))
+    assert found == (parse_ms(end) if end else None)
+
+
+def test_hours_of_one_day_are_for_those_who_are_named() -> None:
+    now_ms = round(datetime(2026, 11, 21, 12, 30, tzinfo=UTC).timestamp() * 1000)
+    assert NOON.find_end_ms("ada", now_ms) == now_ms + 30 * 60_000
+    assert NOON.find_end_ms("bob", now_ms) is None
+
+
+@pytest.mark.parametrize(
+    ("risk", "waits"), [("low", True), ("medium", True), ("high", False), ("critical", False)]
+)
+def test_what_is_grave_waits_for_nothing(risk: Risk, waits: bool) -> None:  # noqa: FBT001  a case
+    now_ms = parse_ms("2026-11-21T12:30:00Z")
+    assert (find_quiet_end([NIGHT, NOON], "ada", risk, now_ms) is not None) is waits
+
+
+def test_of_several_the_last_end_counts() -> None:
+    longer = QuietHours(11 * 60, 15 * 60, UTC)
+    now_ms = parse_ms("2026-11-21T12:30:00Z")
+    assert find_quiet_end([NOON, longer], "ada", "low", now_ms) == parse_ms("2026-11-21T15:00:00Z")
