@@ -27,6 +27,7 @@ from passerelle.core.approval_commands import (
     FinishReturn,
     OpenAction,
     RetryReturn,
+    SeeAction,
     SettleAction,
     SupersedeAction,
     WithdrawVotes,
@@ -89,6 +90,7 @@ COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] 
     OpenAction: lambda record: OpenAction(record.request, SCOPE),
     Answer: lambda record: make_answer(record, decision_id=make_id("dec", 99)),
     WithdrawVotes: lambda _record: WithdrawVotes(frozenset({"dev-1"})),
+    SeeAction: lambda record: SeeAction(OWNER, record.rev),
     Escalate: lambda _record: Escalate(1),
     SettleAction: lambda _record: SettleAction(allows=False, cause="rule"),
     ConsumeAction: lambda record: ConsumeAction(JUDGED, record.request.digest),
@@ -183,7 +185,7 @@ def test_every_pair_is_a_row_of_the_table_or_a_typed_refusal(
     stream.tell(command)
     after = stream.now
     assert (after.return_state if kind in RETURNING else after.state) in targets
-    assert after.rev == before.rev + (kind not in RETURNING)
+    assert after.rev == before.rev + (kind not in (*RETURNING, SeeAction))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in COMMANDS if kind is not OpenAction])
@@ -445,6 +447,7 @@ def test_no_command_stands_for_a_lost_connection() -> None:
         "OpenAction",
         "Answer",
         "WithdrawVotes",
+        "SeeAction",
         "Escalate",
         "SettleAction",
         "ConsumeAction",
@@ -880,3 +883,19 @@ def test_a_record_keeps_the_ids_that_it_was_asked_under() -> None:
     assert record.closed_as is None
     assert record.scope == replace(SCOPE, action_id=record.request.action_id)
     assert isinstance(record.scope, Scope)
+
+
+def test_to_have_seen_something_is_kept_once_for_each_and_decides_nothing() -> None:
+    stream = Stream()
+    stream.open()
+    stream.tell(SeeAction(OWNER, 1))
+    assert stream.tell(SeeAction(OWNER, 1)) == []
+    stream.tell(SeeAction(replace(OWNER, id="bob"), 1))
+    record = stream.now
+    assert (record.state, record.rev, record.seen) == ("pending", 1, ("ada", "bob"))
+    with pytest.raises(StaleAnswer):
+        stream.tell(SeeAction(OWNER, 2))
+    folded: ActionRecord | None = None
+    for event in stream.events:
+        folded = evolve(folded, event)
+    assert folded == record
