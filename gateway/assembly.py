@@ -247,6 +247,7 @@ def _list_surroundings(
         catalogue=Catalogue(peers, terms.find_tags, make_edge(settings), settings.public_url),
         public_url=settings.public_url,
         push_contact=settings.approvals.push_contact,
+        buttons=settings.approvals.buttons,
         notifiers=read_notifiers(settings.approvals),
         signatures=settings.approvals.signatures,
         find_entrance=partial(find_entrance, settings),
@@ -304,7 +305,7 @@ def _make_forwarding(
         read_notifiers(settings.approvals),
     )
     quiet = read_quiet_hours(settings.approvals)
-    return Forwarding(service.writes, reaching, devices.web_push, late.drop, quiet)
+    return Forwarding(service.writes, reaching, devices.web_push, devices.tokens, late.drop, quiet)
 
 
 def _make_duties(

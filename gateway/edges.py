@@ -24,6 +24,7 @@ from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
+from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
@@ -87,7 +88,7 @@ def make_edges(
     find_fault: Callable[[], str | None] = lambda: None,
 ) -> Edges:
     """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
-    access.know_devices(gateway.service.devices.lists)
+    devices = access.know_devices(gateway.service.devices.lists)
     is_push_on = gateway.service.push_configs.is_on
     options = make_card_options(settings, gateway.signer, push=is_push_on)
     face = make_face(
@@ -119,6 +120,7 @@ def make_edges(
     routes = [
         *_make_routes(gateway, access, endpoint, find_fault),
         *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
+        make_button_route(ButtonEdge(gateway.service.devices.tokens, devices, gateway.service)),
         make_socket_route(face, tickets, settings),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),

@@ -71,6 +71,7 @@ from passerelle.gateway.delegation.open_text import OpenTexts
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.retries import Retries
 from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.devices.action_tokens import ActionTokens
 from passerelle.gateway.devices.assurance import Assurance, Demand
 from passerelle.gateway.devices.device_lists import DeviceLists
 from passerelle.gateway.devices.devices import Devices
@@ -94,6 +95,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import Risk
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
     from passerelle.gateway.limits.spending import Spending
@@ -140,6 +142,8 @@ class Surroundings:
     push_sender: WebhookSender | None = None
     """What Web Push goes through; None: there is none."""
     push_contact: str = ""
+    buttons: Risk = "low"
+    """Up to which risk notifications have buttons."""
     notifiers: tuple[Notifier, ...] = ()
     """Receivers of questions that the operator has set."""
     signatures: Demand = "paired"
@@ -343,6 +347,7 @@ def _make_devices(
         log=store.log,
         clock=around.clock,
         web_push=_make_web_push(around, webhooks),
+        tokens=ActionTokens(webhooks.sealer, around.clock, around.ids, around.buttons),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Final, Self
+from typing import Final, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, field_validator, model_validator
@@ -92,6 +92,10 @@ class ApprovalSettings(Section):
         default="mailto:passerelle@localhost.invalid",
         pattern=r"^(mailto:[^\s@]+@[^\s@]+|https://\S+)$",
         description="Whom the operators of push services can ask; Web Push takes the extra `webpush`.",
+    )
+    buttons: Literal["low", "medium"] = Field(
+        default="low",
+        description="Up to which risk a notification can be answered by its buttons, without opening the question.",
     )
     notifiers: tuple[NotifierSettings, ...] = ()
     quiet: tuple[QuietSettings, ...] = Field(

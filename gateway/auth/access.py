@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from passerelle.gateway.auth.authenticator import Callers, KnownCallers, OpenAuthenticator
 from passerelle.gateway.auth.certificates import Certificates
@@ -44,10 +44,11 @@ class Access:
         self._settings = settings
         self.authenticator: Authenticator = self._known or OpenAuthenticator()
 
-    def know_devices(self, lists: DeviceLists) -> Self:
+    def know_devices(self, lists: DeviceLists) -> DeviceCallers:
         """Lets paired devices in, too."""
-        self.authenticator = DeviceCallers(self.authenticator, lists, self._find_principal)
-        return self
+        devices = DeviceCallers(self.authenticator, lists, self._find_principal)
+        self.authenticator = devices
+        return devices
 
     def reload(self, settings: Settings) -> None:
         """Knows whom the settings name, from the next request on. Key sets of issuers that stay are kept."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from passerelle.core.device import name_list
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import read_shard
+from passerelle.core.principal import Principal
 from passerelle.gateway.devices.pairing import TOKEN_PREFIX, hash_token
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
-    from passerelle.core.principal import Principal
+    from passerelle.core.payloads.device import Device
     from passerelle.gateway.devices.device_lists import DeviceLists
 
 _UNKNOWN = "the token is not that of a device, or the device was revoked"
@@ -48,15 +50,32 @@ class DeviceCallers:
         found = await self.lists.load_by_id(list_id)
         device = found.find_token(hash_token(token)) if found else None
         owner = self.find(found.principal, found.tenant) if found else None
-        if device is None or owner is None:
-            raise Unauthenticated(_UNKNOWN)
-        return replace(
-            owner,
-            scopes=frozenset(scope for scope in owner.scopes if scope.value in device.scopes),
-            device=device.device_id,
-            device_name=device.name,
-            paired=True,
-        )
+        return _become(owner, device)
+
+    async def find_device(self, principal: str, tenant: str, device: str) -> Principal:
+        """A paired device by its id, for whoever has proven to be it in another way than by its token.
+
+        Raises:
+            Unauthenticated: it was revoked, or its owner is not known any more.
+            StoreUnavailable: whether it still holds cannot be known.
+        """
+        found = await self.lists.load_by_id(name_list(Principal(principal, tenant)))
+        known = found.find(device) if found else None
+        active = known if known is not None and known.is_active else None
+        return _become(self.find(principal, tenant), active)
+
+
+def _become(owner: Principal | None, device: Device | None) -> Principal:
+    """A device has never more than its owner has now."""
+    if device is None or owner is None:
+        raise Unauthenticated(_UNKNOWN)
+    return replace(
+        owner,
+        scopes=frozenset(scope for scope in owner.scopes if scope.value in device.scopes),
+        device=device.device_id,
+        device_name=device.name,
+        paired=True,
+    )
 
 
 def find_list(credentials: Credentials) -> str | None:

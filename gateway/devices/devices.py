@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.once import Once
+    from passerelle.gateway.devices.action_tokens import ActionTokens
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.devices.pairing import Pairing
     from passerelle.gateway.devices.subscriptions import Subscriptions
@@ -63,6 +64,7 @@ class Devices:
     projections: Projections
     log: EventLog
     clock: Clock
+    tokens: ActionTokens
     web_push: WebPush | None = None
 
     async def execute(

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.ports import DueRow
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.devices.action_tokens import ActionTokens
     from passerelle.gateway.devices.reaching import Reach, Reaching
     from passerelle.gateway.devices.subscriptions import Subscription
     from passerelle.gateway.devices.web_push import WebPush
@@ -65,6 +66,7 @@ class Forwarding:
     writes: Writes
     reaching: Reaching
     web_push: WebPush | None
+    tokens: ActionTokens
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
     quiet: tuple[QuietHours, ...] = ()
 
@@ -160,7 +162,12 @@ class Forwarding:
             return [Target(None, "failed", "webpush", name, "not_installed") for name in wanted]
         topic = action.request.action_id
         faults = await asyncio.gather(
-            *(web_push.send(one, message, topic, ttl_s) for one in wanted.values())
+            *(
+                web_push.send(
+                    one, self._add_buttons(message, action, principal, name), topic, ttl_s
+                )
+                for name, one in wanted.items()
+            )
         )
         told: list[Target] = []
         for device, fault in zip(wanted, faults, strict=True):
@@ -168,6 +175,12 @@ class Forwarding:
             if fault == GONE:
                 await self._forget(principal, device)
         return told
+
+    def _add_buttons(
+        self, message: JsonObject, action: ActionRecord, principal: Principal, device: str
+    ) -> JsonObject:
+        buttons = self.tokens.offer(action, principal, device) if action.is_open else None
+        return message if buttons is None else {**message, "answers": buttons}
 
     async def _forget(self, principal: Principal, device: str) -> None:
         """The browser takes no pushes there any more; whoever asks for its device next sees that."""
@@ -259,7 +272,7 @@ def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:
 
 
 def _describe(action: ActionRecord) -> JsonObject:
-    """What a push service may carry, though it cannot read it: no word of the agent, and nothing to decide by."""
+    """What every push may say, though the push service cannot read it: no word of the agent."""
     request = action.request
     return {
         "actionId": request.action_id,

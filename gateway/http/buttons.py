@@ -1,0 +1,81 @@
+"""Where the button of a notification goes: ``POST /v1/approvals/answers``, whose credential is the token of the push.
+
+GET is nothing here: whatever follows links on its own must not decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+from pydantic import Field
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from passerelle.core.codec import from_bytes
+from passerelle.core.errors import TooLarge
+from passerelle.core.principal import Scope
+from passerelle.core.record import record
+from passerelle.gateway.devices.action_tokens import TOKEN_LIMIT, make_answer
+from passerelle.gateway.rpc import render_result
+from passerelle.gateway.rpc_call import require_scope
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from passerelle.core.commands import CommandService
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.devices.action_tokens import ActionTokens
+
+BODY_LIMIT_BYTES: Final = TOKEN_LIMIT + 512
+PATH: Final = "/v1/approvals/answers"
+
+
+@record
+class ButtonParams:
+    """The token of the push, and the option whose button was pressed."""
+
+    token: Annotated[str, Field(min_length=1, max_length=TOKEN_LIMIT)]
+    option_id: Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class KnowsDevices(Protocol):
+    """Who a paired device is by now."""
+
+    async def find_device(self, principal: str, tenant: str, device: str) -> Principal:
+        """Raises Unauthenticated for one that was revoked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ButtonEdge:
+    """Answers for whoever holds a token."""
+
+    tokens: ActionTokens
+    devices: KnowsDevices
+    service: CommandService
+
+    async def answer(self, request: Request) -> Response:
+        """Decides, as the device that the push went to."""
+        params = from_bytes(ButtonParams, await _read(request))
+        token = self.tokens.read(params.token)
+        principal = await self.devices.find_device(token.principal, token.tenant, token.device)
+        require_scope(principal, (Scope.DECIDE,))
+        answer = make_answer(token, params.option_id)
+        result = await self.service.execute(principal, answer, token.token_id)
+        return JSONResponse(render_result(result), 200, {"Cache-Control": "no-store"})
+
+
+def make_button_route(edge: ButtonEdge) -> Route:
+    """The route of the edge."""
+    return Route(PATH, edge.answer, methods=["POST"], name="answer_by_button")
+
+
+async def _read(request: Request) -> bytes:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > BODY_LIMIT_BYTES:
+            raise TooLarge("the body", BODY_LIMIT_BYTES)
+    return bytes(content)
