@@ -490,6 +490,10 @@ class Channels(Protocol):
         """The newest generation of a channel; 0 when there is none."""
         ...
 
+    async def list_live(self, owner: str) -> tuple[bytes, ...]:
+        """The records of a principal's links that are open, of those that were opened last."""
+        ...
+
     async def is_live(self, channel: str) -> bool:
         """Whether a connection of the channel is open, as far as anybody has told."""
         ...

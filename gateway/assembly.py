@@ -298,7 +298,6 @@ def _make_forwarding(
     devices = service.devices
     reaching = Reaching(
         store.presences,
-        store.acks,
         store.channels,
         devices.subscriptions,
         store.targets,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.limit import LimitKind, Unit
 
 HOT: Final = frozenset(
-    {"agents", "clients", "issuers", "outputs", "proxy", "tls", "webhooks", "log_level"}
+    {"agents", "clients", "issuers", "outputs", "policy", "proxy", "tls", "webhooks", "log_level"}
 )
 """Settings that a running gateway takes over."""
 _COLD_PARTS: Final = {

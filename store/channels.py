@@ -28,6 +28,8 @@ _HELLO: Final = re.compile(rb"^g ([!-~]+) ([0-9]+)$", re.MULTILINE)
 _PRESENCE: Final = b"p"
 _DEVICES: Final = b"d"
 KEEP_MS: Final = 30 * 24 * 3600 * 1000
+REMEMBERED: Final = 64
+"""Links of one principal that are found again without their names, the newest ones."""
 
 
 class RedisChannels:
@@ -96,7 +98,7 @@ class RedisChannels:
         owner, driver = said
         shard = place(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
-        names = [keys.head(inbox), keys.link_hints(shard, owner)]
+        names = [keys.head(inbox), keys.link_hints(shard, owner), keys.links(shard, owner)]
         names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
             names.append(keys.own(shard, driver.instance))
@@ -106,6 +108,7 @@ class RedisChannels:
                 "channels": [channel for channel, _ in hellos],
                 "mint": secrets.token_hex(4),
                 "keep": str(KEEP_MS),
+                "links": REMEMBERED,
                 "driver": [driver.instance, str(driver.number)] if driver else False,
             },
             [record for _, record in hellos],
@@ -143,6 +146,23 @@ class RedisChannels:
         command = pack("HGET", keys.channel(shard, channel), "gen")
         [generation] = await retry(lambda: self._nodes.read(shard, command))
         return int(cast("bytes | None", generation) or 0)
+
+    async def list_live(self, owner: str) -> tuple[bytes, ...]:
+        """The records of a principal's links that are open, of those that were opened last.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        shard = place(owner)
+        newest = pack("ZRANGE", keys.links(shard, owner), "0", str(REMEMBERED - 1), "REV")
+        [channels] = await retry(lambda: self._nodes.read(shard, newest))
+        names = [channel.decode() for channel in cast("list[bytes]", channels)]
+        if not names:
+            return ()
+        looks = [pack("HMGET", keys.channel(shard, name), "live", "s") for name in names]
+        found = await retry(lambda: self._nodes.read(shard, *looks))
+        rows = cast("list[list[bytes | None]]", found)
+        return tuple(record for live, record in rows if live == b"1" and record is not None)
 
     async def is_live(self, channel: str) -> bool:
         """Whether a connection of the channel is open, as far as anybody has told."""

@@ -221,6 +221,11 @@ def link_hints(shard: Shard, principal: str) -> str:
     return _key(shard, "h", "l", principal)
 
 
+def links(shard: Shard, principal: str) -> str:
+    """ZSET of the channels with which a principal last said hello, each by that time (microseconds)."""
+    return _key(shard, "lk", principal)
+
+
 def shared_task(shard: Shard, space: str, task: str) -> str:
     """HASH v, o, d (the task), end, ops, last, cut, c, st, ts: a task that an agent's replicas share."""
     return _key(shard, "kt", space, task)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from passerelle.channels.admission import name_channel
+from passerelle.channels.link_record import LinkRecord
+from passerelle.core.codec import from_bytes
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.gateway.targets.notifier import NEW, name_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.ports import Acks, Channels, Presences
+    from passerelle.core.ports import Channels, Presences
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.subscriptions import Subscription, Subscriptions
     from passerelle.gateway.targets.notifier import Notifier
     from passerelle.store.targets import RedisTargets, Target
+
+
+_PEOPLE: Final = frozenset({"ui", "device"})
+"""Links of these have somebody in front of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,6 @@ class Reaching:
     """Looks for ways to a principal."""
 
     presences: Presences
-    acks: Acks
     channels: Channels
     subscriptions: Subscriptions
     targets: RedisTargets
@@ -52,10 +56,10 @@ class Reaching:
         inbox = StreamRef(StreamKind.INBOX, principal.key)
         present = [one.presence for one in await self.presences.list_present(principal.key)]
         links = {one.channel_id: one.device for one in present}
-        for acked in await self.acks.list_acks(inbox):
-            channel = name_channel(principal, acked.device)
-            if channel not in links and await self.channels.is_live(channel):
-                links[channel] = acked.device
+        for row in await self.channels.list_live(principal.key):
+            link = from_bytes(LinkRecord, row, newer=True)
+            if link.transport == "ws" and link.peer_role in _PEOPLE:
+                links.setdefault(link.channel_id, link.device_id)
         hooks = await self._read_webhooks(principal, inbox)
         return Reach(
             links,

@@ -69,6 +69,20 @@ async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> No
     assert await store.log.read_head(inbox) == first
 
 
+async def test_links_that_are_open_are_found_by_their_principal(store: Store) -> None:
+    shard, owner, _ = make_owner()
+    channels = [mint("ch", shard) for _ in range(3)]
+    assert await store.channels.list_live(owner) == ()
+    for channel in channels:
+        await store.channels.say_hello(owner, channel, channel.encode(), None)
+    last = [channel.encode() for channel in reversed(channels)]
+    assert await store.channels.list_live(owner) == tuple(last)
+    await store.nodes.write(shard, pack("HSET", keys.channel(shard, channels[1]), "live", "0"))
+    assert await store.channels.list_live(owner) == (last[0], last[2])
+    await store.channels.say_hello(owner, channels[0], b"again", None)
+    assert await store.channels.list_live(owner) == (b"again", last[0])
+
+
 async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
     heard: list[LinkNews] = []

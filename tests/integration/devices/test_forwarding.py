@@ -270,6 +270,25 @@ async def test_what_would_expire_in_quiet_hours_is_pushed_without_a_sound(
     assert cast("JsonObject", seen["message"])["silent"] is True
 
 
+@pytest.mark.requirement("CHN-6", "EXT-8")
+async def test_a_device_that_is_connected_and_says_nothing_of_itself_is_told(rig: Rig) -> None:
+    at = await start(rig)
+    url = str(at.http.base_url).replace("http", "ws", 1) + "/v1/channel"
+    async with websockets.connect(
+        url, subprotocols=[websockets.Subprotocol("passerelle.v1+json")]
+    ) as socket:
+        hello = {"t": "hello", "v": 1, "device": "desk", "role": "ui", "token": "ada-key"}
+        await socket.send(orjson.dumps(hello).decode())
+        welcome = orjson.loads(await socket.recv())
+        (told,) = await wait_told(at, await ask(at))
+        assert (told["transport"], told["outcome"], told["deviceId"], told["channelId"]) == (
+            "ws",
+            "queued",
+            "desk",
+            welcome["channel"],
+        )
+
+
 async def test_a_subscription_that_has_ended_is_forgotten_and_the_failure_is_told(
     rig: Rig, push: PushService
 ) -> None:
