@@ -9,7 +9,7 @@ from pydantic import Field
 
 from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.payloads.approval import ActionType, Risk, TrailStep
+from passerelle.core.payloads.approval import ActionType, AudienceStep, Risk, TrailStep
 from passerelle.core.record import record
 from passerelle.core.task_requests import Id
 
@@ -210,6 +210,49 @@ class GetPermissions:
     thread_id: Id
 
 
+@record
+class GetPolicy:
+    """The rules that are in force for the work of the caller."""
+
+
+@record
+class RuleView:
+    """One rule, as it was written. ``owner``: it speaks about the work of this caller alone."""
+
+    name: str
+    effect: Literal["deny", "ask", "allow"]
+    about: tuple[str, ...]
+    when: str | None = None
+    argv: tuple[str, ...] = ()
+    grantable: bool = False
+    reason: str | None = None
+    owner: str | None = None
+
+
+@record
+class ApproversView:
+    """Who decides from a risk on. ``steps``: who is asked, each step from so many milliseconds on."""
+
+    risk: Risk
+    need: int
+    veto: bool
+    allow_self: bool
+    steps: tuple[AudienceStep, ...]
+
+
+@record
+class PolicyView:
+    """What is in force by now. ``version`` is what evaluations name; hooks stand in the order in which they speak."""
+
+    version: str
+    mode: str
+    rules: tuple[RuleView, ...] = ()
+    approvers: tuple[ApproversView, ...] = ()
+    hooks: tuple[str, ...] = ()
+    classifies: bool = False
+    grant_scope: str | None = None
+
+
 PolicyQuery: TypeAlias = (
-    ListGrants | EvaluatePermission | ExplainAction | TryPolicy | GetPermissions
+    ListGrants | EvaluatePermission | ExplainAction | TryPolicy | GetPermissions | GetPolicy
 )

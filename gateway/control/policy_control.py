@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from passerelle.core.attention_requests import NoteSeen, ReturnAgain
+from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden
 from passerelle.core.policy_requests import (
     AskPermission,
     EvaluatePermission,
     ExplainAction,
     GetPermissions,
+    GetPolicy,
     ListGrants,
     ResolvePermission,
     RevokeGrant,
@@ -19,6 +21,7 @@ from passerelle.core.policy_requests import (
     TryPolicy,
     UsePermission,
 )
+from passerelle.permission_bridge.policy_view import show_policy
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -94,6 +97,8 @@ class PolicyControl:
                 return await self.explaining.explain(principal, query)
             case GetPermissions():
                 return await self.summaries.read(principal, query)
+            case GetPolicy():
+                return to_wire(show_policy(self.judging.find_rules(), principal.id))
             case TryPolicy():
                 return await self.explaining.try_policy(principal, query)
             case _:

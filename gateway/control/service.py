@@ -50,6 +50,7 @@ from passerelle.core.policy_requests import (
     EvaluatePermission,
     ExplainAction,
     GetPermissions,
+    GetPolicy,
     ListGrants,
     PolicyQuery,
     PolicyRequest,
@@ -256,6 +257,7 @@ class Service:
                 | ExplainAction()
                 | TryPolicy()
                 | GetPermissions()
+                | GetPolicy()
             ):
                 return await self.policy_control.read(principal, query)
             case _:

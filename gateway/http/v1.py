@@ -157,6 +157,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/approvals/{actionId}/resolve", CALLS["resolve_permission"]),
     Operation("GET", "/v1/grants", CALLS["list_grants"]),
     Operation("DELETE", "/v1/grants/{grantId}", CALLS["revoke_grant"]),
+    Operation("GET", "/v1/policy", CALLS["get_policy"]),
     Operation("POST", "/v1/policy/bypass", CALLS["set_bypass"]),
     Operation("POST", "/v1/policy/try", CALLS["try_policy"]),
     Operation("GET", "/v1/agents", CALLS["list_agents"]),

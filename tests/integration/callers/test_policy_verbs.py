@@ -102,6 +102,36 @@ async def test_question_is_explained_by_every_source_that_spoke(rig: Rig) -> Non
     assert stranger.status_code == 404
 
 
+async def test_rules_in_force_are_shown_to_whom_they_speak_of_and_to_nobody_else(rig: Rig) -> None:
+    eve = {"name": "eve", "scopes": ["audit:read"]}
+    mine = {"rules": [{"name": "mine", "effect": "ask", "when": "action.tool == 'pay'"}]}
+    hook = {"name": "scan", "points": ["before_delegate"], "url": "http://127.0.0.1:9/scan?key=s3"}
+    tier = {"risk": "high", "who": ["ada", "eve"], "need": 2}
+    stated = {**POLICY, "owners": {"eve": mine}, "hooks": [hook], "approvers": [tier]}
+    one = await rig.start(clients=[ADA, eve, {**eve, "name": "bob"}], policy=stated)
+
+    async def read(name: str) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {name}-key"}
+        answered = await one.http.get("/v1/policy", headers=headers)
+        assert "s3" not in answered.text
+        return {**answered.json(), "status": answered.status_code}
+
+    shown, other = await read("eve"), await read("bob")
+    assert [(rule["name"], rule.get("owner")) for rule in shown["rules"]] == [
+        ("no-drop", None),
+        ("mine", "eve"),
+    ]
+    assert shown["rules"][0]["when"] == "action.tool == 'drop'"
+    assert (shown["hooks"], shown["grantScope"], shown["approvers"][0]["need"]) == (
+        ["scan"],
+        "owner",
+        2,
+    )
+    assert [rule["name"] for rule in other["rules"]] == ["no-drop"]
+    assert shown["version"] == other["version"]
+    assert (await read("ada"))["status"] == 403
+
+
 @pytest.mark.requirement("EXT-1")
 async def test_other_rules_are_tried_on_what_was_asked_and_change_nothing(
     rig: Rig, tmp_path: Path

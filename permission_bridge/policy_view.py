@@ -1,0 +1,42 @@
+"""The rules that are in force, as they were written, for whoever they speak about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.policy_requests import ApproversView, PolicyView, RuleView
+
+if TYPE_CHECKING:
+    from passerelle.permission_bridge.approvers import Tier
+    from passerelle.permission_bridge.rules import Policy, Rule
+
+
+def show_policy(policy: Policy, caller: str) -> PolicyView:
+    """The policy without the rules about the work of others; where hooks are is nobody's business."""
+    return PolicyView(
+        version=policy.version,
+        mode=policy.mode,
+        rules=tuple(_show_rule(rule) for rule in policy.rules if rule.owner in {None, caller}),
+        approvers=tuple(_show_tier(tier) for tier in policy.tiers),
+        hooks=tuple(hook.name for hook in policy.hooks),
+        classifies=policy.classifier is not None,
+        grant_scope=policy.grants.scope,
+    )
+
+
+def _show_rule(rule: Rule) -> RuleView:
+    return RuleView(
+        name=rule.name,
+        effect=rule.effect,
+        about=tuple(sorted(rule.about)),
+        when=rule.condition.text if rule.condition else None,
+        argv=rule.argv,
+        grantable=rule.grantable,
+        reason=rule.reason,
+        owner=rule.owner,
+    )
+
+
+def _show_tier(tier: Tier) -> ApproversView:
+    quorum = tier.quorum
+    return ApproversView(tier.risk, quorum.need, quorum.veto, quorum.allow_self, tier.steps)
