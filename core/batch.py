@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.events import EncodedEvent
-    from passerelle.core.ports import IndexRow
+    from passerelle.core.ports import FeedTail, IndexRow
 
 
 class EntityKind(StrEnum):
@@ -232,6 +232,8 @@ class Appended:
     chain: str
     now_ms: int
     woken: int = 0
+    tail: FeedTail | None = None
+    """The end of the shard's feed right behind it, where a projection has to look at what was stored."""
 
 
 @dataclass(frozen=True, slots=True)

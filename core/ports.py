@@ -321,6 +321,14 @@ class FeedRow:
     index: tuple[IndexRow, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class FeedTail:
+    """The last rows of a feed in their order; ``is_whole``: it had no more."""
+
+    rows: tuple[FeedRow, ...]
+    is_whole: bool
+
+
 Part: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
 """Where a task stands in its owner's list; all but the first are ends, and final."""
 PARTS: Final[tuple[Part, ...]] = get_args(Part)

@@ -241,6 +241,7 @@ def _list_surroundings(
         patience=Patience(),
         tally=outages.tally,
         news=late.tell,
+        glimpse=late.glimpse,
         outputs=make_policy(settings.outputs),
         spending=spending,
         message_bounds=settings.requests.bounds(),

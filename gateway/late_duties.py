@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.ports import DueRow
+    from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.duties.duty_loop import Duties
 
 _NEWS_S: Final = 0.05
@@ -40,6 +41,10 @@ class LateDuties:
     def wake(self, shard: Shard, within_s: float) -> None:
         """Due rows of the shard are looked at within this time."""
         self._duties.due.wake(shard, within_s)
+
+    def glimpse(self, seen: Glimpse) -> None:
+        """As ``Relay.glimpse``."""
+        self._duties.relay.glimpse(seen)
 
     def tell(self, shard: Shard, urgent: bool) -> None:  # noqa: FBT001  a callback of the write path
         """An append has set what others wait for."""

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.peer import Peer
     from passerelle.core.ports import Clock, Ids
+    from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.limits.spending import Spending
     from passerelle.gateway.targets.kinds import TargetKind
     from passerelle.gateway.targets.notifier import Notifier
@@ -123,6 +124,8 @@ class Surroundings:
     patience: Patience
     tally: Callable[[str, float], None]
     news: Callable[[Shard, bool], None]
+    glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
+    """Told of questions that were stored here, so that the relay need not read them."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
@@ -156,7 +159,13 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     """The service object over its surroundings; without webhooks push is refused."""
     store = around.store
     writes = Writes(
-        store.log, around.clock, around.ids, store.runtime_id, around.tally, around.news
+        store.log,
+        around.clock,
+        around.ids,
+        store.runtime_id,
+        around.tally,
+        around.news,
+        glimpse=around.glimpse,
     )
     contents = Contents(store.log, store.blobs)
     runs, ownership = Runs(structlog.get_logger("passerelle")), Ownership(writes)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import (
     Again,
+    Appended,
     Conflict,
     Loaded,
     PackedBatch,
@@ -15,7 +17,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, place
-from passerelle.core.ports import Entry, Head, StreamKind, StreamRef
+from passerelle.core.ports import Entry, FeedRow, FeedTail, Head, IndexRow, StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityRef
+    from passerelle.core.ports import Part
     from passerelle.store.nodes import Nodes
 
 _SEARCH_PAGES: Final = 8
 _SEARCH_PAGE: Final = 256
+_TAIL: Final = 32
+"""Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 
 
@@ -61,8 +66,9 @@ class RedisEventLog:
             TooLarge: more than 64 events or 256 KiB.
             ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
         """
-        packed = batch if isinstance(batch, PackedBatch) else pack_append(batch)
-        return await self._append(packed)
+        if isinstance(batch, PackedBatch):
+            return await self._append(batch)
+        return await self._append(pack_append(batch), looks=batch.feed)
 
     def pack(self, batch: Batch) -> PackedBatch:
         """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""
@@ -140,19 +146,24 @@ class RedisEventLog:
         self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
         return self._epochs[shard]
 
-    async def _append(self, batch: PackedBatch) -> AppendResult:
+    async def _append(self, batch: PackedBatch, *, looks: bool = False) -> AppendResult:
         packed = pack(*batch.arguments)
+        behind = [_ask_tail(batch.shard)] if looks else []
         unknown = False
 
-        async def attempt() -> Reply:
+        async def attempt() -> list[Reply]:
             nonlocal unknown
             try:
-                return await self._nodes.write(batch.shard, packed)
+                return await self._nodes.write_and_look(batch.shard, packed, *behind)
             except StoreUnavailable as error:
                 unknown = unknown or error.wrote == "unknown"
                 raise
 
-        result = read_append(await retry(attempt), batch)
+        reply, *seen = await retry(attempt)
+        result = read_append(reply, batch)
+        if isinstance(result, Appended) and seen:
+            rows = tuple(reversed(read_feed_rows(seen[0])))
+            return replace(result, tail=FeedTail(rows, is_whole=len(rows) < _TAIL))
         if isinstance(result, StaleEpoch):
             self._epochs[batch.shard] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(batch):
@@ -199,6 +210,33 @@ def read_hash(reply: Reply) -> dict[str, bytes]:
     """Fields of an HGETALL."""
     flat = cast("list[bytes]", reply)
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def read_feed_rows(reply: Reply) -> list[FeedRow]:
+    """Rows of a feed as XRANGE returns them."""
+    return [_feed_row(*row) for row in cast("list[tuple[bytes, list[bytes]]]", reply)]
+
+
+def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return FeedRow(
+        id=identifier.decode(),
+        session=fields[b"s"].decode(),
+        first=int(fields[b"f"]),
+        last=int(fields[b"t"]),
+        epoch=int(fields[b"e"]),
+        look=fields[b"l"] == b"1",
+        index=tuple(map(_index_row, fields[b"x"].decode().splitlines())),
+    )
+
+
+def _index_row(line: str) -> IndexRow:
+    owner, agent, facade, at_ms, part = line.split(" ")
+    return IndexRow(owner, agent, facade, int(at_ms), cast("Part", part))
+
+
+def _ask_tail(shard: Shard) -> bytes:
+    return pack("XREVRANGE", keys.feed(shard), "+", "-", "COUNT", _TAIL)
 
 
 def _ask_head(stream: StreamRef) -> bytes:

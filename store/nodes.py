@@ -110,6 +110,11 @@ class Nodes:
         """
         return self.node(shard).writes.post(packed)
 
+    async def write_and_look(self, shard: Shard, packed: bytes, *reads: bytes) -> list[Reply]:
+        """One command that changes something, and commands that look at what it left, in one round trip."""
+        call = b"".join((packed, *reads))
+        return (await self._route(shard, "writes", call, 1 + len(reads))).replies
+
     async def lease(self, shard: Shard, packed: bytes, count: int = 1) -> list[Reply]:
         """Commands about leases and what is due, which wait for nothing else."""
         return (await self._route(shard, "leases", packed, count)).replies

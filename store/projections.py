@@ -13,7 +13,7 @@ from passerelle.core.ports import PARTS, FeedRow, InboxRow, IndexRow, StreamKind
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
-from passerelle.store.log import read_hash
+from passerelle.store.log import read_feed_rows, read_hash
 from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.pending import Pending
 from passerelle.store.retry import retry
@@ -53,11 +53,11 @@ class RedisProjections:
         start = "-" if after is None else f"({after}"
         page = pack("XRANGE", keys.feed(shard), start, "+", "COUNT", limit)
         reply, marks = await self._read(shard, page, pack("HGETALL", keys.meta(shard)))
-        rows = cast("list[tuple[bytes, list[bytes]]]", reply)
+        rows = read_feed_rows(reply)
         if rows:
             # Whoever reads rows is about to move its mark.
             self._seen[shard] = read_hash(marks)
-        return [_feed_row(*row) for row in rows]
+        return rows
 
     async def read_mark(self, shard: Shard, consumer: str) -> str | None:
         """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
@@ -206,24 +206,6 @@ def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> Contro
             if row.action is not None
         ],
     }
-
-
-def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
-    return FeedRow(
-        id=identifier.decode(),
-        session=fields[b"s"].decode(),
-        first=int(fields[b"f"]),
-        last=int(fields[b"t"]),
-        epoch=int(fields[b"e"]),
-        look=fields[b"l"] == b"1",
-        index=tuple(map(_index_row, fields[b"x"].decode().splitlines())),
-    )
-
-
-def _index_row(line: str) -> IndexRow:
-    owner, agent, facade, at_ms, part = line.split(" ")
-    return IndexRow(owner, agent, facade, int(at_ms), cast("Part", part))
 
 
 def _order(feed_id: str) -> tuple[int, int]:

@@ -30,6 +30,7 @@ from passerelle.core.machine import read_snapshot
 from passerelle.core.ports import StreamKind, StreamRef
 from passerelle.core.standing import derive_standing
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.glimpse import Glimpse
 from passerelle.gateway.control.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Clock, EventLog, Ids
+    from passerelle.core.ports import Clock, EventLog, FeedTail, Ids
     from passerelle.core.standing import Standing
 
 T = TypeVar("T")
@@ -121,6 +122,8 @@ class Writes:
     """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
+    glimpse: Callable[[Glimpse], None] = field(default=lambda _glimpse: None)
+    """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
         """The entities as they are stored now; one that does not exist has no record."""
@@ -159,7 +162,10 @@ class Writes:
         op = op or self.ids.mint("op", shard)
         batch, standing = compose(decision, held, terms, op, self.log.shard_epoch(shard))
         result = await self.append(batch, feed=standing.feed)
-        return await self._conclude(decision, op, result)
+        written = await self._conclude(decision, op, result)
+        if isinstance(result, Appended) and isinstance(written, Written) and result.tail:
+            self.glimpse(_see(batch, result, result.tail, written))
+        return written
 
     async def append(self, batch: Batch | PackedBatch, *, feed: bool) -> AppendResult:
         """Appends, and tells of it. ``feed``: whether a projection has to look at what the batch says."""
@@ -292,6 +298,18 @@ class Writes:
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session
         )
+
+
+def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Glimpse:
+    return Glimpse(
+        shard=batch.shard,
+        session=batch.session,
+        first=stored.first,
+        last=stored.last,
+        events=batch.events,
+        records={ref: held.record for ref, held in written.held.items()},
+        tail=tail,
+    )
 
 
 def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:

@@ -13,30 +13,38 @@ destination, since writing them twice is harmless: an inbox row that travelled u
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, place
 from passerelle.core.machine import read_snapshot
 from passerelle.core.ports import IndexRow, ProjectionRow, StreamKind, StreamRef
+from passerelle.gateway.control.glimpse import find_after, name_row
 from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.duties.joining import join_all
 from passerelle.gateway.duties.projections import REGISTRY, Projection, read_entity
 from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.batch import Loaded
     from passerelle.core.machine import Record
     from passerelle.core.ports import Entry, EventLog, FeedRow, Projections
+    from passerelle.gateway.control.glimpse import Glimpse
 
 _PAGE: Final = 128
+_GLIMPSES: Final = 32
+"""Appends whose own rows are kept for the next visit of a shard."""
 _BUSY_S: Final = 0.2
 """A shard that had questions is looked at again so soon: other instances may be writing there now."""
+
+
+Known: TypeAlias = "Mapping[tuple[str, int, int], Glimpse]"
+"""What was seen of feed rows, by the events that they stand for."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,7 @@ class Relay:
     count: Callable[[str], None] = lambda _outcome: None
     _rounds: Rounds = field(init=False)
     _positions: dict[Shard, Position] = field(default_factory=dict["Shard", Position])
+    _glimpses: dict[Shard, list[Glimpse]] = field(default_factory=dict["Shard", "list[Glimpse]"])
 
     def __post_init__(self) -> None:
         self._rounds = Rounds("relay", self.pass_on, self.duties, self.log, self.count)
@@ -76,10 +85,18 @@ class Relay:
         """Something was stored in a shard that a projection may need; what can wait a little costs less."""
         self._rounds.wake(shard, within_s)
 
+    def glimpse(self, seen: Glimpse) -> None:
+        """What an append of this process has seen of a feed, in time for the next visit."""
+        if seen.shard in self.duties():
+            self._glimpses[seen.shard] = [*self._glimpses.get(seen.shard, []), seen][-_GLIMPSES:]
+
     def look_again(self) -> None:
         """The duties have changed: in a shard that was another's for a while, its mark counts and not our memory."""
-        for shard in self._positions.keys() - self.duties():
+        owned = self.duties()
+        for shard in self._positions.keys() - owned:
             del self._positions[shard]
+        for shard in self._glimpses.keys() - owned:
+            del self._glimpses[shard]
         self._rounds.look_again()
 
     async def run(self) -> None:
@@ -93,20 +110,27 @@ class Relay:
             StoreUnavailable: the rest is relayed by another try, from the same mark.
         """
         position = self._positions.pop(shard, None) or await self._read_position(shard)
-        feed = await self.projections.read_feed(shard, position.feed_id, _PAGE)
+        seen = self._glimpses.pop(shard, [])
+        feed = find_after(seen, position.feed_id)
+        feed = feed or await self.projections.read_feed(shard, position.feed_id, _PAGE)
         if feed and feed[-1].epoch > position.epoch:
             # A new epoch: ids may repeat those of a lost history, so everything that is kept goes again.
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
-            position = Position(self.facts.shard_epoch(shard), None)
+            position, seen = Position(self.facts.shard_epoch(shard), None), []
+        known = {one.row: one for one in seen}
+        leading = self._count_known(feed, known)
+        # A question does not wait for what has to be read of the rows behind it.
+        is_cut = 0 < leading < len(feed)
+        feed = feed[:leading] if is_cut else feed
         if feed:
-            await self._send(shard, await self._project(shard, feed))
+            await self._send(shard, await self._project(shard, feed, known))
             await self.projections.move_mark(shard, RELAY, feed[-1].id)
             position = Position(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
             return LONGEST_S
-        if len(feed) == _PAGE:
+        if is_cut or len(feed) == _PAGE:
             return 0.0
         return _BUSY_S if any(row.look for row in feed) else LONGEST_S
 
@@ -118,35 +142,55 @@ class Relay:
         return Position(int(epoch), feed_id)
 
     async def _project(
-        self, shard: Shard, feed: list[FeedRow]
+        self, shard: Shard, feed: list[FeedRow], known: Known
     ) -> list[tuple[str, list[ProjectionRow]]]:
-        """The rows of each feed row that has some, in the order of the feed."""
-        pages = await self._read_pages(feed)
+        """The rows of each feed row that has some, in the order of the feed; what is ``known`` is not read."""
+        pages = await self._read_pages(feed, known)
         wanted = [list(self._find_wanted(page)) for page in pages]
-        refs = {ref for page in wanted for _, _, ref in page}
+        given = [_list_records(known.get(name_row(row))) for row in feed]
+        refs = {
+            ref
+            for page, records in zip(wanted, given, strict=True)
+            for _, _, ref in page
+            if ref not in records
+        }
         loaded = await self.facts.load(sorted(refs, key=lambda ref: ref.id)) if refs else []
-        records = {one.ref: self._read_record(shard, one) for one in loaded}
+        read = {one.ref: self._read_record(shard, one) for one in loaded}
         found: list[tuple[str, list[ProjectionRow]]] = []
-        for row, page in zip(feed, wanted, strict=True):
+        for row, page, records in zip(feed, wanted, given, strict=True):
             rows: list[ProjectionRow] = [*row.index]
             rows += [
                 made
                 for entry, projection, ref in page
-                if (record := records[ref]) is not None
+                if (record := records[ref] if ref in records else read[ref]) is not None
                 for made in projection.project(entry, record)
             ]
             if rows:
                 found.append((row.id, rows))
         return found
 
-    async def _read_pages(self, feed: list[FeedRow]) -> list[list[Entry]]:
+    def _count_known(self, feed: list[FeedRow], known: Known) -> int:
+        """How many rows the feed begins with of which nothing has to be read."""
+        for number, row in enumerate(feed):
+            if row.look:
+                seen = known.get(name_row(row))
+                if seen is None:
+                    return number
+                wanted = self._find_wanted(seen.list_entries())
+                if any(ref not in seen.records for _, _, ref in wanted):
+                    return number
+        return len(feed)
+
+    async def _read_pages(self, feed: list[FeedRow], known: Known) -> list[list[Entry]]:
         if not any(row.look for row in feed):
             return [[] for _ in feed]
-        return await join_all(self._read_events(row) for row in feed)
+        return await join_all(self._read_events(row, known.get(name_row(row))) for row in feed)
 
-    async def _read_events(self, row: FeedRow) -> list[Entry]:
+    async def _read_events(self, row: FeedRow, seen: Glimpse | None) -> list[Entry]:
         if not row.look:
             return []
+        if seen is not None:
+            return list(seen.list_entries())
         stream = StreamRef(StreamKind.SESSION, row.session)
         page = await self.facts.read_page(stream, row.first - 1, row.last - row.first + 1)
         return [entry for entry in page if entry.sequence <= row.last]
@@ -175,6 +219,10 @@ class Relay:
     async def _send_to(self, source: Shard, target: Shard, parcels: list[Parcel]) -> None:
         for parcel in parcels:
             await self.projections.advance(source, target, parcel.feed_id, parcel.rows)
+
+
+def _list_records(seen: Glimpse | None) -> Mapping[EntityRef, Record | None]:
+    return seen.records if seen else {}
 
 
 def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[Parcel]]:

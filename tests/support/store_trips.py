@@ -57,7 +57,7 @@ class Trips:
 
     all: list[Trip] = field(default_factory=list[Trip])
 
-    def find(self, kind: str, name: str, since_s: float = 0.0) -> Trip | None:
+    def find(self, kind: str, name: str, since_s: float = 0.0, holding: bytes = b"") -> Trip | None:
         """The first answered call of errands of a kind that ran a script or command of this name."""
         return next(
             (
@@ -67,6 +67,7 @@ class Trips:
                 and name in one.names
                 and one.is_over
                 and one.began_s >= since_s
+                and holding in one.packed
             ),
             None,
         )

@@ -1,8 +1,9 @@
-"""How often the store is waited for from a person's answer to the message that its agent gets: three times at most.
+"""How often the store is waited for between an agent and a person: three times at most, either way.
 
-What is on the way is what has to be done before the message leaves: the read that the answer is judged by, the append
-that closes the question, the attempt that is stored before anything is sent. What comes later is not: marks, due rows,
-notices, links.
+What is on the way is what has to be done before the frame, or the message, leaves. To a person: the grants that may
+answer in its place, the append that opens the question, the copy into its inbox. To the agent: the read that the answer
+is judged by, the append that closes the question, the attempt that is stored before anything is sent. What comes later
+is on no way: marks, due rows, notices, links.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ from typing import Final
 import pytest
 
 from passerelle.core.json import JsonObject
+from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.principal import Principal
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
-from tests.integration.devices.asking import ADA, BOB, ask, bearer, make_answer, say
+from tests.integration.devices.asking import ADA, BOB, ask, asks, bearer, make_answer, say
 from tests.support.paired_device import PairedDevice, sign_decision
-from tests.support.raw_channel import open_channel
+from tests.support.raw_channel import RawChannel, open_channel
 from tests.support.store_trips import Trip, Trips, count, describe, watch
 from tests.support.waiting import wait_until
 
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 MOST: Final = 3
 _WITHIN_S: Final = 20.0
+_ASKED: Final = b"action.required"
 _UNHURRIED: Final = replace(Patience(), parked_poll_s=3600.0, parked_poll_max_s=3600.0)
 """Nobody looks at an agent that waits, so a driver that moves was told to."""
 
@@ -53,9 +58,11 @@ async def until_at_rest(at: Instance, view: JsonObject) -> None:
     await wait_until(look, _WITHIN_S, "the driver rests")
 
 
-async def find_trip(trips: Trips, kind: str, name: str, since_s: float) -> Trip:
+async def find_trip(
+    trips: Trips, kind: str, name: str, since_s: float, holding: bytes = b""
+) -> Trip:
     found = await wait_until(
-        lambda: trips.find(kind, name, since_s), _WITHIN_S, f"{name} of a {kind}"
+        lambda: trips.find(kind, name, since_s, holding), _WITHIN_S, f"{name} of a {kind}"
     )
     assert found is not None
     return found
@@ -70,6 +77,51 @@ async def list_way_back(trips: Trips, rig: Rig, sent: int, since_s: float) -> li
         *trips.list_errand(decided),
         *trips.list_errand(begun, decided.began_s),
     ]
+
+
+async def test_question_is_at_a_device_after_three_trips(at: Instance, trips: Trips) -> None:
+    url = str(at.http.base_url).rstrip("/")
+    async with open_channel(url) as phone:
+        await phone.greet("ada-key")
+        await phone.send({"t": "sub", "id": "1", "s": "inbox"})
+        await phone.expect("live")
+        for number in range(1, 10):
+            opened, copied, later = await ask_and_follow(at, phone, trips, number)
+            visit = trips.list_errand(copied)
+            # What the relay began before is no part of the way: a round that came upon the row, the first of a shard.
+            if visit[0].began_s >= opened.ended_s and "HGET" not in visit[0].names:
+                break
+        else:
+            pytest.fail("the relay was always under way")
+    way = [*trips.list_errand(opened), *visit, *later]
+    assert count(way) <= MOST, describe(way)
+
+
+async def ask_and_follow(
+    at: Instance, phone: RawChannel, trips: Trips, number: int
+) -> tuple[Trip, Trip, list[Trip]]:
+    """A question on its way: its append, its copy into the inbox, and what was read of the inbox until it was shown."""
+    since_s = asyncio.get_running_loop().time()
+    await at.send("ada-key", asks(action=f"act_asked_{number}"))
+    await until_shown(phone, number)
+    shown_s = asyncio.get_running_loop().time()
+    opened = await find_trip(trips, "driver", "append", since_s, _ASKED)
+    copied = await find_trip(trips, "relay", "advance_projection", since_s, _ASKED)
+    inbox = keys.entries(StreamRef(StreamKind.INBOX, Principal("ada").key)).encode()
+    later = [one for one in trips.all if copied.ended_s <= one.began_s <= shown_s]
+    return opened, copied, [one for one in later if "XRANGE" in one.names and inbox in one.packed]
+
+
+async def until_shown(phone: RawChannel, many: int) -> None:
+    """So many questions have come as events."""
+
+    def count_shown() -> int:
+        events = [frame["d"] for frame in phone.frames if frame["t"] == "ev"]
+        return sum(event["type"] == "action.required" for event in events)
+
+    async with asyncio.timeout(_WITHIN_S):
+        while count_shown() < many:
+            await phone.read_more()
 
 
 @pytest.mark.parametrize("risk", ["medium", "high"])
