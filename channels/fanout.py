@@ -7,7 +7,8 @@ before; it comes back when it has caught up. So nothing is skipped (I8): a membe
 cursor, or is no member.
 
 Events that people wait for go out in the turn of the loop in which they came. The others open a window: the first goes
-at once, what follows within the window goes together at its end. Order is kept, since a group has only one cursor.
+at once, what follows within the window goes together at its end. Order is kept, since a group has only one cursor. A
+write to hundreds takes milliseconds of everybody's loop, so their window is longer.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from passerelle.channels.views import View
 
 WINDOW_S: Final = 0.01
+"""For so few readers that a write to all of them takes no time."""
+_WINDOW_EACH_S: Final = 100e-6
+"""Twenty times what a write to one reader takes: progress of one stream has a twentieth of the loop, and not all."""
+_LONGEST_WINDOW_S: Final = 0.05
 _UNHURRIED: Final = (
     "artifact.",
     "context.",
@@ -103,6 +108,11 @@ def pack_page(stream: str, page: Page) -> Packed:
     return packed
 
 
+def find_window_s(readers: int) -> float:
+    """How long progress waits behind a write to so many readers."""
+    return min(max(WINDOW_S, readers * _WINDOW_EACH_S), _LONGEST_WINDOW_S)
+
+
 class Seat:
     """One member's place in a group; it goes on by itself from ``cursor`` and ``previous`` when ``left`` is done."""
 
@@ -160,9 +170,9 @@ class Group:
         self._seats: dict[Seat, None] = {}
 
     @property
-    def is_empty(self) -> bool:
-        """Whether nobody is left."""
-        return not self._seats
+    def size(self) -> int:
+        """How many members there are."""
+        return len(self._seats)
 
     def add(self, write: Write) -> Seat:
         """Takes in a member that is exactly where the group is."""
@@ -206,14 +216,16 @@ class Group:
 class Fanout:
     """The groups of one stream. ``find_ring`` gives its ring as it is now."""
 
-    __slots__ = ("_counts", "_find_ring", "_flushed_s", "_groups", "_handle")
+    __slots__ = ("_counts", "_find_ring", "_groups", "_handle", "_window_ends_s", "_within_window")
 
     def __init__(self, find_ring: Callable[[], Ring | None], counts: ChannelCounts) -> None:
         self._counts = counts
         self._find_ring = find_ring
         self._groups: dict[tuple[str, View], Group] = {}
         self._handle: asyncio.Handle | None = None
-        self._flushed_s = float("-inf")
+        self._within_window = False
+        """Whether ``_handle`` waits for the end of the window."""
+        self._window_ends_s = float("-inf")
 
     def join(
         self, name: str, view: View, cursor: Cursor, previous: int, write: Write
@@ -225,7 +237,7 @@ class Fanout:
         ring = self._find_ring()
         if ring is None or ring.end != cursor:
             return None
-        if group is None or group.is_empty or group.cursor != cursor:
+        if group is None or not group.size or group.cursor != cursor:
             group = self._groups[name, view] = Group(name, view, cursor, previous, self._counts)
         return group.add(write)
 
@@ -234,26 +246,28 @@ class Fanout:
         if not self._groups:
             return
         loop = asyncio.get_running_loop()
-        due_s = self._flushed_s + WINDOW_S
         waits = fresh and all(linked.entry.type.startswith(_UNHURRIED) for linked in fresh)
-        if waits and due_s > loop.time():
+        if waits and self._window_ends_s > loop.time():
             if self._handle is None:
-                self._handle = loop.call_at(due_s, self.flush)
+                self._handle = loop.call_at(self._window_ends_s, self.flush)
+                self._within_window = True
             return
-        if isinstance(self._handle, asyncio.TimerHandle):
+        if self._handle is not None and self._within_window:
             self._handle.cancel()
             self._handle = None
         if self._handle is None:
             self._handle = loop.call_soon(self.flush)
+            self._within_window = False
 
     def flush(self) -> None:
         """Writes to all groups."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        self._flushed_s = asyncio.get_running_loop().time()
+        readers = sum([group.size for group in self._groups.values()])
+        self._window_ends_s = asyncio.get_running_loop().time() + find_window_s(readers)
         ring = self._find_ring()
         for key, group in tuple(self._groups.items()):
             group.advance(ring)
-            if group.is_empty:
+            if not group.size:
                 del self._groups[key]

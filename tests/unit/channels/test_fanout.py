@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -11,7 +11,7 @@ import pytest
 
 from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor import Linked, link_entries
-from passerelle.channels.fanout import WINDOW_S, Fanout, Seat
+from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
 from passerelle.channels.ring import Ring, RingBounds
 from passerelle.channels.views import FullView, PlainView, View
 from tests.unit.channels.history import History
@@ -117,6 +117,40 @@ async def test_what_is_hidden_moves_the_position_and_is_not_sent() -> None:
     await asyncio.sleep(0)
     assert reader.places == [(0, 3)]
     assert seat.told == stream.history.at(3)
+
+
+class ForeignTimer:
+    """As uvloop has them: of no class of asyncio."""
+
+    def __init__(self, timer: asyncio.TimerHandle) -> None:
+        self.cancel = timer.cancel
+
+
+async def test_what_people_wait_for_goes_out_in_its_turn_though_a_window_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    call_at = loop.call_at
+
+    def call(when_s: float, act: Callable[[], None]) -> ForeignTimer:
+        return ForeignTimer(call_at(when_s, act))
+
+    monkeypatch.setattr(loop, "call_at", call)
+    stream, reader = Stream(), Reader()
+    seats = [stream.join(one) for one in (reader, *(Reader() for _ in range(1_000)))]
+    stream.append(1, "task.progress")
+    await asyncio.sleep(0)
+    stream.append(1, "task.progress")
+    stream.append(1, "action.required")
+    await asyncio.sleep(0)
+    assert reader.places == [(0, 1), (1, 2), (2, 3)]
+    assert {seat.cursor for seat in seats} == {stream.history.at(3)}
+
+
+def test_a_window_is_as_long_as_its_readers_are_many_within_bounds() -> None:
+    assert find_window_s(0) == find_window_s(100) == WINDOW_S
+    assert find_window_s(300) == pytest.approx(0.03)
+    assert find_window_s(100_000) == 0.05
 
 
 async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_takes_it_along() -> (
