@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _LISTED_TASKS: Final = 1000
 _SHOWN_HISTORY: Final = 5
+_PAST_S: Final = 0.01
 _CANNOT: Final = frozenset({-32601, -32004})
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
@@ -66,7 +67,8 @@ async def find_send(driver: Driver) -> None:
         now_ms = driver.clock.now_ms()
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
         waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
-        is_over = now_ms - _find_written_ms(driver) > driver.patience.doubt_s * 1000 and not waits
+        left_s = driver.patience.doubt_s - (now_ms - _find_written_ms(driver)) / 1000
+        is_over = left_s < 0 and not waits
         again = await driver.recall() if verdict == "absent" and is_over else None
         if again is not None:
             if await deliver_again(driver, again):
@@ -78,7 +80,8 @@ async def find_send(driver: Driver) -> None:
             lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
             await fail(driver, lost)
             return
-        await driver.rest(pause_s)
+        # The last look comes as soon as it can decide.
+        await driver.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
         pause_s = min(pause_s * 2, driver.patience.poll_max_s)
 
 

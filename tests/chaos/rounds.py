@@ -95,6 +95,8 @@ async def _run_line(site: Site, caller: Caller, line: list[Errand]) -> list[Told
         if trap is not None:
             sprung = asyncio.create_task(trap.sprung.wait())
             await asyncio.wait({sprung, running[-1]}, return_when=asyncio.FIRST_COMPLETED)
+            if trap.is_taken:
+                await sprung
             sprung.cancel()
     return list(await asyncio.gather(*running))
 

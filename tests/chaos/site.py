@@ -30,6 +30,7 @@ from tests.chaos.store_view import StoreView
 from tests.chaos.traps import Hands, Trap, Traps
 from tests.chaos.wire import AgentTap, StoreTap
 from tests.support.engine import free_port, redis_on_path, run_server
+from tests.support.nursery import run_nursery
 from tests.support.tcp_proxy import fault_proxy
 from tests.support.waiting import wait_until
 
@@ -210,12 +211,12 @@ class Site:
 async def run_site(folder: Path) -> AsyncGenerator[Site]:
     """Starts everything, and ends it."""
     async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(run_nursery())
         server = stack.enter_context(run_server(redis_on_path() or find_engine(None)))
         view = StoreView(server.url)
         stack.callback(view.close)
         site = Site(folder, view)
-        for name in (*LASTING, SDK):
-            await _start_agent(site, name, stack)
+        await asyncio.gather(*(_start_agent(site, name, stack) for name in (*LASTING, SDK)))
         for place, name in enumerate(GATEWAYS):
             tap = partial(StoreTap, site.traps, place)
             proxy = await stack.enter_async_context(
@@ -225,7 +226,8 @@ async def run_site(folder: Path) -> AsyncGenerator[Site]:
             home.mkdir()
             (home / "passerelle.yaml").write_text(write_config(site, proxy.url), encoding="utf-8")
             environ = {_TOKEN: name, "PASSERELLE_LOG_FORMAT": "json"}
-            gateway = GatewayProcess(home, home / "passerelle.yaml", environ=environ)
+            config = home / "passerelle.yaml"
+            gateway = GatewayProcess(home, config, environ=environ, begin=nursery.start)
             site.gateways.append(gateway)
             stack.push_async_callback(gateway.stop)
             await site.start_gateway(place)

@@ -93,7 +93,7 @@ class Traps:
 
     def disarm_missed(self) -> list[Errand]:
         """Takes away the traps that nobody has sprung; whose they were."""
-        missed = [trap.errand for trap in self.armed.values() if not trap.sprung.is_set()]
+        missed = [trap.errand for trap in self.armed.values() if not trap.is_taken]
         for errand in missed:
             del self.armed[errand.label]
         return missed
@@ -212,8 +212,8 @@ class Traps:
                 await asyncio.sleep(HOLD_S)
                 return
             case Action.FREEZE:
-                await self.hands.freeze(gateway, trap)
-                trap.sprung.set()
+                # Its connection may end meanwhile, with an agent that is killed; the gateway stays frozen.
+                await asyncio.shield(self._detach(self._freeze(trap, gateway)))
                 return
             case Action.CUT:
                 pass
@@ -226,7 +226,12 @@ class Traps:
         self.hands.kill_gateway(gateway)
         trap.sprung.set()
 
-    def _detach(self, work: Awaitable[None]) -> None:
+    async def _freeze(self, trap: Trap, gateway: int) -> None:
+        await self.hands.freeze(gateway, trap)
+        trap.sprung.set()
+
+    def _detach(self, work: Awaitable[None]) -> asyncio.Future[None]:
         task = asyncio.ensure_future(work)
         self._later.add(task)
         task.add_done_callback(self._later.discard)
+        return task
