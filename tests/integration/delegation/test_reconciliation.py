@@ -84,6 +84,17 @@ async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: Hous
     assert house.peer.texts == ["hello", "go", "go"]
 
 
+async def test_last_look_comes_as_soon_as_it_can_decide(house: House) -> None:
+    known, _ = await house.talk("hello")
+    await until_known(house, known, "keeps_context")
+    house.patience = replace(house.patience, poll_s=60.0, poll_max_s=60.0)
+    await house.restart()
+    house.peer.next(vanish)
+    accepted = await house.send("go")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts == ["hello", "go", "go"]
+
+
 async def test_message_sent_again_is_looked_for_as_long_as_the_first_one(house: House) -> None:
     known, _ = await house.talk("hello")
     await until_known(house, known, "keeps_context")
