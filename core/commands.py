@@ -15,7 +15,7 @@ from passerelle.core.audit_requests import GetAudit
 from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
-from passerelle.core.payloads.approval import Decision
+from passerelle.core.payloads.approval import ActionKind, Decision, Risk
 from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
@@ -236,9 +236,17 @@ class GetAction:
 
 @dataclass(frozen=True, slots=True)
 class ListActions:
-    """Open questions that the caller may see."""
+    """Open questions that the caller may see: all, or those of a kind, from a risk on, of a task."""
 
     limit: int = 100
+    kind: ActionKind | None = None
+    risk: Risk | None = None
+    task: str | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some are left out."""
+        return (self.kind, self.risk, self.task) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from passerelle.gateway.control.policy_control import PolicyControl
 from passerelle.gateway.control.preparing import Preparing
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
+from passerelle.gateway.control.question_lists import QuestionLists
 from passerelle.gateway.control.question_waits import QuestionWaits
 from passerelle.gateway.control.receivers import Receivers
 from passerelle.gateway.control.records import Records
@@ -217,6 +218,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         inputs=inputs,
         actions=actions,
         question_waits=QuestionWaits(actions, around.hub),
+        question_lists=QuestionLists(actions, store.projections),
         ownership=ownership,
         references=references,
         retries=Retries(dispatch, references, around.retry_policy),

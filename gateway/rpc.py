@@ -91,7 +91,7 @@ _ROWS: Final = (
         "The open questions of the caller",
         (Scope.READ_APPROVALS,),
         ListActionsParams,
-        lambda params, _: ListActions(params.limit),
+        lambda params, _: ListActions(params.limit, params.kind, params.risk, params.task_id),
     ),
     Call(
         "get_action",

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.approval import Decision
+from passerelle.core.payloads.approval import ActionKind, Decision, Risk
 from passerelle.core.record import record
 
 PENDING_LIMIT: Final = 500
@@ -110,9 +110,12 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """How many open questions at most."""
+    """How many open questions at most; those of a ``kind``, from a ``risk`` on, of one task."""
 
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
+    kind: ActionKind | None = None
+    risk: Risk | None = None
+    task_id: _Id | None = None
 
 
 @record

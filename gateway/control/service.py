@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.policy_control import PolicyControl
     from passerelle.gateway.control.push_configs import PushConfigs
+    from passerelle.gateway.control.question_lists import QuestionLists
     from passerelle.gateway.control.question_waits import QuestionWaits
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References
@@ -122,6 +123,7 @@ class Service:
     inputs: Inputs
     actions: Actions
     question_waits: QuestionWaits
+    question_lists: QuestionLists
     ownership: Ownership
     references: References
     retries: Retries
@@ -268,6 +270,8 @@ class Service:
     ) -> JsonObject:
         if isinstance(query, GetAction):
             return await self.question_waits.read(principal, query)
+        if query.is_narrow:
+            return {"pending": [*await self.question_lists.find(principal, query)]}
         pending: list[Json] = [*await self.list_pending(principal, query.limit)]
         return {"pending": pending}
 

@@ -75,3 +75,21 @@ async def test_a_gateway_that_stops_lets_its_waiters_go(rig: Rig) -> None:
     answer = await reading
     assert answer.json()["state"] == "pending"
     assert answer.elapsed.total_seconds() < _LONG_S
+
+
+async def test_list_of_questions_is_narrowed_by_kind_risk_and_task(rig: Rig) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    small, grave = await ask(at), await ask(at, "high")
+
+    async def find(**params: str) -> list[object]:
+        answer = await at.http.get("/v1/approvals", params=params, headers=bearer("ada"))
+        assert answer.status_code == 200, answer.text
+        return [one["actionId"] for one in answer.json()["pending"]]
+
+    both = [grave["actionId"], small["actionId"]]
+    assert await find() == await find(kind="permission") == await find(risk="low") == both
+    assert await find(risk="high") == await find(taskId=str(grave["taskId"])) == both[:1]
+    assert await find(kind="input") == await find(taskId="task_none") == []
+    assert await find(risk="medium", limit="1") == both[:1]
+    refused = await at.http.get("/v1/approvals?risk=grave", headers=bearer("ada"))
+    assert (refused.status_code, refused.json()["field"]) == (400, "risk")

@@ -12,7 +12,7 @@ import pytest
 STORE = Path(__file__).resolve().parents[3] / "store"
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
-_HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HKEYS", "HDEL", "HINCRBY"}
+_HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HKEYS", "HDEL", "HINCRBY", "HLEN"}
 _SETS = {"SADD", "SMEMBERS"}
 _SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE", "ZREMRANGEBYRANK"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
