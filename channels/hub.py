@@ -149,7 +149,7 @@ class Hub:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for followed in self._followed.values():
+        for followed in tuple(self._followed.values()):  # readers leave meanwhile
             if followed.linger is not None:
                 followed.linger.cancel()
             await followed.stop_reads()

@@ -16,6 +16,8 @@ from passerelle.channels.position import Gap, Item, Live, Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import Shard, derive_id
+from passerelle.core.ports import StreamKind, StreamRef
 from tests.support.waiting import wait_until
 from tests.unit.channels.history import History
 from tests.unit.channels.streams import STREAM, TASK, GatedLog, HeldHints
@@ -360,3 +362,19 @@ async def test_reading_on_goes_on_by_itself_when_the_store_is_back() -> None:
         await settle()
         at.log.fails = False
         assert sequences(await take(position)) == [2, 3]
+
+
+async def test_a_hub_ends_while_a_stream_that_lingers_is_left() -> None:
+    other = StreamRef(StreamKind.SESSION, derive_id("se", Shard(4), "other"))
+    async with scene(5, linger_s=0) as at:
+        opened = at.hub.open(STREAM, FullView(), at.history.at(1))
+        position = await opened.__aenter__()
+        at.hints.on_hint = None  # the other stream has hints of its own
+        async with at.hub.open(other, FullView(), Start.LIVE):
+            at.log.gated = True
+            reading = asyncio.create_task(take(position))
+            await settle()
+        # The hub ends here: it waits for the read of the one stream, and meanwhile the other one is over.
+    assert at.hub.streams == 1
+    reading.cancel()
+    await asyncio.gather(reading, opened.__aexit__(None, None, None), return_exceptions=True)
