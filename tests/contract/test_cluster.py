@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.batch import Appended, Batch, Incarnation
-from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import Lease, LeaseWish
+from passerelle.core.ids import ALL_SHARDS, Shard, place
+from passerelle.core.ports import IndexRow, Lease, LeaseWish
+from passerelle.store.info import parse_info
 from passerelle.store.nodes import slot_of
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, operation
 from tests.support.engine import Server, ask, empty
-from tests.support.waiting import wait_until
+from tests.support.waiting import block_until, wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,13 +32,28 @@ def batch_of(at: Place) -> Batch:
 
 
 def move_slot(cluster: Server, shard: Shard, target: str) -> None:
-    """Gives a slot to another node and lets every node know; a node gives no slot away that has keys."""
+    """Gives a slot to another node and lets every node know; a node gives no slot away that has keys.
+
+    Word of the old owner that is still on its way must not take it back, so the new one has the highest epoch first.
+    """
     empty(cluster)
     identity = ask(target, "CLUSTER", "MYID")
     assert isinstance(identity, bytes)
-    ordered = [target, *(url for url in cluster.nodes if url != target)]
-    for url in ordered:
+    others = [url for url in cluster.nodes if url != target]
+
+    def is_first() -> bool:
+        ask(target, "CLUSTER", "BUMPEPOCH")
+        return read_epoch(target) > max(map(read_epoch, others))
+
+    block_until(is_first, 20, "the new owner has the highest epoch")
+    for url in (target, *others):
         ask(url, "CLUSTER", "SETSLOT", slot_of(shard), "NODE", identity.decode())
+
+
+def read_epoch(url: str) -> int:
+    told = ask(url, "CLUSTER", "INFO")
+    assert isinstance(told, bytes)
+    return int(parse_info(told)["cluster_my_epoch"])
 
 
 async def test_every_shard_writes_and_reads_on_its_own_node(
@@ -115,6 +131,23 @@ async def test_leases_of_every_shard_are_opened_in_one_go_also_where_a_slot_has_
             assert all(isinstance(answer, Lease) and answer.duty for answer in answers)
         finally:
             move_slot(cluster, moved, home)
+
+
+async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
+    cluster: Server, tmp_path: Path
+) -> None:
+    owner = make_place().session
+    shard = place(owner)
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(shard).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        move_slot(cluster, shard, target)
+        try:
+            await store.projections.index_now(IndexRow(owner, "echo", "task_a", 200))
+            found = await store.projections.read_index(owner, "echo", None, 10)
+            assert found == [("task_a", 200)]
+        finally:
+            move_slot(cluster, shard, home)
 
 
 async def test_any_node_is_a_way_in(cluster: Server, tmp_path: Path) -> None:
