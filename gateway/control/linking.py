@@ -165,6 +165,9 @@ class Linking:
             await drop(shard, row)
             return
         waiting = [edge for edge in record.relationships if edge.is_waited_for]
+        if not waiting:
+            await drop(shard, row)
+            return
         for edge in waiting:
             await self._satisfy(record, edge.target)
 
