@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 
 from tests.chaos.callers import Caller, Told
-from tests.chaos.plan import Errand, plan_again, plan_round
+from tests.chaos.plan import Action, Errand, plan_again, plan_round
 from tests.chaos.proofs import Proof
 from tests.chaos.records import Records, open_records
 from tests.chaos.shown import Shown
@@ -73,9 +73,18 @@ async def _run_round(site: Site, caller: Caller, number: int, plan: list[Errand]
 
 
 async def _run_plan(site: Site, caller: Caller, plan: list[Errand]) -> list[Told]:
-    line = asyncio.create_task(_run_line(site, caller, [one for one in plan if one.in_line]))
-    others = [_run_later(site, caller, one) for one in plan if not one.in_line]
-    return [*await asyncio.gather(*others), *await line]
+    others = {
+        one.label: asyncio.create_task(_run_later(site, caller, one))
+        for one in plan
+        if not one.in_line
+    }
+    deadly = [
+        others[one.label]
+        for one in plan
+        if one.fault is not None and one.fault.action is Action.KILL_PEER
+    ]
+    in_line = await _run_line(site, caller, [one for one in plan if one.in_line], deadly)
+    return [*await asyncio.gather(*others.values()), *in_line]
 
 
 async def _run_later(site: Site, caller: Caller, errand: Errand) -> Told:
@@ -84,12 +93,19 @@ async def _run_later(site: Site, caller: Caller, errand: Errand) -> Told:
     return await caller.run(errand)
 
 
-async def _run_line(site: Site, caller: Caller, line: list[Errand]) -> list[Told]:
-    """One fault that takes a gateway after the other: the next one begins when both are up."""
+async def _run_line(
+    site: Site, caller: Caller, line: list[Errand], deadly: list[asyncio.Task[Told]]
+) -> list[Told]:
+    """One fault that takes a gateway after the other: the next one begins when both are up.
+
+    While one is frozen no agent dies: what it sends later has to arrive.
+    """
     running: list[asyncio.Task[Told]] = []
     for errand in line:
         for gateway in range(len(site.gateways)):
             await site.await_up(gateway)
+        if errand.fault is not None and errand.fault.action is Action.FREEZE and deadly:
+            await asyncio.wait(deadly)
         trap = site.traps.arm(errand)
         running.append(asyncio.create_task(caller.run(errand)))
         if trap is not None:
