@@ -14,10 +14,10 @@ write to hundreds takes milliseconds of everybody's loop, so their window is lon
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.channels.cursor import Cursor
+from passerelle.channels.pages import Packed
 from passerelle.channels.views import shows
 from passerelle.channels.wire import build_event, pack_messages
 
@@ -66,19 +66,6 @@ def build_frame(stream: str, linked: Linked, previous: int) -> bytes:
         if len(linked.memo) < _MEMOS:
             linked.memo[key] = frame
     return frame
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """Events made into messages, and how many of them share a window."""
-
-    messages: list[bytes]
-    events: int
-    unhurried: int
-
-    def count(self, counts: ChannelCounts, readers: int) -> None:
-        """Counts them as given to so many readers."""
-        counts.count_deliveries(readers * (self.events - self.unhurried), readers * self.unhurried)
 
 
 def count_deliveries(counts: ChannelCounts, events: Sequence[Linked], readers: int) -> None:

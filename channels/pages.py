@@ -14,14 +14,27 @@ from passerelle.channels.cursor import Cursor
 from passerelle.channels.views import shows
 
 if TYPE_CHECKING:
+    from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.cursor import Linked
-    from passerelle.channels.fanout import Packed
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
 
 _KEPT_S: Final = 1.0
 """Whoever comes later misses something else, or comes alone."""
 _KEPT: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Events made into messages, and how many of them share a window."""
+
+    messages: list[bytes]
+    events: int
+    unhurried: int
+
+    def count(self, counts: ChannelCounts, readers: int) -> None:
+        """Counts them as given to so many readers."""
+        counts.count_deliveries(readers * (self.events - self.unhurried), readers * self.unhurried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +48,7 @@ class Page:
     previous: int
     cursor: Cursor
     size_bytes: int = field(compare=False)
-    packed: dict[str, Packed] = field(
-        default_factory=dict[str, "Packed"], compare=False, repr=False
-    )
+    packed: dict[str, Packed] = field(default_factory=dict[str, Packed], compare=False, repr=False)
     """Its frames by the name of the stream in them."""
 
     @property
