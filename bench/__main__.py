@@ -22,6 +22,7 @@ from bench.channel_servers import install_socketio
 from bench.channels import Plan, measure_channels
 from bench.floor import measure_floor
 from bench.idle import measure_idle
+from bench.inboxes import measure_inboxes
 from bench.rivals import install_rivals, measure_rivals
 from bench.rows import COLUMNS, BenchBroken, Row, summarize
 from bench.size import measure_size
@@ -77,6 +78,8 @@ async def measure_links(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  on
 async def measure_questions(short: bool) -> AsyncGenerator[Row]:  # noqa: FBT001  one flag for all sections
     """How long people and agents wait for each other."""
     async for row in measure_approvals(20 if short else 200):
+        yield row
+    async for row in measure_inboxes(10_000, rounds=3 if short else 7, welcomes=40):
         yield row
 
 
