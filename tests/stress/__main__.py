@@ -221,14 +221,14 @@ async def promote(stage: Stage) -> None:
         await stage.append(session, 5)
     await wait_until(
         lambda: any((one.sequence or 0) > tops[one.stream] for one in stage.readers),
-        _SETTLES_S,
+        _BEGINS_S,
         "a device has what will be lost",
     )
     stage.pair.promote()
     stage.promoted = True
     await wait_until(
         lambda: any(one.gaps["forked"] + one.gaps["ahead"] for one in stage.readers),
-        _SETTLES_S,
+        _BEGINS_S,
         "the lost tail is announced",
     )
 
