@@ -200,6 +200,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
     )
     finishing = Finishing(writes, ownership, dispatch)
     cancelling = Cancelling(writes, ownership, contents, dispatch, finishing)
+    governing = Governing(actions, ownership, dispatch)
     records = Records(
         writes,
         store.log,
@@ -241,7 +242,9 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         task_control=_make_task_control(
             around, turns, ownership, planning, references, dispatch, finishing, conditions
         ),
-        session_control=SessionControl(sessions, Interrupting(records, cancelling, dispatch)),
+        session_control=SessionControl(
+            sessions, Interrupting(records, cancelling, dispatch, governing)
+        ),
         devices=_make_devices(around, webhooks, lists, actions),
         channel_summaries=ChannelSummaries(
             models, writes, store.acks, store.channels, stream_webhooks

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import CancelTask
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
 from passerelle.core.payloads.task import TaskCancelRequested
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import InterruptTurn, ResumeThread
     from passerelle.gateway.control.cancelling import Cancelling
+    from passerelle.gateway.control.governing import Governing
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.delegation.dispatch import Dispatch
 
@@ -33,6 +35,7 @@ class Interrupting:
     records: Records
     cancelling: Cancelling
     dispatch: Dispatch
+    governing: Governing
 
     async def interrupt(self, principal: Principal, command: InterruptTurn) -> TurnInterrupted:
         """Cancels the tasks whose turns have no answer yet; where there is none, nothing is written.
@@ -40,6 +43,7 @@ class Interrupting:
         Raises:
             NotFound: no such session or thread of the caller.
             InvalidInput: the thread is one of another session.
+            Forbidden: a rule denies that one of them is cancelled, or wants it asked about; those before it are.
         """
         if command.thread_id is not None:
             thread = await self._find_thread(principal, command.thread_id)
@@ -55,7 +59,11 @@ class Interrupting:
         requested = TaskCancelRequested(
             actor=principal.id, source="user", propagation="active_run", reason=command.reason
         )
-        await self.cancelling.stop(principal, wanted, requested)
+        for owned in wanted:
+            # A rule about cancels is one about this, too. What was allowed is done before the next is asked about.
+            cancel = CancelTask(_name(owned.record), reason=command.reason)
+            await self.governing.govern(principal, cancel)
+            await self.cancelling.stop(principal, [owned], requested)
         return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.quiet import QuietHours
 
 FIRST: Final = "1"
+AGAIN: Final = "2"
 REMINDER: Final = "3"
 QUIET_OVER: Final = "q"
-_NUMBERS: Final = {"2": 2, REMINDER: 3, QUIET_OVER: 4}
+_NUMBERS: Final = {AGAIN: 2, REMINDER: 3, QUIET_OVER: 4}
 """Attempts that only push; all others tell links and webhooks as well, and are the first for whom they tell."""
 QUIET: Final = "quiet"
 """Reason of a push that waits for the end of quiet hours."""
@@ -80,6 +81,8 @@ class Forwarding:
             return
         if step is not None and action.step < step:
             return  # the audience grows in a moment; the row comes due again
+        if attempt == AGAIN and not await self._is_recorded(action, FIRST):
+            return  # both are due, and only who was told by the first is not told by the second
         before = await self._list_pushed(action)
         targets: list[Target] = []
         for principal in list_people(action, step):
@@ -223,6 +226,11 @@ class Forwarding:
             return Terms(claim=Claim(row.member, row.token), due=due, idem=idem)
 
         await self.writes.decide(action.scope.session_id, [], body)
+
+    async def _is_recorded(self, action: ActionRecord, attempt: str) -> bool:
+        action_id = action.request.action_id
+        key = _name_row(name_notice(action_id, attempt))
+        return await self.writes.log.read_idempotency(place(action_id), key) is not None
 
     async def _list_pushed(self, action: ActionRecord) -> frozenset[str]:
         """Devices that earlier attempts have pushed to."""

@@ -104,3 +104,36 @@ async def test_no_other_command_lets_go_on_what_waits_for_leave(rig: Rig, agent:
     )
     assert decided.json()["outcome"] == "won", decided.text
     await wait_until(lambda: len(rig.peer.messages) == sent + 1, 20, "it goes on")
+
+
+@pytest.mark.requirement("EXT-1", "CMD-2")
+async def test_rule_about_cancels_holds_whoever_interrupts_a_session_as_well(rig: Rig) -> None:
+    rule = {
+        "name": "no-stop",
+        "effect": "ask",
+        "about": ["commands"],
+        "when": 'action.tool == "cancel_task"',
+    }
+    at = await rig.start(clients=[ADA], policy={"rules": [rule]})
+    turn = {"agent": "echo", "text": "silent"}
+    begun = (await at.http.post("/v1/turns", json=turn, headers=bearer("ada"))).json()
+    await wait_until(lambda: rig.peer.messages, 20, "the agent is at work")
+
+    async def interrupt(number: int) -> JsonObject:
+        path = f"/v1/sessions/{begun['sessionId']}/interrupt"
+        headers = {**bearer("ada"), "Idempotency-Key": f"stop-{number}"}
+        said = await at.http.post(path, json={"reason": "enough"}, headers=headers)
+        return cast("JsonObject", said.json())
+
+    refused = await interrupt(1)
+    assert refused["code"] == "approval_required"
+    assert rig.peer.count("CancelTask") == 0
+    path = f"/v1/approvals/{refused['actionId']}"
+    view = (await at.http.get(path, headers=bearer("ada"))).json()
+    yes = next(one["optionId"] for one in view["options"] if one["kind"] == "allow_once")
+    answer = {"rev": 1, "digest": view["digest"], "decisionId": "dec_1", "optionId": yes}
+    headers = {**bearer("ada"), "Idempotency-Key": "yes"}
+    await at.http.post(f"{path}/decision", json=answer, headers=headers)
+    assert rig.peer.count("CancelTask") == 0
+    assert (await interrupt(2))["outcome"] == "accepted"
+    await wait_until(lambda: rig.peer.count("CancelTask"), 20, "the agent is told to stop")
