@@ -193,7 +193,11 @@ async def test_words_that_meet_a_question_on_their_way_do_not_reach_the_agent(ho
     house.peer.hold()
     accepted = await house.send("go", wait="stream")
     house.peer.release(2)
-    await house.until(accepted, Status.RUNNING)
+
+    async def is_shown() -> bool:
+        return (await house.record(accepted)).shown
+
+    await wait_until(is_shown, 10, "the task of the agent is shown")
     met: list[str] = []
 
     async def meet(batch: Batch) -> None:
