@@ -28,11 +28,14 @@ from tests.chaos.approvals_snares import GATEWAYS
 from tests.chaos.records import open_records
 from tests.races.proofs import Question, read_questions
 from tests.support.nursery import run_nursery
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from random import Random
 
 _LANES: Final = 3
+_GRANTED_S: Final = 20.0
+"""A grant is owed by a row: whoever had claimed it may have died, and then it comes back after 10 s."""
 _RELAYED_S: Final = 10.0
 """A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
 _HTTP_S: Final = 20.0
@@ -126,6 +129,11 @@ class Lane:
         for action in asker.decided:
             facts = await asker.list_facts(action)
             if errand.death in FOR_ALWAYS and action == next(iter(asker.decided)):
+
+                async def is_given(action: str = action) -> bool:
+                    return any(one["actionId"] == action for one in await asker.list_grants())
+
+                await wait_until(is_given, _GRANTED_S, f"{action} has given a grant")
                 given = [one for one in await asker.list_grants() if one["actionId"] == action]
                 if len(given) != 1:
                     faults.append(f"{errand.label}: {action} has given {len(given)} grants")

@@ -43,8 +43,8 @@ async def run_rounds(folder: Path, draw: Random, rounds: int, errands: int) -> l
         await site.settle()
         proof = Proof(site, records, tolds)
         verdict = await proof.prove()
-        await Shown(site, caller, records, proof.truth, verdict).prove(tolds)
-        await _verify(site, verdict)
+        shown = Shown(site, caller, records, proof.truth, verdict)
+        await asyncio.gather(shown.prove(tolds), _verify(site, verdict))
         _say(_summarize(site, tolds, verdict))
         return await _tell_faults(records, verdict)
 
