@@ -1,4 +1,4 @@
-"""Which of the tasks that a peer lists was made by a send of ours whose outcome nobody knows (a2a.md 8, re-attach).
+"""Which of the tasks that a peer lists was made by a send of ours whose outcome nobody knows.
 
 A message id is not unique (G1): a match needs the context, which the list was asked for, and a task that no other run
 has. A history that shows the message is proof. One that does not, or none, proves nothing: an agent that builds its

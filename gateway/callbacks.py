@@ -2,7 +2,7 @@
 
 Each run gets an address and a token of its own, 256 random bits each. Only their hashes are stored, for as long as the
 run can last. A call that holds is a hint: the driver of the run asks the peer, so what a peer says of its task is
-always read from the peer itself, and repeats or late calls change nothing (a2a.md of the design, section 9).
+always read from the peer itself, and repeats or late calls change nothing.
 """
 
 from __future__ import annotations

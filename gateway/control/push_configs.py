@@ -1,7 +1,7 @@
 """Push notification configs: fields of the task's hash, for each exposure of it, with their secrets sealed.
 
 A config is also a target of the session's stream, made and ended by the same append, so it starts exactly where it
-was set (a2a.md of the design, section 9). It is keyed by the facade id and its own id; the owner of the task sees it.
+was set. It is keyed by the facade id and its own id; the owner of the task sees it.
 """
 
 from __future__ import annotations

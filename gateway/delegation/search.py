@@ -1,4 +1,4 @@
-"""A send of unknown outcome is looked for at the peer before anything is sent again (a2a.md 8, re-attach).
+"""A send of unknown outcome is looked for at the peer before anything is sent again.
 
 Every task of the remote context is listed. One that no run has and that shows our message is ours; so is the only one
 that is left in a context made for us, unless another send may have made it. No task at all proves that the message

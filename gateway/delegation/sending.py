@@ -124,7 +124,7 @@ async def deliver_kept(driver: Driver) -> bool:
 
 
 async def deliver_again(driver: Driver, sent: JsonObject) -> bool:
-    """The same for a message of which is known that it never arrived: the same id, and another intent (a2a.md 8)."""
+    """The same for a message of which is known that it never arrived: the same id, and another intent."""
     await driver.patiently(_intend)
     return await deliver(driver, sent)
 

@@ -1,7 +1,7 @@
 """A2A push notifications as a kind of target: ``push:<facade>:<config id>``.
 
 The receiver gets the StreamResponse that a reader of the task's stream gets, frame by frame, or one whole Task where
-it is too far behind (A2A 1.0 section 4.3.3; a2a.md of the design, section 9).
+it is too far behind (A2A 1.0 section 4.3.3).
 """
 
 from __future__ import annotations

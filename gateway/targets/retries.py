@@ -7,7 +7,7 @@
 | 3xx, other 4xx but 408, 425, 429; a refused address | refused; given up after the third in a row |
 | the rest, or no answer at all | tried again after 1 s, doubling to 5 min, for 24 h; then given up |
 
-``Retry-After`` makes a pause longer, never shorter (a2a.md of the design, section 9; RFC 9110 section 10.2.3).
+``Retry-After`` makes a pause longer, never shorter (RFC 9110 section 10.2.3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A send whose outcome nobody knows: what the peer shows decides, and nothing is sent twice on a guess (a2a.md 8)."""
+"""A send whose outcome nobody knows: what the peer shows decides, and nothing is sent twice on a guess."""
 
 from __future__ import annotations
 

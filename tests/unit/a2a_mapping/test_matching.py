@@ -1,4 +1,4 @@
-"""Which listed task is ours: told by history, by a key, or by being the only one (a2a.md 8)."""
+"""Which listed task is ours: told by history, by a key, or by being the only one."""
 
 from __future__ import annotations
 
