@@ -110,7 +110,7 @@ async def test_screen_that_loses_its_network_and_is_closed_has_every_event_once(
         async with world.stage.open_puppet() as puppet:
             await world.open(puppet, network.url)
             await puppet.do("stream", name=stream, wish={}, acks=True)
-            await await_event(puppet, stream, "turn.completed")
+            await await_event(puppet, stream, "snapshot.updated")
             had = {event["eventId"] for event in seen}
             again = [event for event in puppet.events(stream) if event["eventId"] in had]
             # The position is kept when the application asks for the next item: one may come twice.
