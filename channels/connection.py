@@ -184,8 +184,10 @@ class Connection:
     def receive(self, frame: ClientFrame) -> None:
         """Takes a frame of the client, after what has been delivered until now."""
         self._subscriptions.note_delivered()
-        reached = self._subscriptions.read_reached() if isinstance(frame, ClientBeat) else {}
-        self.feed(Received(frame, reached))
+        if isinstance(frame, ClientBeat):
+            self.feed(Received(frame, self._subscriptions.read_reached()))
+        else:
+            self.feed(Received(frame))
 
     def can(self, capability: str) -> bool:
         """Whether both sides have a capability."""

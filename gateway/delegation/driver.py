@@ -13,8 +13,7 @@ import asyncio
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, assert_never, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 
@@ -24,41 +23,28 @@ from passerelle.core.errors import (
     PasserelleError,
     StoreUnavailable,
     TooLarge,
-    UnsupportedOperation,
 )
 from passerelle.core.events import Fact
-from passerelle.core.payloads.run import ModelFailed, RunStatus
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
-from passerelle.core.principal import Principal
-from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.references import NOTHING
-from passerelle.gateway.delegation.consulting import Unheard
+from passerelle.gateway.delegation.attending import ask, attend
 from passerelle.gateway.delegation.crowd import Crowd
-from passerelle.gateway.delegation.delivering import let_through
-from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
-from passerelle.gateway.delegation.failing import Ended, end_run
+from passerelle.gateway.delegation.endings import give_up
 from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
-from passerelle.gateway.delegation.ladder import Ladder, Mechanism
-from passerelle.gateway.delegation.observe import observe
+from passerelle.gateway.delegation.ladder import Ladder
 from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.delegation.pulse import note_life
-from passerelle.gateway.delegation.reconciling import reconcile
-from passerelle.gateway.delegation.refusal import explain, explain_break
 from passerelle.gateway.delegation.run import Run, RunMovedError, Start
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
-    deliver_kept,
-    is_kept_back,
     judge_refusal,
     read_options,
 )
 from passerelle.gateway.delegation.step import Step
-from passerelle.gateway.delegation.streaming import follow, judge_end
+from passerelle.gateway.delegation.taking import settle, take
 from passerelle.gateway.outputs.policy import OutputPolicy
 
 if TYPE_CHECKING:
@@ -74,11 +60,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.calling_back import CallingBack
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
-
-_TASK_NOT_FOUND: Final = -32001
-_OWED_PAUSE_S: Final = 0.05
-_LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
-"""Of what a peer may answer at once; its client holds to it."""
 
 
 async def skip_offer(_agent: str, _task: str) -> None:
@@ -138,9 +119,9 @@ class Driver:
     options: JsonObject | None = None
     """What the request of a gated run says beside its message."""
     _sent: JsonObject | None = None
-    _not_before_ms: int = 0
+    not_before_ms: int = 0
     """When the peer wants to be asked again, at the earliest."""
-    _new_card: str = ""
+    new_card: str = ""
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _news: list[Written] = field(default_factory=list["Written"])
@@ -169,13 +150,13 @@ class Driver:
 
         While the store is away nothing is decided: afterwards the peer is asked where the task stands.
         """
-        work = self.attend() if params is None else self.begin(params, referred)
+        work = attend(self) if params is None else self.begin(params, referred)
         while True:
             try:
                 await work
             except StoreUnavailable as error:
                 await self.hold(error)
-                work = self.attend()
+                work = attend(self)
             except TooLarge as error:
                 await give_up(self, error)
                 return
@@ -189,7 +170,7 @@ class Driver:
             return
         if start.gated:
             self.options = read_options(params)
-            message = await self._pass_gate()
+            message = await self.find_passed()
             if message is None:
                 return
             params = {**params, "message": message}
@@ -203,9 +184,9 @@ class Driver:
         self._sent = sent
         if not (await deliver(self, sent) or self.run.is_held()):
             await find_send(self)
-        await self.attend()
+        await attend(self)
 
-    async def _pass_gate(self) -> JsonObject | None:
+    async def find_passed(self) -> JsonObject | None:
         """The message as it may be sent, by all who have a say in it; None where it may not."""
         while True:
             try:
@@ -278,113 +259,6 @@ class Driver:
                 raise RunMovedError
             await asyncio.sleep(self.patience.lease_s)
 
-    async def settle(self, outcome: PeerOutcome) -> bool:
-        """Takes the answer of a unary call; False when nobody knows whether it arrived."""
-        match outcome:
-            case Answered(result=result):
-                await self.take([result])
-            case Refused() | Unreached() | Malformed():
-                await self.refuse(outcome)
-            case Unknown(reason=reason):
-                self.log.warning("send.unknown", task=self.run.record.task_id, reason=reason)
-                await self.tell_broken(outcome)
-                return False
-            case _:
-                assert_never(outcome)
-        return True
-
-    async def tell_broken(self, outcome: Unknown | Malformed) -> None:
-        """The exchange broke under what was sent; that says nothing about the task (EVC-6, I6)."""
-        if self.run.record.run is None:
-            return
-        failure = explain_break(outcome, self.run.sight.peer)
-        said = ModelFailed(self.run.sight.peer, failure)
-        await self.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
-
-    async def refuse(self, outcome: Refused | Unreached | Malformed) -> None:
-        """The peer did not take it, or answered nonsense. Before its first frame that ends the run."""
-        if self.remote_task() is not None:
-            await self.warn("peer_refused", type(outcome).__name__.lower())
-            return
-        refusal = explain(outcome, self.run.sight, self.run.record)
-        wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
-
-        def end(step: Step) -> None:
-            if refusal.hit is not None:
-                step.add([Fact(tasks.scope_of(step.record), refusal.hit)])
-            end_run(step, Ended(refusal.failure, wait_ms=wait_ms))
-            # Whoever waits goes on waiting where another attempt follows.
-            self.failure = refusal.error if step.record.status in ENDED else None
-
-        await self.patiently(end)
-
-    async def take(self, results: list[JsonObject]) -> None:
-        """Stores what the peer answered, in as many appends as it takes."""
-        results = [self.outputs.redaction.clean(one) for one in results]
-        results = await let_through(self, results)
-        at_once = len(results)
-        while results:
-            taken = 0
-
-            def take(step: Step, batch: list[JsonObject] = results[:at_once]) -> None:
-                nonlocal taken
-                taken = 0
-                for result in batch:
-                    observe(step, result)
-                    if step.more:
-                        return
-                    taken += 1
-
-            await self._await_release(results)
-            try:
-                await self._store(take)
-            except UnsupportedOperation:
-                await self.run.refresh()
-                if not self.run.is_held():
-                    raise
-            except TooLarge:
-                if at_once == 1:
-                    raise
-                at_once //= 2
-            else:
-                results = results[taken:]
-
-    async def _store(self, take: Callable[[Step], None]) -> None:
-        """Stores what was observed; where the peer asks something new, once everybody has been heard about it."""
-        while True:
-            try:
-                await self.patiently(take)
-            except Unheard as unheard:
-                await self._consult(unheard)
-            else:
-                # What was heard counts once: about the same, asked again, everybody is heard again.
-                if self.run.sight.consulted:
-                    self.run.sight.consulted.clear()
-                return
-
-    async def _consult(self, unheard: Unheard) -> None:
-        """Hears everybody about what the peer asks, before it is decided."""
-        record, consulted = self.run.record, self.run.sight.consulted
-        owner, scope = (
-            Principal(record.scope.principal, record.scope.tenant),
-            tasks.scope_of(record),
-        )
-        while consulted is not None:
-            try:
-                for prompt, case in unheard.prompts:
-                    if prompt.occurrence not in consulted:
-                        heard = await self.consulting.hear(case, owner, scope, self.run.sight.mint)
-                        consulted[prompt.occurrence] = heard
-            except StoreUnavailable as error:
-                await self.hold(error)
-            else:
-                return
-
-    async def _await_release(self, results: list[JsonObject]) -> None:
-        """A bare message for a task that is paused or blocked stands nowhere else, so it waits here (CMD-8)."""
-        while self.run.is_held() and any("message" in result for result in results):
-            await self.rest(self.patience.parked_poll_max_s)
-
     async def patiently(
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
     ) -> None:
@@ -405,53 +279,6 @@ class Driver:
         self._is_held = True
         await asyncio.sleep(self.patience.store_s)
 
-    async def attend(self) -> None:
-        """Stays with the task until it has ended: subscribe where that works, else ask."""
-        while not self.run.has_ended() and self.run.record.run is not None:
-            if self.run.is_held():
-                await self.rest(self.patience.parked_poll_max_s)
-                # Nobody asked meanwhile, so silence proves nothing.
-                self.proof_ms = self.clock.now_ms()
-                continue
-            await self._compare_card()
-            if await self.returns(self):
-                self.ladder.reset()
-            if self.run.has_ended():
-                return
-            if self.run.record.withheld is not None:
-                await self._reconcile(self.run.record.withheld)
-                continue
-            remote = self.remote_task()
-            if remote is None:
-                await self._find_task()
-                continue
-            if self.ladder.subscribes(parked=self.run.is_parked()):
-                await self._subscribe(remote)
-            before = self._read_news()
-            reached = await self.ask(remote)
-            if self.run.has_ended():
-                return
-            self.ladder.note_look(reached=reached)
-            await note_life(self, self.ladder.longest_s)
-            parked, changed = self.run.is_parked(), self._read_news() != before
-            if parked or not self.ladder.subscribes(parked=False):
-                await self._step_down()
-            await self._rest_in_turn(changed=changed, parked=parked)
-
-    async def _reconcile(self, withheld: str) -> None:
-        before = self.run.record
-        await reconcile(self, withheld)
-        if not self.run.has_ended():
-            changed = self.run.record is not before
-            await self._rest_in_turn(changed=changed, parked=True)
-
-    async def _rest_in_turn(self, *, changed: bool, parked: bool) -> None:
-        """Until the next look, which comes the later the more runs are looked after here."""
-        least_s = self.crowd.pause_s
-        pause_s = self.ladder.rest(self._draw(), changed=changed, parked=parked, least_s=least_s)
-        with self.crowd.rest():
-            await self.rest(min(pause_s, max(self.find_owed_s(), _OWED_PAUSE_S)))
-
     def find_owed_s(self) -> float:
         """Seconds until an answer that was put off is looked at again, endless where none was.
 
@@ -459,39 +286,6 @@ class Driver:
         """
         at_ms = min(self.put_off.values(), default=None)
         return math.inf if at_ms is None else (at_ms - self.clock.now_ms()) / 1000
-
-    async def _step_down(self) -> None:
-        """From streams to questions, with the peer's calls beside them where it has them."""
-        await self.calling_back.agree(self.run.record)
-        self.ladder.calls_back = self.calling_back.is_agreed
-        await self._switch(self.ladder.below)
-
-    async def _find_task(self) -> None:
-        """The message that is not known to be at the peer: sent at its time, or looked for."""
-        run = self.run.record.run
-        if run is not None and run.gated:
-            sent = await self.recall() if await self._pass_gate() is not None else None
-            if sent is not None and not await deliver(self, sent):
-                await find_send(self)
-            return
-        if not is_kept_back(self.run.record) or not await deliver_kept(self):
-            await find_send(self)
-
-    def _read_news(self) -> object:
-        """Changes when the peer has said something, or somebody else has moved the task."""
-        record = self.run.record
-        return (record.run.steps if record.run else None, record.status)
-
-    def _draw(self) -> float:
-        return self.run.writes.ids.draw(16) / 0x10000
-
-    async def _compare_card(self) -> None:
-        """A run keeps the card that it began with; that the peer has another one by now is a fact of it (A2A-5)."""
-        run, card = self.run.record.run, self.peer.peek()
-        if run is None or card is None or card.sha256 in {run.worker.card_hash, self._new_card}:
-            return
-        self._new_card = card.sha256
-        await self.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
     def find_written_ms(self, meant_ms: int) -> int:
         """When a message that was meant to be sent at a time may have been written at the latest.
@@ -504,29 +298,9 @@ class Driver:
         run = self.run.record.run
         return run.remote_task_id if run else None
 
-    async def _subscribe(self, remote: str) -> None:
-        card = self.peer.peek()
-        self.ladder.can_subscribe = card is None or card.streaming
-        if not self.ladder.can_subscribe:
-            return
-        await self._switch("subscription")
-        before = self._read_news()
-        last = await follow(self, self.peer.subscribe(remote))
-        await judge_end(self, last)
-        news = self._read_news() != before
-        self.ladder.note_subscription(brought_news=self.is_woken or news)
-
-    async def _switch(self, mechanism: Mechanism) -> None:
-        """Says how the run is followed from now on (A2A-6)."""
-        run = self.run.record.run
-        if run is None or run.delivery_mechanism == mechanism:
-            return
-        said = RunStatus(delivery_mechanism=mechanism)
-        await self.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
-
     async def rest(self, pause_s: float) -> None:
         """Until the time is over, or somebody wakes us; the peer's own wish to be left alone is kept."""
-        wished_s = (self._not_before_ms - self.clock.now_ms()) / 1000
+        wished_s = (self.not_before_ms - self.clock.now_ms()) / 1000
         # Others may have written, on an instance that cannot wake us. Not wait_for: up to Python 3.11 it loses a
         # cancellation that comes together with what is waited for, and the driver would outlive its instance.
         with suppress(TimeoutError):
@@ -541,43 +315,6 @@ class Driver:
         self._wake.clear()
         if is_behind or not await self.run.learn(news):
             await self.run.refresh()
-
-    async def ask(self, remote: str) -> bool:
-        """GetTask: what is new becomes facts; a task that the peer does not know any more is lost.
-
-        Whether the peer has answered.
-        """
-        outcome = await self.peer.get(remote)
-        match outcome:
-            case Answered(result=task):
-                self.proof_ms = self.clock.now_ms()
-                await self.take([{"task": task}])
-                await self.resurrect()
-            case Refused(code=code) if code == _TASK_NOT_FOUND:
-                if self.run.record.status is Status.CANCELLING:
-                    await confirm_cancel(self)
-                else:
-                    await lose(self, "the peer does not know the task any more")
-            case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE):
-                # It is there, and has said when to come back.
-                self.proof_ms = self.clock.now_ms()
-                self._not_before_ms = self.proof_ms + (outcome.retry_after_s or 0) * 1000
-            case Malformed(too_long=True):
-                # More than may be read, however often it is asked for.
-                await give_up(self, TooLarge("the task at the agent", _LONGEST_TASK_BYTES))
-            case Refused() | Unreached() | Unknown() | Malformed():
-                await judge_liveness(self, type(outcome).__name__.lower())
-            case _:
-                assert_never(outcome)
-        return isinstance(outcome, Answered | Refused)
-
-    async def resurrect(self) -> None:
-        """A task that was lost and of which the peer tells again is under way."""
-        if self.run.record.status is Status.LOST:
-            said = RunStatus(native_status=self.run.record.attempts[-1].native_status)
-            step_id = self.run.sight.mint("step")
-            command = ObserveStatus(Status.RUNNING, said, step_id)
-            await self.patiently(lambda step: step.add(step.tell(command)))
 
     async def cancel(self) -> bool:
         """Tells the peer to stop, and whether it has heard; the wish is stored, and a due row until then.
@@ -595,9 +332,9 @@ class Driver:
             self.wake()
             await self._await_end()
         elif isinstance(outcome, Answered):
-            await self.take([{"task": outcome.result}])
+            await take(self, [{"task": outcome.result}])
         else:
-            await self.ask(remote)
+            await ask(self, remote)
         self.wake()
         return isinstance(outcome, Answered | Refused)
 
@@ -626,7 +363,7 @@ class Driver:
         ):
             return outcome  # the peer has not taken it: whoever sends tries again
         if not (isinstance(outcome, Answered) and "task" in outcome.result):
-            await self.settle(outcome)
+            await settle(self, outcome)
         self.wake()
         return outcome
 

@@ -29,6 +29,7 @@ from passerelle.core.task import TABLE
 from passerelle.core.task_commands import RequestCancel, SendInput
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.step import find_action
+from passerelle.gateway.delegation.taking import take
 from passerelle.permission_bridge.returning import (
     Ended,
     Gone,
@@ -258,7 +259,7 @@ class Returning:
                     first, taken = kept, True
                 if not isinstance(outcome, Answered):
                     break
-                await self.driver.take([outcome.result])
+                await take(self.driver, [outcome.result])
                 if self.driver.run.has_ended() or self.driver.run.is_parked():
                     break
         return first

@@ -27,6 +27,7 @@ from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.endings import fail
 from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.sending import deliver_again
+from passerelle.gateway.delegation.taking import take
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -121,7 +122,7 @@ async def _look(driver: Driver) -> Verdict:
         if found.rivals:
             reason = f"{found.rivals + 1} tasks of the remote context show the message"
             await driver.warn("ambiguous_send", reason)
-        await driver.take([{"task": found.task}])
+        await take(driver, [{"task": found.task}])
         return "bound"
     if unbound or not listing.whole or not is_alone:
         return "unclear"

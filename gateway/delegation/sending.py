@@ -35,6 +35,7 @@ from passerelle.gateway.delegation.letting_go import hand_over
 from passerelle.gateway.delegation.plain_answers import take
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
+from passerelle.gateway.delegation.taking import settle, tell_broken
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -153,7 +154,7 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         last = await follow(driver, driver.peer.stream(sent))
         knows = await judge_end(driver, last)
         if isinstance(last, Unknown | Malformed):
-            await driver.tell_broken(last)
+            await tell_broken(driver, last)
         if knows or not isinstance(last, Refused | Unreached):
             return "settled" if knows else "unknown"
         outcome = last
@@ -170,7 +171,7 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
         if wait_ms is not None and is_only and _fits(driver, wait_ms):
             refusal = explain(outcome, driver.run.sight, driver.run.record)
             return Held(refusal, wait_ms, is_ours, is_absent)
-    return "settled" if await driver.settle(outcome) else "unknown"
+    return "settled" if await settle(driver, outcome) else "unknown"
 
 
 async def _take_plainly(driver: Driver, result: JsonObject) -> bool:

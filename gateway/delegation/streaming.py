@@ -13,6 +13,7 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.gateway.delegation.pulse import probe
+from passerelle.gateway.delegation.taking import resurrect, take
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -40,9 +41,9 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
             batch = _collect(frames)
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
-                await driver.take(results)
+                await take(driver, results)
                 _tell_stored(batch)
-                await driver.resurrect()
+                await resurrect(driver)
             if not isinstance(batch[-1], Answered):
                 return batch[-1]
             if driver.run.record.withheld is not None:

@@ -14,6 +14,7 @@ from passerelle.core.errors import NotCancelable, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
+from passerelle.gateway.delegation.attending import ask
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -288,10 +289,10 @@ async def test_peer_out_of_reach_is_lost_only_after_its_limit(house: House) -> N
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
     for _ in range(3):
-        await driver.ask("scripted-task-1")
+        await ask(driver, "scripted-task-1")
     assert (await house.record(accepted)).status is Status.QUEUED
     house.clock.ahead_ms += 121_000
-    await driver.ask("scripted-task-1")
+    await ask(driver, "scripted-task-1")
     assert (await house.record(accepted)).status is Status.LOST
 
 
