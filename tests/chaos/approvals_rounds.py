@@ -140,7 +140,8 @@ class Lane:
             sent = list_told(facts).count(TOLD[Death.AFTER_PUSH])
             topics = await self.pushes.list_topics(action)
             is_pushed = errand.death is Death.AFTER_PUSH
-            if sent != is_pushed or len(set(topics)) != is_pushed or len(topics) > 2:
+            # Sent again it replaces itself, as often as a death comes between the push and its fact.
+            if sent != is_pushed or len(set(topics)) != is_pushed:
                 faults.append(f"{errand.label}: {sent} pushes are stored, {len(topics)} were sent")
         return faults
 
