@@ -13,7 +13,8 @@ from bench.usage import read_used_bytes
 from bench.workload import BEGAN_MS, Subject, make_subjects, mint
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import IndexRow, Lease
+from passerelle.core.ports.leases import Lease
+from passerelle.core.ports.projections import IndexRow
 from passerelle.store.retention import Archived, Trimmed
 
 FEW: Final = 1_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.channels.inputs import Input
     from passerelle.channels.services import ChannelServices, Grant
     from passerelle.channels.standing import Standing
-    from passerelle.core.ports import AckResult
+    from passerelle.core.ports.channels import AckResult
 
 
 class AckWriter:

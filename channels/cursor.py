@@ -22,7 +22,7 @@ from passerelle.core.errors import BadCursor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports import Entry, Head
+    from passerelle.core.ports.log import Entry, Head
 
 _TEXT: Final = re.compile(r"([0-9a-f]{8})\.(0|[1-9][0-9]{0,15})\.([0-9a-f]{8})", re.ASCII)
 

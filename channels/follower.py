@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from passerelle.channels.counts import ChannelCounts
-    from passerelle.core.ports import Entry, Head, Hints, StreamRef
+    from passerelle.core.ports.log import Entry, Head, Hints, StreamRef
 
 PAGE_EVENTS: Final = 256
 _BUFFERED_HINTS: Final = 256

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from passerelle.channels.cursor import extend_chain
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 
 _FIRST_LINE: Final = re.compile(rb"e ([0-9]+)-([0-9]+)\.([0-9a-f]{8})\.([0-9a-f]{8})\n?")
 _EVENT_LINE: Final = re.compile(

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.channels.ring import Ring
     from passerelle.channels.views import View
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Hints, StreamRef
+    from passerelle.core.ports.log import Hints, StreamRef
 
 
 _AUDITED_AT_ONCE: Final = 25

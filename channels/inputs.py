@@ -21,7 +21,7 @@ from passerelle.channels.frames import (
     Unsubscribed,
     Welcome,
 )
-from passerelle.core.ports import AckResult
+from passerelle.core.ports.channels import AckResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.channels.admission import Admission
     from passerelle.channels.frames import SayPresence
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import Presences, Present
+    from passerelle.core.ports.channels import Presences, Present
 
 _LATE_S: Final = 0.05
 """How long after its end a word is looked for again."""

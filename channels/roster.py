@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports import DevicesChanged, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import DevicesChanged, PresenceMoved, SaidHello
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.channels.limits import Limits
-    from passerelle.core.ports import Channels, LinkNews
+    from passerelle.core.ports.channels import Channels, LinkNews
 
 _RETRY_S: Final = 5
 

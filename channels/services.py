@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Acks, Channels, Clock, Ids, Presences, StreamRef
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.ports.channels import Acks, Channels, Presences
+    from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
 
 StreamWord: TypeAlias = Literal["session", "task", "inbox"]

@@ -13,7 +13,7 @@ from passerelle.channels.frames import Refusal, ServerBeat
 from passerelle.channels.outputs import NotePresence, Send
 from passerelle.channels.session_ending import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
-from passerelle.core.ports import AckResult
+from passerelle.core.ports.channels import AckResult
 
 
 def answer_beat(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamName
     from passerelle.channels.views import View
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
 
     _Key: TypeAlias = tuple[Principal, StreamRef, View, Cursor]

@@ -17,7 +17,7 @@ from passerelle.channels.views import TaskView
 from passerelle.channels.wire import encode_server
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import parse_facade
-from passerelle.core.ports import Delta
+from passerelle.core.ports.deltas import Delta
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from passerelle.channels.counts import ChannelCounts
     from passerelle.channels.outbox import Outbox
     from passerelle.channels.views import View
-    from passerelle.core.ports import Deltas, OpenText, StreamRef
+    from passerelle.core.ports.deltas import Deltas, OpenText
+    from passerelle.core.ports.log import StreamRef
 
 WINDOW_S: Final = 0.02
 _RETRY_S: Final = 1.0

@@ -13,7 +13,7 @@ import orjson
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Entry
+    from passerelle.core.ports.log import Entry
 
 _PAYLOAD: Final = b',"payload":'
 _REASONING: Final = "reasoning."

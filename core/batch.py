@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.events import EncodedEvent
-    from passerelle.core.ports import FeedTail, IndexRow
+    from passerelle.core.ports.projections import FeedTail, IndexRow
 
 
 class EntityKind(StrEnum):

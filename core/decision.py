@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     )
     from passerelle.core.events import EncodedEvent, Fact
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Ids, IndexRow
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.ports.projections import IndexRow
     from passerelle.core.trace import Trace
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import OpenChange
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.ports import IndexRow
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import ENDED, LISTED, TERMINAL, Status
 from passerelle.core.task_record import TaskRecord
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Part
+    from passerelle.core.ports.projections import Part
 
 
 _ENDS: Final[Mapping[Status, Part]] = {

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
 
 _BETWEEN: Final = b"\0"
 """Between two arguments: stands in no JSON and in no key."""
@@ -80,7 +80,7 @@ def cut_stencil(one: Example, other: Example) -> Stencil | None:
 
 @dataclass(slots=True)
 class RecordedIds:
-    """Chance that remembers what was asked of it for a shard; implements ``core.ports.Ids``.
+    """Chance that remembers what was asked of it for a shard; implements ``core.ports.chance.Ids``.
 
     ``asked``: prefixes of ids and bits of numbers, in their order; ``values`` are what came, numbers in hex.
     """

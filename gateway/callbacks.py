@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.ports.chance import Clock, Ids
     from passerelle.gateway.control.writes import Writes
     from passerelle.store.callbacks import RedisCallbacks
 

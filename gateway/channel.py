@@ -20,7 +20,7 @@ from passerelle.core.device import name_list
 from passerelle.core.errors import Forbidden, NotFound
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import parse_facade, read_shard
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Scope
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility

@@ -12,7 +12,7 @@ from passerelle.core.errors import (
     PasserelleError,
     PeerUnavailable,
 )
-from passerelle.core.ports import Clock
+from passerelle.core.ports.chance import Clock
 from passerelle.core.principal import EVERY_AGENT
 from passerelle.gateway.auth.jwks import read_keys
 from passerelle.gateway.auth.key_sources import HttpKeySource

@@ -19,7 +19,7 @@ _BLOCK_BYTES = 4096
 
 
 class SystemClock:
-    """The clock of this machine; implements ``core.ports.Clock``."""
+    """The clock of this machine; implements ``core.ports.chance.Clock``."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class SystemClock:
 
 @dataclass(frozen=True, slots=True)
 class StoppedClock:
-    """A clock that stands; implements ``core.ports.Clock``."""
+    """A clock that stands; implements ``core.ports.chance.Clock``."""
 
     at_ms: int
 
@@ -38,7 +38,7 @@ class StoppedClock:
 
 
 class SystemIds:
-    """Randomness of the operating system, read in blocks; implements ``core.ports.Ids``."""
+    """Randomness of the operating system, read in blocks; implements ``core.ports.chance.Ids``."""
 
     __slots__ = ("_at", "_block", "_next", "_spelt")
 

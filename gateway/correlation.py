@@ -17,7 +17,7 @@ from passerelle.gateway.peers.carried import TRACE
 if TYPE_CHECKING:
     import structlog
 
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
 
 REQUEST: Final[ContextVar[str | None]] = ContextVar("request", default=None)
 INSTANCE: Final[ContextVar[str | None]] = ContextVar("instance", default=None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.delegation.deadlines import Deadlines
     from passerelle.gateway.devices.forwarding import Forwarding

@@ -25,7 +25,7 @@ from passerelle.core.payloads.channel import (
     Resumption,
 )
 from passerelle.core.payloads.history import Repair, SnapshotRepaired
-from passerelle.core.ports import OwedLink
+from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.record import change, record
 from passerelle.gateway.crowd import Crowd
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from passerelle.channels.story import LinkFact, TakenUp
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Channels, DueRow, Links
+    from passerelle.core.ports.channels import Channels, Links
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.home import Home
     from passerelle.gateway.control.recoveries import Recoveries
 

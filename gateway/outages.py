@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ports.log import StreamRef
     from passerelle.gateway.metrics import Metrics
     from passerelle.store.log import RedisEventLog
 

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.ports.chance import Clock, Ids
     from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.limits.spending import Spending
     from passerelle.gateway.targets.kinds import TargetKind

@@ -29,7 +29,7 @@ _NONCE_BYTES: Final = 12
 _VERSION: Final = b"1"
 
 Draw: TypeAlias = Callable[[int], int]
-"""``draw(bits)``: randomness, as ``core.ports.Ids`` gives it."""
+"""``draw(bits)``: randomness, as ``core.ports.chance.Ids`` gives it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.grant import Grants
 from passerelle.core.ids import read_shard
 from passerelle.core.machine import read_snapshot
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.verification.drive import find_undriven
 from passerelle.gateway.verification.rebuild import compare_rebuilt
 from passerelle.gateway.verification.report import Problem, VerifyReport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from passerelle.core.ports import Acked
+from passerelle.core.ports.channels import Acked
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
@@ -13,7 +13,8 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import AckResult, StreamRef
+    from passerelle.core.ports.channels import AckResult
+    from passerelle.core.ports.log import StreamRef
     from passerelle.store.nodes import Nodes
 
 _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
@@ -24,7 +25,7 @@ KEEP_MS: Final = 7 * 24 * 3600 * 1000
 
 
 class RedisAcks:
-    """``core.ports.Acks`` over a server or cluster."""
+    """``core.ports.channels.Acks`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

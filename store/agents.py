@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.ids import derive_shard
-from passerelle.core.ports import AgentCancelled, AgentOffered, AgentRegistered, AgentServed
+from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered, AgentServed
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.retry import retry
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import AgentNews
+    from passerelle.core.ports.agents import AgentNews
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
@@ -32,7 +32,7 @@ _CANCELLED: Final = re.compile(r"c ([!-~]+)")
 
 
 class RedisAgents:
-    """``core.ports.Agents`` over a server or cluster."""
+    """``core.ports.agents.Agents`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes

@@ -21,7 +21,7 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import TooLarge
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.scripts import read_script
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.errors import ConfigInvalid
-from passerelle.core.ports import Copies
+from passerelle.core.ports.blobs import Copies
 from passerelle.store.blobs import DirectoryBlobs
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ _PROBE: Final = b"passerelle blob probe"
 
 
 class DirectoryBlobs:
-    """``core.ports.Blobs`` in a directory: the data directory's, or a path that all instances share."""
+    """``core.ports.blobs.Blobs`` in a directory: the data directory's, or a path that all instances share."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -28,7 +28,7 @@ _RETRY_S: Final = 10
 
 
 class BucketBlobs:
-    """``core.ports.Copies`` below a prefix of a bucket; ``url`` reads ``s3://bucket/prefix``."""
+    """``core.ports.blobs.Copies`` below a prefix of a bucket; ``url`` reads ``s3://bucket/prefix``."""
 
     def __init__(self, url: str, part: str = "") -> None:
         self.url = url

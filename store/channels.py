@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports import DevicesChanged, PresenceMoved, SaidHello, StreamKind, StreamRef
+from passerelle.core.ports.channels import DevicesChanged, PresenceMoved, SaidHello
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.ports import LinkNews
+    from passerelle.core.ports.channels import LinkNews
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
@@ -33,7 +34,7 @@ REMEMBERED: Final = 64
 
 
 class RedisChannels:
-    """``core.ports.Channels`` over a server or cluster."""
+    """``core.ports.channels.Channels`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import decode_event
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports import Delta
+from passerelle.core.ports.deltas import Delta
 from passerelle.store import keys
 from passerelle.store.connection import pack
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.events import EncodedEvent
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ports.log import StreamRef
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
 
 class RedisDeltas:
-    """``core.ports.Deltas``."""
+    """``core.ports.deltas.Deltas``."""
 
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from passerelle.core.ports import Claimed, DueRow
+from passerelle.core.ports.due import Claimed, DueRow
 from passerelle.store import keys
 from passerelle.store.scripts import read_script
 
@@ -30,7 +30,7 @@ class LongClaim:
 
 
 class RedisDueRows:
-    """``core.ports.DueRows`` over a server or cluster."""
+    """``core.ports.due.DueRows`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import StreamRef
+    from passerelle.core.ports.log import StreamRef
     from passerelle.store.nodes import Node, Nodes
 
 CONFIRM_S: Final = 5.0
@@ -38,7 +38,7 @@ class _Subscription:
 
 
 class RedisHints:
-    """``core.ports.Hints``; ``close`` ends it."""
+    """``core.ports.log.Hints``; ``close`` ends it."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
-from passerelle.core.ports import StreamKind
+from passerelle.core.ports.log import StreamKind
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Part, StreamRef
+    from passerelle.core.ports.log import StreamRef
+    from passerelle.core.ports.projections import Part
 
 SCHEMA: Final = 1
 """Version of this layout; an instance refuses a store with a newer one."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import SHARDS, Shard
-from passerelle.core.ports import Alive, Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.log import read_scores
@@ -27,7 +27,7 @@ _FORGET_MS: Final = 30_000
 
 
 class RedisLeases:
-    """``core.ports.Leases`` over a server or cluster."""
+    """``core.ports.leases.Leases`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

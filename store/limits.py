@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from passerelle.core.ids import derive_shard
-from passerelle.core.ports import Bucket, Drawn, Granted, Period
+from passerelle.core.ports.limits import Bucket, Drawn, Granted, Period
 from passerelle.store import keys
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports import Draw
+    from passerelle.core.ports.limits import Draw
     from passerelle.store.nodes import Nodes
     from passerelle.store.scripts import ControlValue
 
@@ -21,7 +21,7 @@ _PER_DRAW: Final = 3
 
 
 class RedisLimits:
-    """Blocks out of the limits of a peer or caller, in the shard of its name. Implements ``core.ports.Limits``."""
+    """Blocks out of limits, in the shard of the name they bind. Implements ``core.ports.limits.Limits``."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.ids import place
-from passerelle.core.ports import OwedLink
+from passerelle.core.ports.channels import OwedLink
 from passerelle.store import keys
 from passerelle.store.channels import KEEP_MS
 from passerelle.store.connection import pack
@@ -16,7 +16,7 @@ from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.store.nodes import Nodes
 
 WINDOW_MS: Final = 60_000
@@ -29,7 +29,7 @@ _Row: TypeAlias = tuple[str, str, int, int, str | bool]
 
 
 class RedisLinks:
-    """``core.ports.Links`` over a server or cluster."""
+    """``core.ports.channels.Links`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
         self._nodes = nodes

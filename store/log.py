@@ -17,7 +17,8 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard, place
-from passerelle.core.ports import Entry, FeedRow, FeedTail, Head, IndexRow, StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
+from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityRef
-    from passerelle.core.ports import Part
+    from passerelle.core.ports.projections import Part
     from passerelle.store.nodes import Nodes
 
 _SEARCH_PAGES: Final = 8
@@ -39,7 +40,7 @@ _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
 
 
 class RedisEventLog:
-    """``core.ports.EventLog`` over a server or cluster."""
+    """``core.ports.log.EventLog`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

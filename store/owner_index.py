@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import IndexRow, Part
+    from passerelle.core.ports.projections import IndexRow, Part
     from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 

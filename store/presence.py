@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.ids import place
-from passerelle.core.ports import Present
+from passerelle.core.ports.channels import Present
 from passerelle.core.presence import Presence
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -21,7 +21,7 @@ KEEP_MS: Final = 60_000
 
 
 class RedisPresences:
-    """``core.ports.Presences`` over a server or cluster; times are those of the store."""
+    """``core.ports.channels.Presences`` over a server or cluster; times are those of the store."""
 
     def __init__(self, nodes: Nodes, keep_ms: int = KEEP_MS) -> None:
         self._nodes = nodes

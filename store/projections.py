@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, place
-from passerelle.core.ports import PARTS, FeedRow, InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import PARTS, FeedRow, InboxRow, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
@@ -22,7 +23,7 @@ from passerelle.store.scripts import read_script
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
-    from passerelle.core.ports import Part, ProjectionRow
+    from passerelle.core.ports.projections import Part, ProjectionRow
     from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
     from passerelle.store.nodes import Nodes
@@ -36,7 +37,7 @@ _EPOCH_TRIES: Final = 3
 
 
 class RedisProjections:
-    """``core.ports.Projections`` over a server or cluster."""
+    """``core.ports.projections.Projections`` over a server or cluster."""
 
     def __init__(self, nodes: Nodes, log: RedisEventLog) -> None:
         self._nodes = nodes

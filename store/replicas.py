@@ -23,7 +23,7 @@ _MARK_MS: Final = 5_000
 
 
 class RedisReplicas:
-    """``core.ports.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for."""
+    """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes

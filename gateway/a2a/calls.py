@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.version import Version
     from passerelle.core.commands import Authenticator
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.leaving import Watch

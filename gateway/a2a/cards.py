@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.cards import Edge, Place
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.signing.signer import Signer
 

@@ -24,7 +24,7 @@ from passerelle.gateway.a2a.paths import AGENTS
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.a2a.cards import CardOptions
     from passerelle.gateway.a2a.operations import Call
 

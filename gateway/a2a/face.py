@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.operations import TurnService

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.commands import Authenticator
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.secret import Secret

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from passerelle.core.errors import IssuerUnavailable
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
 
 FRESH_MS: Final = 600_000
 PAUSE_MS: Final = 10_000

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from passerelle.core.ids import encode_base32
-from passerelle.core.ports import Ids
+from passerelle.core.ports.chance import Ids
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.secret import Secret

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from passerelle.core.ports import Ids
+from passerelle.core.ports.chance import Ids
 from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.private_file import load_or_mint
 from passerelle.gateway.secret import Secret

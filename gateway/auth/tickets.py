@@ -19,7 +19,7 @@ from passerelle.gateway.auth.keys import mint_token
 from passerelle.gateway.sealing import Sealer, make_sealer
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.store.tickets import RedisTickets
 
 TICKET_MS: Final = 30_000

@@ -18,7 +18,7 @@ from passerelle.gateway.auth.grants import make_principal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.auth.jwks import KeySet
     from passerelle.gateway.settings_callers import IssuerSettings
 

@@ -17,7 +17,7 @@ from passerelle.channels.cursor import extend_chain, start_chain
 from passerelle.core.audit_requests import Audit, AuditedFact, AuditProof
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.control.home import name_home
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.audit_requests import GetAudit
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Entry, EventLog, Head
+    from passerelle.core.ports.log import Entry, EventLog, Head
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
 

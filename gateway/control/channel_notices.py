@@ -13,7 +13,7 @@ from passerelle.gateway.control.once import make_once
 
 if TYPE_CHECKING:
     from passerelle.core.link_requests import SendNotice
-    from passerelle.core.ports import Channels
+    from passerelle.core.ports.channels import Channels
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.home import Home
 

@@ -10,14 +10,14 @@ from passerelle.channels.admission import name_channel
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.channels import DeviceLink, show_channels
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.link_requests import GetChannels
-    from passerelle.core.ports import Acked, Acks, Channels
+    from passerelle.core.ports.channels import Acked, Acks, Channels
     from passerelle.core.principal import Principal
     from passerelle.core.task_record import TaskRecord
     from passerelle.gateway.control.models import Models

@@ -18,7 +18,7 @@ from passerelle.core.events import FRAME, decode_event
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.run import COPY, ArtifactChanged, RunStatus
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.times import parse_ms
 from passerelle.gateway.delegation.artifacts import Catalogued
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from passerelle.core.facts import Ref
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Blobs, Entry, EventLog
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.task_record import TaskRecord
 
 _PAGE: Final = 256

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Projections
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import CreateTask, TaskChanged
     from passerelle.gateway.control.conditions import Conditions

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from passerelle.channels.services import Grant, Snapshots, StreamAccess, StreamName
     from passerelle.core.json import JsonObject
     from passerelle.core.link_requests import LinkAnswer, LinkRequest
-    from passerelle.core.ports import Acks, Channels, Clock, EventLog
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.channels import Acks, Channels
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.channel_notices import ChannelNotices
     from passerelle.gateway.control.recoveries import Recoveries

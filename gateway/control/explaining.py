@@ -13,7 +13,7 @@ from passerelle.core.events import Event, decode_event, show_payload
 from passerelle.core.payloads.approval import PermissionEvaluated
 from passerelle.core.payloads.governance import HookCompleted, HookFailed, HookStarted
 from passerelle.core.policy_requests import PolicyTried, Tried
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import parse_ms
 from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.settings_policy import PolicySettings, read_policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.policy_requests import ExplainAction, TryPolicy
-    from passerelle.core.ports import EventLog
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.records import Records

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision
-    from passerelle.core.ports import Blobs
+    from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.ownership import Ownership

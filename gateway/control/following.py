@@ -26,7 +26,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.event_type import EventType
 from passerelle.core.ids import place
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import change
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.errors import PasserelleError
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import EventLog
+    from passerelle.core.ports.log import EventLog
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Owned
     from passerelle.gateway.control.stream_frame import Frames

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from passerelle.core.events import EncodedEvent
     from passerelle.core.ids import Shard
     from passerelle.core.machine import Record
-    from passerelle.core.ports import FeedRow, FeedTail
+    from passerelle.core.ports.projections import FeedRow, FeedTail
 
 
 @dataclass(frozen=True, slots=True)

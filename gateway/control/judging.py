@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.policy_requests import EvaluatePermission
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.ownership import Ownership

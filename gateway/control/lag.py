@@ -14,7 +14,8 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.read_models.mark import stale
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Clock, Projections
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.read_models.mark import Mark
 
 RELAY: Final = "relay"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.events import Fact
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import TaskChanged
     from passerelle.gateway.control.task_changes import TaskChanges

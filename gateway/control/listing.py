@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from passerelle.core.commands import ListTasks
     from passerelle.core.decision import Held
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import EventLog, Part, Projections
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Part, Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.writes import Writes

@@ -18,7 +18,7 @@ from passerelle.core.commands import GetSession, GetSessionTasks, GetTaskModel, 
 from passerelle.core.errors import NotFound
 from passerelle.core.events import decode_event
 from passerelle.core.ids import parse_facade, read_shard
-from passerelle.core.ports import Head, StreamKind, StreamRef
+from passerelle.core.ports.log import Head, StreamKind, StreamRef
 from passerelle.core.read_models.artifacts import ArtifactSummary, list_artifacts
 from passerelle.core.read_models.attempts import list_attempts
 from passerelle.core.read_models.context import show_context
@@ -43,7 +43,8 @@ from passerelle.gateway.rpc_call import require_operation
 if TYPE_CHECKING:
     from passerelle.core.events import Event
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Clock, EventLog
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.ownership import Owned, Ownership
     from passerelle.gateway.control.receivers import Receivers

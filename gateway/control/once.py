@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import EventLog
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
 
 KEPT_MS: Final = 24 * 3600 * 1000

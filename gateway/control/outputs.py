@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Blobs, Copies, DueRow
+    from passerelle.core.ports.blobs import Blobs, Copies
+    from passerelle.core.ports.due import DueRow
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Ownership

@@ -15,7 +15,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import Shard, derive_id, derive_shard, read_shard
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
 
 

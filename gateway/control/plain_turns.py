@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import AppendResult, Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.trace import Trace
     from passerelle.gateway.control.places import Place

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.writes import Writes

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.ownership import Owned
     from passerelle.gateway.control.writes import Writes
 

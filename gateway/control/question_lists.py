@@ -11,7 +11,7 @@ from passerelle.permission_bridge.risk import RISKS
 if TYPE_CHECKING:
     from passerelle.core.commands import ListActions
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Projections
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
 

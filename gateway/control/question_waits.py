@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.channels.hub import Start
 from passerelle.channels.views import PlainView, TaskView
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.control.following import take_step
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.channels.cursor import parse_cursor
 from passerelle.core.ids import TaskId, expose
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.delivery import Receiver
 from passerelle.gateway.control.push_configs import PushName, name_fields
 

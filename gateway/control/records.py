@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Held
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import EventLog, Projections
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import ListRecords
     from passerelle.gateway.control.lag import Lag

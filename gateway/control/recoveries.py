@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from passerelle.core.payloads.channel import Recovery, Resumption
-    from passerelle.core.ports import EventLog, Projections
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
     from passerelle.gateway.control.writes import Writes
 
 _LOOKED_AT: Final = 50

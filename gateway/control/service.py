@@ -76,7 +76,7 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Command, Query, Result
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Projections
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import SessionRequest
     from passerelle.gateway.control.actions import Actions

@@ -15,7 +15,7 @@ from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable
 from passerelle.core.ids import Shard, derive_shard
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated
-from passerelle.core.ports import IndexRow
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.session_requests import SessionChanged
 from passerelle.core.standing import SESSIONS, UNSEEN

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Ids
+    from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import StartTask, TaskChanged
     from passerelle.core.thread import SubmitMessage

@@ -20,7 +20,7 @@ from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import InvalidInput, StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import ChannelConnected, ChannelDisconnected, ChannelMessage
-from passerelle.core.ports import StreamKind
+from passerelle.core.ports.log import StreamKind
 from passerelle.core.read_models.channels import WebhookLink
 from passerelle.core.times import format_ms
 from passerelle.core.webhook_requests import (
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Channels, EventLog
+    from passerelle.core.ports.channels import Channels
+    from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
     from passerelle.core.webhook_requests import (
         ListStreamWebhooks,

@@ -72,7 +72,9 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
     from passerelle.core.peer import PeerCard
-    from passerelle.core.ports import Blobs, Ids, IndexRow
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.ports.projections import IndexRow
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.push_configs import PushConfigs

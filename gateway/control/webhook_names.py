@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.record import record
 

@@ -27,7 +27,7 @@ from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
 from passerelle.core.ids import place
 from passerelle.core.machine import read_snapshot
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.standing import derive_standing
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.glimpse import Glimpse
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Clock, EventLog, FeedTail, Ids
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import FeedTail
     from passerelle.core.standing import Standing
 
 T = TypeVar("T")

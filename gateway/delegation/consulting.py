@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.core.facts import Scope
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.core.prompt import PeerPrompt
     from passerelle.gateway.control.granting import Granting

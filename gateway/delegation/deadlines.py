@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.writes import Writes

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step

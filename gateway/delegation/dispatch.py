@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.peer import Peer
-    from passerelle.core.ports import Blobs, Clock, IndexRow, Projections, Replicas
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.leases import Replicas
+    from passerelle.core.ports.projections import IndexRow, Projections
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
-    from passerelle.core.ports import Clock, Replicas
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.leases import Replicas
     from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.writes import Terms, Written
     from passerelle.gateway.delegation.calling_back import CallingBack

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.delegation.dispatch import Dispatch
 
 DOUBT_MS: Final = 35_000

@@ -17,14 +17,16 @@ from passerelle.core import task as tasks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import Event, Fact, encode_event
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports import Delta, StreamKind, StreamRef
+from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk
     from passerelle.core.batch import EntityRef
     from passerelle.core.facts import Scope
-    from passerelle.core.ports import Clock, Deltas, Ids
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.ports.deltas import Deltas
     from passerelle.gateway.delegation.step import Step
 
 _PROBE_MS: Final = 1_000
@@ -74,7 +76,7 @@ class _Channel:
 
 @dataclass(slots=True)
 class OpenTexts:
-    """``core.ports.OpenText`` of the runs of this instance, and the publisher of their text."""
+    """``core.ports.deltas.OpenText`` of the runs of this instance, and the publisher of their text."""
 
     deltas: Deltas
     clock: Clock

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.identity import Relabel
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import Ids, IndexRow
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.ports.projections import IndexRow
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.step import Sight
 

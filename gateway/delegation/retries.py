@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.peer import Peer, PeerCard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.references import References
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.run import Run

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
-    from passerelle.core.ports import Blobs, IndexRow
+    from passerelle.core.ports.blobs import Blobs
+    from passerelle.core.ports.projections import IndexRow
     from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued

@@ -20,7 +20,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import is_own_context
 from passerelle.core.peer import Answered, Malformed, Refused
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms

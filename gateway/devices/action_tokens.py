@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.approval import Risk
-    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.sealing import Sealer
 

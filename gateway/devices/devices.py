@@ -27,7 +27,7 @@ from passerelle.core.device_requests import (
 )
 from passerelle.core.errors import CallerError, InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.event_type import EventType
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.devices.pairing import name_actor
@@ -37,7 +37,10 @@ if TYPE_CHECKING:
     from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.device import Device
-    from passerelle.core.ports import Channels, Clock, EventLog, Projections
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.channels import Channels
+    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.control.once import Once

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.devices.action_tokens import ActionTokens
     from passerelle.gateway.devices.reaching import Reach, Reaching

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.device import DeviceList
     from passerelle.core.device_requests import PairDevice
     from passerelle.core.payloads.device import Device, KeyAlgorithm
-    from passerelle.core.ports import Clock, Ids
+    from passerelle.core.ports.chance import Clock, Ids
     from passerelle.gateway.control.once import Once
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.devices.entrance import Entrance

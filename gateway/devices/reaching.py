@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.link_record import LinkRecord
 from passerelle.core.codec import from_bytes
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.targets.notifier import NEW, name_target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from passerelle.core.ports import Channels, Presences
+    from passerelle.core.ports.channels import Channels, Presences
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.subscriptions import Subscription, Subscriptions
     from passerelle.gateway.targets.notifier import Notifier

@@ -21,7 +21,7 @@ from passerelle.gateway.targets.retries import Answered, Barred
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.devices.subscriptions import Subscription
     from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.targets.addresses import Address, WebhookRules

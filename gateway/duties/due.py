@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-    from passerelle.core.ports import DueRows
+    from passerelle.core.ports.due import DueRows
 
 Handler: TypeAlias = Callable[[Shard, DueRow, int], Awaitable[None]]
 """Acts on a claimed row: the shard, the row, and the server's time of the claim in ms."""

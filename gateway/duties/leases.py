@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import Lease, LeaseLost, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseLost, LeaseWish
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from structlog.typing import FilteringBoundLogger
 
-    from passerelle.core.ports import Leases
+    from passerelle.core.ports.leases import Leases
 
 LEASE_MS: Final = 5_000
 _EXTENSIONS_PER_LEASE: Final = 8

@@ -20,7 +20,8 @@ from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
 from passerelle.core.events import EncodedEvent
 from passerelle.core.machine import Record
-from passerelle.core.ports import Entry, InboxRow, ProjectionRow
+from passerelle.core.ports.log import Entry
+from passerelle.core.ports.projections import InboxRow, ProjectionRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.standing import LINK_EVENTS
 from passerelle.permission_bridge.views import render_view

@@ -19,7 +19,8 @@ from passerelle.core.batch import EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import Shard, place
 from passerelle.core.machine import read_snapshot
-from passerelle.core.ports import IndexRow, ProjectionRow, StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import IndexRow, ProjectionRow
 from passerelle.gateway.control.glimpse import find_after, name_row
 from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.duties.joining import join_all
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Loaded
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Entry, EventLog, FeedRow, Projections
+    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.ports.projections import FeedRow, Projections
     from passerelle.gateway.control.glimpse import Glimpse
 
 _PAGE: Final = 128

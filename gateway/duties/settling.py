@@ -18,7 +18,9 @@ from passerelle.core.ids import Shard, derive_id
 
 if TYPE_CHECKING:
     from passerelle.core.batch import AppendResult, RunMove
-    from passerelle.core.ports import DueRow, EventLog, Ids
+    from passerelle.core.ports.chance import Ids
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.log import EventLog
 
 _KEPT_MS: Final = 60_000
 _TRIES: Final = 3

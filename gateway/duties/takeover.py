@@ -35,7 +35,8 @@ from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.ports import Alive, DueRow
+from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.leases import Alive
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.decision import Decision
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Leases
+    from passerelle.core.ports.leases import Leases
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.duties.leases import LeaseKeeper
     from passerelle.gateway.duties.settling import Settling

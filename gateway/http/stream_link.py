@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.position import Gap
     from passerelle.channels.services import LinkFacts
-    from passerelle.core.ports import Channels, Clock
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.channels import Channels
     from passerelle.core.principal import Principal
 
 PROTOCOL: Final = "passerelle.v1+sse"

@@ -27,7 +27,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.ids import Shard
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.ports import Ids
+from passerelle.core.ports.chance import Ids
 from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.auth.devices import find_list
 from passerelle.gateway.control.ahead import forget_ahead

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ports import Period
+from passerelle.core.ports.limits import Period
 from passerelle.gateway.limits.blocks import UnitBlock
 from passerelle.gateway.limits.limit import HOLD_MS
 from passerelle.gateway.limits.periods import PeriodName, find_period
@@ -19,7 +19,8 @@ from passerelle.gateway.limits.periods import PeriodName, find_period
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from passerelle.core.ports import Clock, Limits
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.limits import Limits
 
 _ASK_AGAIN_MS: Final = 1_000
 """After a refusal: another instance may have given units back."""

@@ -11,14 +11,15 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ports import Bucket
+from passerelle.core.ports.limits import Bucket
 from passerelle.gateway.limits.blocks import SlotBlock, UnitBlock
 from passerelle.gateway.limits.bounds import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from passerelle.core.ports import Clock, Limits
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.limits import Limits
     from passerelle.gateway.limits.bounds import Bounds
 
 HOLD_MS: Final = 10_000

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from types import TracebackType
 
-    from passerelle.core.ports import Clock, Limits
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.limits import Limits
     from passerelle.gateway.limits.account import Quota
     from passerelle.gateway.limits.bounds import Bounds
 

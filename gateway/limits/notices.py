@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.payloads.limit import LimitPayload, QuotaBlocked
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.home import Home
     from passerelle.gateway.limits.bounds import Refused

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from passerelle.core.payloads.limit import CostEstimated, CostRecorded, LimitPayload
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
     from passerelle.gateway.limits.account import Allowance, Quota
     from passerelle.gateway.limits.limiter import Limiter

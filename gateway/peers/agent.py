@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.call import Operation, Transport
     from passerelle.gateway.peers.card import KnownCard

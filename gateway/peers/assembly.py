@@ -22,7 +22,7 @@ from passerelle.gateway.reverse.cards import BroughtCards
 from passerelle.gateway.reverse.transport import ChannelTransport
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.peers.call import Transport
     from passerelle.gateway.peers.config import PeerConfig

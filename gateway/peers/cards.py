@@ -19,7 +19,7 @@ from passerelle.gateway.peers.signatures import CardJudge
 from passerelle.gateway.peers.wire import Request
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.http_client import HttpClient
     from passerelle.gateway.peers.interface import Choice

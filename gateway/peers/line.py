@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from passerelle.core.peer import PeerOutcome, StreamOutcome
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.peers.breaker import Mode, Signal
     from passerelle.gateway.peers.call import Call, Transport
     from passerelle.gateway.peers.interface import Interface

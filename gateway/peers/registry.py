@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from passerelle.core.peer import Peer, PeerCard, PeerOutcome
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.limits.limiter import Limiter
     from passerelle.gateway.peers.agent import AgentPeer

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import SignatureStanding
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
 
 SignaturePolicy: TypeAlias = Literal["off", "warn", "require"]
 CardAlgorithm: TypeAlias = Literal["ES256", "ES384", "ES512", "EdDSA", "RS256", "PS256"]

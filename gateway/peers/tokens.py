@@ -18,7 +18,7 @@ from passerelle.gateway.peers.origin import origin_of
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.credential import ClientCredentials
     from passerelle.gateway.peers.sessions import PeerSessions

@@ -10,7 +10,8 @@ from passerelle.gateway.peers.card import KnownCard, read_brought_card
 from passerelle.gateway.peers.cards import verify_card
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Agents, Clock
+    from passerelle.core.ports.agents import Agents
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.signatures import CardJudge
 

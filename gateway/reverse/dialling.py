@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Agents
+    from passerelle.core.ports.agents import Agents
     from passerelle.gateway.reverse.local import LocalLinks
 
 

@@ -22,7 +22,7 @@ from passerelle.core.errors import (
     PasserelleError,
     StoreUnavailable,
 )
-from passerelle.core.ports import AgentCancelled, AgentOffered, AgentRegistered
+from passerelle.core.ports.agents import AgentCancelled, AgentOffered, AgentRegistered
 from passerelle.gateway.reverse.cards import BroughtCards
 from passerelle.gateway.reverse.local import Served
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from passerelle.channels.reverse_frames import Register
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.channels.reverse_side import Leave
-    from passerelle.core.ports import AgentNews
+    from passerelle.core.ports.agents import AgentNews
     from passerelle.core.principal import Principal
     from passerelle.gateway.peers.registry import PeerRegistry
     from passerelle.gateway.reverse.dialling import Dialling

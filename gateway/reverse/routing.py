@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Incarnation
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step

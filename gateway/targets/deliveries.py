@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import DueRow
+    from passerelle.core.ports.due import DueRow
     from passerelle.gateway.targets.addresses import Address
     from passerelle.gateway.targets.job import Means
     from passerelle.gateway.targets.kinds import Feed, TargetKind

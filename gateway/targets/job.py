@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
     from passerelle.channels.cursor import Cursor
     from passerelle.core.ids import Shard
-    from passerelle.core.ports import Clock, DueRow, EventLog, StreamRef
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.due import DueRow
+    from passerelle.core.ports.log import EventLog, StreamRef
     from passerelle.gateway.targets.addresses import Address
     from passerelle.gateway.targets.kinds import Feed, Parcel
     from passerelle.gateway.targets.retries import Outcome

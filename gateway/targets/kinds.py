@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from passerelle.channels.cursor import Cursor, Linked
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Entry, StreamRef
+    from passerelle.core.ports.log import Entry, StreamRef
     from passerelle.gateway.targets.addresses import Address
 
 

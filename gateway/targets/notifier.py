@@ -17,8 +17,8 @@ from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.channels.cursor import end_of
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.ports import StreamKind as Kind
-from passerelle.core.ports import StreamRef
+from passerelle.core.ports.log import StreamKind as Kind
+from passerelle.core.ports.log import StreamRef
 from passerelle.core.times import format_ms
 from passerelle.gateway.targets.addresses import Address
 from passerelle.gateway.targets.kinds import Bounds, Described, Opened, Parcel, Whole
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from passerelle.channels.cursor import Cursor, Linked
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import Clock, Entry, EventLog, Projections
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.log import Entry, EventLog
+    from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.home import Home
 

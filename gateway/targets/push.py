@@ -23,7 +23,7 @@ from passerelle.core.errors import NotFound
 from passerelle.core.events import Fact
 from passerelle.core.ids import derive_id, parse_facade
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.exposures import look_back
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.channels.cursor import Cursor, Linked
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
-    from passerelle.core.ports import Entry
+    from passerelle.core.ports.log import Entry
     from passerelle.gateway.control.following import Following
     from passerelle.gateway.control.push_configs import PushConfigs, PushName
     from passerelle.gateway.control.writes import Writes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.core.push import PushConfig
     from passerelle.gateway.signing.signer import Signer
     from passerelle.gateway.targets.addresses import Address

@@ -21,7 +21,7 @@ from passerelle.channels.cursor import (
 
 if TYPE_CHECKING:
     from passerelle.channels.cursor import Linked
-    from passerelle.core.ports import EventLog, StreamRef
+    from passerelle.core.ports.log import EventLog, StreamRef
     from passerelle.gateway.targets.kinds import Feed
 
 _PAGE: Final = 256

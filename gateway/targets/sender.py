@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
     from aiohttp.abc import AbstractResolver
 
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.targets.addresses import Address
     from passerelle.gateway.targets.retries import Outcome
 

@@ -22,7 +22,8 @@ from passerelle.gateway.targets.standard_webhooks import sign_parcel
 if TYPE_CHECKING:
     from passerelle.channels.cursor import Linked
     from passerelle.channels.views import View
-    from passerelle.core.ports import Clock, Entry, EventLog
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.ports.log import Entry, EventLog
     from passerelle.gateway.control.stream_webhooks import StreamWebhooks
     from passerelle.gateway.control.webhook_names import StoredWebhook, WebhookName
     from passerelle.gateway.targets.addresses import Address

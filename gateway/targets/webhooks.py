@@ -12,7 +12,7 @@ from passerelle.gateway.targets.push_headers import Authority
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.sealing import Draw, Sealer
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.signing.signer import Signer

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import FeedRow, IndexRow
+    from passerelle.core.ports.projections import FeedRow, IndexRow
     from passerelle.gateway.verification.stream import Look
     from passerelle.store.store import Store
 

@@ -12,7 +12,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput
 from passerelle.core.events import OpaquePayload, VendorPayload, check_scope, decode_event
 from passerelle.core.machine import read_schema, replay, write_snapshot
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import Loaded
     from passerelle.core.events import Event
     from passerelle.core.machine import Record
-    from passerelle.core.ports import Entry, EventLog, Head
+    from passerelle.core.ports.log import Entry, EventLog, Head
     from passerelle.gateway.verification.report import VerifyReport
 
 _PAGE: Final = 512

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from passerelle.channels.client import ChannelClient
     from passerelle.channels.client_items import Status as LinkStatus
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
 
 STREAM: Final = "inbox"
 _TICK_S: Final = 1.0

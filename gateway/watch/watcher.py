@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from passerelle.channels.client import ChannelClient
     from passerelle.channels.client_items import Status as LinkStatus
     from passerelle.core.json import Json
-    from passerelle.core.ports import Clock
+    from passerelle.core.ports.chance import Clock
 
 _TICK_S: Final = 1.0
 _SEARCH_S: Final = 1.0

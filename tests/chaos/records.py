@@ -11,7 +11,7 @@ from pathlib import Path
 from passerelle.core.batch import EntityKind
 from passerelle.core.events import decode_event
 from passerelle.core.machine import read_snapshot
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.task_record import TaskRecord
 from passerelle.store.store import Store, StoreSettings
 from tests.support.proof import read_stream

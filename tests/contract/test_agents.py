@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.core.ports import AgentCancelled, AgentNews, AgentOffered, AgentRegistered
+from passerelle.core.ports.agents import AgentCancelled, AgentNews, AgentOffered, AgentRegistered
 from passerelle.store.store import Store
 from tests.support.waiting import wait_until
 

@@ -30,7 +30,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.errors import TooLarge
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ports import LeaseLost
+from passerelle.core.ports.leases import LeaseLost
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
 from tests.support.engine import Server, ask

@@ -9,7 +9,9 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import LinkNews, SaidHello, StreamKind, StreamRef, TakenOver
+from passerelle.core.ports.channels import LinkNews, SaidHello
+from passerelle.core.ports.leases import TakenOver
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -9,7 +9,8 @@ import pytest
 
 from passerelle.core.batch import Appended, Batch, Incarnation
 from passerelle.core.ids import ALL_SHARDS, Shard, place
-from passerelle.core.ports import IndexRow, Lease, LeaseWish
+from passerelle.core.ports.leases import Lease, LeaseWish
+from passerelle.core.ports.projections import IndexRow
 from passerelle.store.info import parse_info
 from passerelle.store.nodes import slot_of
 from passerelle.store.store import Store, StoreSettings

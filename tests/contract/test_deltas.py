@@ -7,7 +7,7 @@ import pytest
 from passerelle.core.events import EncodedEvent, Event, Fact, encode_event
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.run import ModelDelta
-from passerelle.core.ports import Delta
+from passerelle.core.ports.deltas import Delta
 from passerelle.store.store import Store
 from tests.support.batches import Place, event, make_place
 from tests.support.engine import Server, ask

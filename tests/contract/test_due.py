@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.batch import Batch, DueChange
 from passerelle.core.ids import Shard
-from passerelle.core.ports import Claimed
+from passerelle.core.ports.due import Claimed
 from passerelle.store.due import LEASE_ROWS
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, make_place, operation

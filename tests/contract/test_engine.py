@@ -18,7 +18,7 @@ import pytest
 
 from passerelle.core.batch import Again, Appended, Batch, DueChange, IdempotencyRow, Stamp
 from passerelle.core.errors import DirectoryInUse, EngineFailed, StoreUnavailable
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store.data_directory import lock_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_binary import EngineBinary, find_engine

@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.batch import Appended, Batch, Fence, Fenced, Incarnation, RunMove, Stamp
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import Alive, Lease, LeaseLost, LeaseWish, TakenOver
+from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from passerelle.core.ports import Bucket, Drawn, Granted, Period
+from passerelle.core.ports.limits import Bucket, Drawn, Granted, Period
 from passerelle.store.store import Store
 from tests.support.batches import operation
 from tests.support.waiting import wait_until

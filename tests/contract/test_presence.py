@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.ids import Shard
-from passerelle.core.ports import LinkNews, PresenceMoved
+from passerelle.core.ports.channels import LinkNews, PresenceMoved
 from passerelle.core.presence import Presence, PresenceState
 from passerelle.store import keys
 from passerelle.store.connection import pack

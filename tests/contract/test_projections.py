@@ -9,7 +9,8 @@ import pytest
 
 from passerelle.core.batch import Batch, IdempotencyRow
 from passerelle.core.ids import Shard
-from passerelle.core.ports import InboxRow, IndexRow, StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store

@@ -10,7 +10,7 @@ import pytest
 
 from passerelle.core.batch import ABSENT, Appended, Batch, Conflict, IdempotencyRow, Stamp
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 from passerelle.store.batcher import QUEUE_LIMIT
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, operation

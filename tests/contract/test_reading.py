@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passerelle.core.batch import ABSENT, Batch, EntityKind, EntityRef, Loaded
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, make_place, mint, operation
 

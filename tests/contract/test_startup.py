@@ -11,7 +11,7 @@ import pytest
 from passerelle.core.batch import Appended, Batch
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import Lease
+from passerelle.core.ports.leases import Lease
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place, operation

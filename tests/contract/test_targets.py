@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from passerelle.core.batch import Appended, Batch, TargetChange
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.store.store import Store
 from passerelle.store.targets import Settlement, StuckTarget, Target
 from tests.support.batches import EPOCH, Place, event, make_place, operation

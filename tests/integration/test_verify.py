@@ -24,7 +24,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.duties.settling import Settling
 from passerelle.gateway.settings import Settings

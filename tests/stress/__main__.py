@@ -31,7 +31,7 @@ import structlog
 
 from passerelle.channels.limits import Limits
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.store.retention import Archived

@@ -17,7 +17,7 @@ from passerelle.core.batch import (
 )
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 
 EPOCH = "0a1b2c3d"
 _numbers = itertools.count(1)

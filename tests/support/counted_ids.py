@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(slots=True)
 class CountedIds:
-    """Implements ``core.ports.Ids``."""
+    """Implements ``core.ports.chance.Ids``."""
 
     drawn: int = 7
     made: int = 0

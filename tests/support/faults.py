@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded, PackedBatch
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports import Blobs, Entry, EventLog, Head, StreamRef
+from passerelle.core.ports.blobs import Blobs
+from passerelle.core.ports.log import Entry, EventLog, Head, StreamRef
 from tests.support.packed import read_packed
 
 Moment = Callable[[Batch], Awaitable[None]]

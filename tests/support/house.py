@@ -36,7 +36,8 @@ from passerelle.core.events import Event, decode_event
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, place
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import DueRow, Entry
+from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.log import Entry
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord

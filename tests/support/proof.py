@@ -7,7 +7,7 @@ from typing import Final
 from passerelle.core import machine
 from passerelle.core.batch import Loaded
 from passerelle.core.events import Event, VendorPayload, check_scope, decode_event
-from passerelle.core.ports import Entry, EventLog, StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, EventLog, StreamKind, StreamRef
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.contents import Contents

@@ -13,7 +13,7 @@ import httpx
 import orjson
 
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import Face
 from passerelle.gateway.assembly import Gateway, make_access, open_gateway

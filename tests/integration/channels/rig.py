@@ -49,7 +49,8 @@ from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard, compose_id, place
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import Delta, OpenText, StreamKind, StreamRef
+from passerelle.core.ports.deltas import Delta, OpenText
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.credentials import READER
 from passerelle.store.store import Store

@@ -28,7 +28,7 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.store.store import Store
 from tests.integration.channels.rig import (

@@ -16,7 +16,7 @@ from passerelle.channels.client_cursors import FileCursors, MemoryCursors
 from passerelle.channels.client_items import Connected, Event, Gap, Item, Live
 from passerelle.channels.cursor import GapReason
 from passerelle.channels.limits import Limits
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store.retention import Archived, Trimmed
 from passerelle.store.store import Store
 from tests.integration.channels.rig import BOB, OVER_BOTH, Application, Rig, serve

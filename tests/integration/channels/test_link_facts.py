@@ -17,7 +17,7 @@ from passerelle.core.events import decode_event
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.channel import ChannelConnected
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.gateway.control.home import Home, name_home
 from passerelle.gateway.control.recoveries import Recoveries

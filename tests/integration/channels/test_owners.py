@@ -10,7 +10,7 @@ from passerelle.channels.admission import Admission, admit
 from passerelle.channels.frames import Hello
 from passerelle.channels.limits import Limits
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.store.store import Store
 from tests.integration.channels.rig import ADA, BOB, Rig, serve

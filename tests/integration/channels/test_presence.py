@@ -16,7 +16,7 @@ from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.presence import Presence
 from passerelle.store.presence import RedisPresences
 from passerelle.store.store import Store

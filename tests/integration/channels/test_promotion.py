@@ -17,7 +17,7 @@ from passerelle.channels.client_cursors import MemoryCursors
 from passerelle.channels.cursor import GapReason, parse_cursor
 from passerelle.channels.limits import Limits
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.store.store import Store, StoreSettings

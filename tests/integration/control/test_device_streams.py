@@ -17,7 +17,7 @@ from passerelle.core.link_requests import (
     GetChannels,
     ReconnectChannel,
 )
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from tests.support.house import ADA, BOB, House
 

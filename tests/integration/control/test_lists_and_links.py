@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Status
 from tests.support.desk import Desk

@@ -21,7 +21,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from tests.support.desk import Desk

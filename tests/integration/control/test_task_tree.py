@@ -12,7 +12,7 @@ from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.verify import verify_store

@@ -17,7 +17,7 @@ from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.core.status import ENDED, Status
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import House

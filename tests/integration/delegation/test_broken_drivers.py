@@ -13,7 +13,7 @@ from passerelle.core.commands import GetRecord
 from passerelle.core.errors import Conflict
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import StreamOutcome
-from passerelle.core.ports import Clock
+from passerelle.core.ports.chance import Clock
 from passerelle.core.status import Status
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.driver import Driver
@@ -32,7 +32,7 @@ class CountedClock:
     readings: int = 0
 
     def now_ms(self) -> int:
-        """Implements ``core.ports.Clock``."""
+        """Implements ``core.ports.chance.Clock``."""
         self.readings += 1
         return self.clock.now_ms()
 

@@ -8,7 +8,8 @@ import pytest
 
 from passerelle.core.batch import Incarnation
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.ports import Delta, StreamKind, StreamRef
+from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn

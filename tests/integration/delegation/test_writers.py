@@ -13,7 +13,7 @@ from passerelle.core.commands import ListTasks
 from passerelle.core.decision import Decision
 from passerelle.core.errors import IdempotencyConflict, InvalidInput
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task import decide
 from passerelle.core.task_commands import UpdateTask

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.store import keys

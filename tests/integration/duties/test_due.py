@@ -10,7 +10,7 @@ import pytest
 from passerelle.core.batch import Appended, Claim, DueChange
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import DueRow
+from passerelle.core.ports.due import DueRow
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.duties.due import MOST_AT_ONCE, Handler
 from passerelle.gateway.duties.settling import Settling

@@ -12,7 +12,7 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import LeaseWish, TakenOver
+from passerelle.core.ports.leases import LeaseWish, TakenOver
 from passerelle.gateway.duties.leases import choose_duties
 from passerelle.store.store import Store
 from tests.integration.duties.conftest import Instances

@@ -12,7 +12,7 @@ from passerelle.core.batch import EntityRef
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.events import decode_event
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.core.ports import Entry, StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.core.times import parse_ms
 from passerelle.store import keys

@@ -14,7 +14,9 @@ from passerelle.core.decision import Held
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
-from passerelle.core.ports import Alive, DueRow, StreamKind, StreamRef, TakenOver
+from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.leases import Alive, TakenOver
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveStatus
 from passerelle.gateway.control.writes import Body, Refusal, Writes, Written

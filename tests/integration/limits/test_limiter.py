@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from passerelle.core.ports import Draw, Granted
+    from passerelle.core.ports.limits import Draw, Granted
     from passerelle.gateway.limits.limit import Limit
     from passerelle.store.store import Store
 

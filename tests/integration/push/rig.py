@@ -13,7 +13,7 @@ import httpx
 
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Scope
 from passerelle.gateway.assembly import Gateway, make_access, open_gateway
 from passerelle.gateway.auth.owner import load_owner_token

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from passerelle.channels.cursor import Cursor, extend_chain, start_chain
-from passerelle.core.ports import Entry, Head
+from passerelle.core.ports.log import Entry, Head
 
 
 def envelope(sequence: int, event_id: str, kind: str, task: str | None) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, derive_id
-from passerelle.core.ports import Entry, Head, StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from tests.unit.channels.history import History
 
 STREAM = StreamRef(StreamKind.SESSION, derive_id("se", Shard(3), "test"))

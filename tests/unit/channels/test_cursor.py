@@ -23,7 +23,7 @@ from passerelle.channels.cursor import (
     verify_again,
 )
 from passerelle.core.errors import BadCursor
-from passerelle.core.ports import Head
+from passerelle.core.ports.log import Head
 from tests.unit.channels.history import History, renamed
 
 EPOCHS = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)

@@ -63,7 +63,7 @@ from passerelle.channels.wire import (
     split_message,
 )
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 
 CURSOR = Cursor("6a77b89f", 1042, "d1b96cc6")
 

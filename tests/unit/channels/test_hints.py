@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from passerelle.channels.hints import Hint, parse_hint
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 from tests.unit.channels.history import History
 
 

@@ -17,7 +17,7 @@ from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, derive_id
-from passerelle.core.ports import StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
 from tests.support.waiting import wait_until
 from tests.unit.channels.history import History
 from tests.unit.channels.streams import STREAM, TASK, GatedLog, HeldHints

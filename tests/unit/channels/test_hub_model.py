@@ -21,7 +21,7 @@ from passerelle.channels.pages import Page
 from passerelle.channels.position import Gap, Live, Position, ReplayBounds
 from passerelle.channels.ring import RingBounds
 from passerelle.channels.views import FullView, PlainView, TaskView, View, shows
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 from tests.unit.channels.history import History
 from tests.unit.channels.streams import STREAM, TASK, GatedLog, HeldHints
 

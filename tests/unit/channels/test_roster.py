@@ -12,7 +12,7 @@ import pytest
 from passerelle.channels.limits import Limits
 from passerelle.channels.roster import Roster
 from passerelle.core.errors import Limited, StoreUnavailable
-from passerelle.core.ports import Channels, LinkNews, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import Channels, LinkNews, PresenceMoved, SaidHello
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from passerelle.channels.views import PlainView, TaskView
 from passerelle.core.errors import Limited, StoreUnavailable
 from passerelle.core.ids import Shard, compose_id
 from passerelle.core.json import JsonObject
-from passerelle.core.ports import Entry, Head, StreamKind, StreamRef
+from passerelle.core.ports.log import Entry, Head, StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,8 @@ from passerelle.channels.texts import WINDOW_S, TextReader, Texts
 from passerelle.channels.views import FullView, TaskView, View
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, compose_id
-from passerelle.core.ports import Delta, StreamKind, StreamRef
+from passerelle.core.ports.deltas import Delta
+from passerelle.core.ports.log import StreamKind, StreamRef
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("EVC-6")]

@@ -14,7 +14,7 @@ from passerelle.channels.views import (
     read_task,
     shows,
 )
-from passerelle.core.ports import Entry
+from passerelle.core.ports.log import Entry
 from tests.unit.channels.history import envelope
 
 

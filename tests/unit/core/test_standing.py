@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
 from passerelle.core.machine import Record
-from passerelle.core.ports import IndexRow
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.standing import Standing, derive_standing, find_part, is_open
 from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import FailTask, StartRun, TaskCommand

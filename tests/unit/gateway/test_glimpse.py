@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ids import Shard
-from passerelle.core.ports import FeedRow, FeedTail
+from passerelle.core.ports.projections import FeedRow, FeedTail
 from passerelle.gateway.control.glimpse import Glimpse, find_after
 
 

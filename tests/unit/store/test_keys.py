@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, compose_id
-from passerelle.core.ports import PARTS, StreamKind, StreamRef
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import PARTS
 from passerelle.core.standing import SESSIONS, UNSEEN
 from passerelle.store import keys
 from passerelle.store.nodes import slot_of

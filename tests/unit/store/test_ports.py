@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from passerelle.core import ports
+from passerelle.core.ports.blobs import Blobs
+from passerelle.core.ports.channels import Acks, Channels, Presences
+from passerelle.core.ports.due import DueRows
+from passerelle.core.ports.leases import Leases
+from passerelle.core.ports.log import EventLog, Hints
+from passerelle.core.ports.projections import Projections
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.channels import RedisChannels
@@ -22,29 +27,29 @@ if TYPE_CHECKING:
 
     def assign(store: Store) -> None:
         """Fails to check where a signature differs."""
-        _log: ports.EventLog = store.log
-        _hints: ports.Hints = store.hints
-        _leases: ports.Leases = store.leases
-        _due: ports.DueRows = store.due
-        _projections: ports.Projections = store.projections
-        _acks: ports.Acks = store.acks
-        _channels: ports.Channels = store.channels
-        _presences: ports.Presences = store.presences
-        _blobs: ports.Blobs = store.blobs
+        _log: EventLog = store.log
+        _hints: Hints = store.hints
+        _leases: Leases = store.leases
+        _due: DueRows = store.due
+        _projections: Projections = store.projections
+        _acks: Acks = store.acks
+        _channels: Channels = store.channels
+        _presences: Presences = store.presences
+        _blobs: Blobs = store.blobs
 
 
 @pytest.mark.parametrize(
     ("port", "part"),
     [
-        (ports.EventLog, RedisEventLog),
-        (ports.Hints, RedisHints),
-        (ports.Leases, RedisLeases),
-        (ports.DueRows, RedisDueRows),
-        (ports.Projections, RedisProjections),
-        (ports.Acks, RedisAcks),
-        (ports.Channels, RedisChannels),
-        (ports.Presences, RedisPresences),
-        (ports.Blobs, DirectoryBlobs),
+        (EventLog, RedisEventLog),
+        (Hints, RedisHints),
+        (Leases, RedisLeases),
+        (DueRows, RedisDueRows),
+        (Projections, RedisProjections),
+        (Acks, RedisAcks),
+        (Channels, RedisChannels),
+        (Presences, RedisPresences),
+        (Blobs, DirectoryBlobs),
     ],
 )
 def test_part_has_every_method_of_its_port(port: type, part: type) -> None:

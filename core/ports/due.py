@@ -1,0 +1,44 @@
+"""What is owed at a time: rows that are claimed, acted on and settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class DueRow:
+    """A claimed row; ``token`` settles it."""
+
+    member: str
+    token: str
+
+    @property
+    def kind(self) -> str:
+        """The text before the first colon: names the handler."""
+        return self.member.partition(":")[0]
+
+    @property
+    def entity(self) -> str:
+        """The id that the row is about."""
+        return self.member.split(":", 2)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Rows whose time has come, hidden from other claims for the visibility time, and when the next one is due."""
+
+    rows: tuple[DueRow, ...]
+    now_ms: int
+    next_ms: int | None
+
+
+class DueRows(Protocol):
+    """Deadlines and owed acts of a shard (I9)."""
+
+    async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
+        """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``."""
+        ...

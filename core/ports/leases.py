@@ -1,0 +1,100 @@
+"""Who drives what, and for how long: one lease per instance and shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.errors import StoreUnavailable
+    from passerelle.core.ids import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too.
+
+    ``free_ms`` is when a duty that was asked for ends, at the latest, unless the instance that has it extends it.
+    """
+
+    until_ms: int
+    now_ms: int
+    duty: bool
+    free_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The set was gone, missing or of another incarnation; what was driven there is no longer ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """The lease of a dead instance had ended: its runs, as run id and task id, and its channels."""
+
+    number: int
+    """The incarnation that died."""
+    runs: tuple[tuple[str, str], ...]
+    channels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """The instance has extended its lease in the meantime."""
+
+
+class Replicas(Protocol):
+    """Copies of what is stored, of which one takes over in a failover: acts that nothing undoes wait for them."""
+
+    def are_seen(self, shard: Shard) -> bool:
+        """Whether there are any, as far as is known; without them nothing waits."""
+        ...
+
+    async def have_all(self, shard: Shard) -> bool:
+        """Whether one of them has everything that was stored in a shard before; False while the store is away."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseWish:
+    """A lease that shall be opened or extended."""
+
+    shard: Shard
+    driver: Incarnation
+    opens: bool
+    wants_duty: bool
+
+
+class Leases(Protocol):
+    """One lease per instance and shard; time is the server's."""
+
+    async def extend(
+        self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
+    ) -> Lease | LeaseLost:
+        """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
+        ...
+
+    async def extend_each(
+        self, wishes: Sequence[LeaseWish], lease_ms: int
+    ) -> list[Lease | LeaseLost | StoreUnavailable]:
+        """The same for one lease in each of many shards, together; nothing is tried twice."""
+        ...
+
+    async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
+        """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
+        ...
+
+    async def release(self, shard: Shard, driver: Incarnation) -> None:
+        """Ends the lease at once, so that its runs are taken over without waiting."""
+        ...
+
+    async def announce(self, instance: str) -> dict[str, int]:
+        """Says that this instance lives. All that said so lately, and how many ms ago: duties are spread over them."""
+        ...
+
+    async def withdraw(self, instance: str) -> None:
+        """Takes the instance off the list, so that others get its duties at once."""
+        ...

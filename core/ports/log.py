@@ -1,0 +1,129 @@
+"""Streams of facts: what is appended, read and announced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from passerelle.core.ids import place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded, PackedBatch
+    from passerelle.core.ids import Shard
+
+
+class StreamKind(StrEnum):
+    """What can be followed: a session, or the inbox of a principal."""
+
+    SESSION = "session"
+    INBOX = "inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRef:
+    """Names one stored stream; ``id`` is a session id, or the key of a principal."""
+
+    kind: StreamKind
+    id: str
+
+    @property
+    def shard(self) -> Shard:
+        """Where it lives."""
+        return place(self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a stream. ``first`` is the lowest sequence that a trim has left, 1 without a trim."""
+
+    epoch: str
+    sequence: int
+    chain: str
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored event. ``data`` is the whole envelope; ``frame`` = offset, length cuts the A2A frame out of it."""
+
+    sequence: int
+    event_id: str
+    type: str
+    previous: str
+    """The chain before this entry."""
+    data: bytes
+    frame: tuple[int, int] | None = None
+    facade: str | None = None
+
+
+class EventLog(Protocol):
+    """The only writer and the reader of facts. Raises StoreUnavailable where the store does not answer."""
+
+    def shard_epoch(self, shard: Shard) -> int:
+        """The epoch under which this process last saw the shard."""
+        ...
+
+    async def append(self, batch: Batch | PackedBatch) -> AppendResult:
+        """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation."""
+        ...
+
+    def pack(self, batch: Batch) -> PackedBatch:
+        """The batch as ``append`` sends it; nothing is sent."""
+        ...
+
+    def unpack(self, packed: PackedBatch, first: int) -> list[Loaded]:
+        """What ``load`` reads of its entities once it is stored with its first event at ``first``."""
+        ...
+
+    async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
+        """Entities in the order asked for, read in one round trip per node."""
+        ...
+
+    async def read_idempotency(self, shard: Shard, key: str) -> tuple[str, bytes] | None:
+        """Digest and result of a key, while its row lives."""
+        ...
+
+    async def read_head(self, stream: StreamRef) -> Head | None:
+        """The head, or None when there is no such stream."""
+        ...
+
+    async def read_page(self, stream: StreamRef, after: int, limit: int = 256) -> list[Entry]:
+        """Entries with a sequence above ``after``, in order."""
+        ...
+
+    async def read_resume(
+        self, stream: StreamRef, after: int, limit: int = 256
+    ) -> tuple[Head | None, list[Entry]]:
+        """Head, then page, in one round trip and in this order: what verifies a cursor (I8)."""
+        ...
+
+    async def read_session_tasks(self, session: str) -> list[tuple[str, int]]:
+        """Facade ids of a session with their last status time in ms, newest first."""
+        ...
+
+    async def read_open(self, session: str) -> list[str]:
+        """Ids of the open tasks and actions of a session."""
+        ...
+
+
+class Hints(Protocol):
+    """News of streams. A hint may be lost, doubled or late: it saves a read, and decides nothing."""
+
+    async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
+        """Returns once the subscription is confirmed; ``on_hint`` gets the raw bytes of each hint."""
+        ...
+
+    async def unsubscribe(self, stream: StreamRef) -> None:
+        """Ends the hints of a stream."""
+        ...
+
+    async def subscribe_shard(self, shard: Shard, on_hint: Callable[[bytes], None]) -> None:
+        """The same for news of a shard: that it has a new epoch."""
+        ...
+
+    def on_loss(self, callback: Callable[[], None]) -> None:
+        """Calls back whenever hints may have been lost: the connection was made anew."""
+        ...

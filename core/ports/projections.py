@@ -1,0 +1,123 @@
+"""Rows that are drawn from the facts: feeds, indexes and inboxes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from passerelle.core.events import EncodedEvent
+    from passerelle.core.ids import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard.
+
+    ``index`` has the rows of owners' lists that came with them; ``look``: a projection has to look at the events.
+    """
+
+    id: str
+    session: str
+    first: int
+    last: int
+    epoch: int
+    look: bool = True
+    index: tuple[IndexRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTail:
+    """The last rows of a feed in their order; ``is_whole``: it had no more."""
+
+    rows: tuple[FeedRow, ...]
+    is_whole: bool
+
+
+Part: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
+"""Where a task stands in its owner's list; all but the first are ends, and final."""
+
+
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins.
+
+    A row in the part of an end takes the task out of the part of open ones.
+    """
+
+    owner: str
+    agent: str
+    facade: str
+    at_ms: int
+    part: Part = "open"
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """One event copied into the inbox of ``owner``; ``action`` opens (a view) or closes (None) the pending entry."""
+
+    owner: str
+    event: EncodedEvent
+    action: str | None
+    view: bytes | None
+    asked_ms: int = 0
+    """When ``action`` was asked: its place among the pending ones."""
+
+
+ProjectionRow: TypeAlias = IndexRow | InboxRow
+
+
+class Projections(Protocol):
+    """Views of other shards, rebuilt from streams at will (I10)."""
+
+    async def read_feed(self, shard: Shard, after: str | None, limit: int = 128) -> list[FeedRow]:
+        """Feed rows of a shard above an id, or from the oldest one that is kept."""
+        ...
+
+    async def read_mark(self, shard: Shard, consumer: str) -> str | None:
+        """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
+        ...
+
+    async def advance(
+        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
+    ) -> None:
+        """Applies the rows unless ``target`` has them from this source already."""
+        ...
+
+    async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
+        """Moves a consumer's mark forward and drops feed rows that nobody needs."""
+        ...
+
+    def index_now(self, row: IndexRow) -> Coroutine[None, None, None]:
+        """Writes an owner-index row, so that a caller sees its own writes: at once, also before it is awaited."""
+        ...
+
+    async def read_index(
+        self,
+        owner: str,
+        agent: str,
+        before: tuple[int, str] | None,
+        limit: int,
+        parts: Sequence[Part] = PARTS,
+    ) -> list[tuple[str, int]]:
+        """Facade ids of an owner at an agent with their times, newest first, strictly below ``before`` = (time, id)."""
+        ...
+
+    async def count_index(
+        self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part] = PARTS
+    ) -> int:
+        """How many there are, or how many with a later time than ``after_ms``."""
+        ...
+
+    async def list_inbox(self, owner: str, limit: int | None = None) -> list[str]:
+        """Ids of the pending actions of an owner, the newest first; all of them, or so many."""
+        ...
+
+    async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
+        """Pending actions of an owner with the views that were copied."""
+        ...
