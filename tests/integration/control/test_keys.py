@@ -32,6 +32,8 @@ UNREPEATED: Final = frozenset(
         # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
+        # Whoever has seen a question has seen it; what is owed again is owed: test_forwarding.py, test_owed_acts.py.
+        *("see_action", "return_again"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
         *("ask_permission", "use_permission", "resolve_permission"),
     }
