@@ -145,6 +145,8 @@ async def test_one_story_has_one_log_whoever_tells_it(
     peer.use_task_ids(*(f"remote-{number}" for number in (1, 1, 1)))
     logs: dict[str, list[JsonObject]] = {}
     async with open_caller(gateway) as caller:
+        # Who starts the first task of an agent sees it prepared while the card is read: none of the three is the first.
+        await caller.call("SendMessage", caller.write("message hi"))
         for edge, open_edge in SPEAKERS.items():
             async with open_edge(gateway) as speak:
                 session = await play(speak, caller)

@@ -16,6 +16,7 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.settings_callers import IssuerSettings
+from tests.support.loopback_server import end_runner
 
 Private = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 ISSUER = "https://login.example.com"
@@ -107,4 +108,4 @@ async def run_provider(*keys: dict[str, Any]) -> AsyncGenerator[Provider]:
         provider.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         yield provider
     finally:
-        await runner.cleanup()
+        await end_runner(runner)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self, cast
+import asyncio
+from typing import TYPE_CHECKING, ClassVar, Final, Self, cast
 
 from aiohttp import web
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_TURNS: Final = 5
+
+
+async def end_runner(runner: web.AppRunner) -> None:
+    """Stops listening and ends every connection, those too that were accepted just now.
+
+    The protocol of an accepted connection hears of it some turns of the loop later; aiohttp ends what it knows.
+    """
+    for site in list(runner.sites):
+        await site.stop()
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+    await runner.cleanup()
 
 
 class LoopbackServer:
@@ -33,4 +48,4 @@ class LoopbackServer:
 
     async def __aexit__(self, *exc_info: object) -> None:
         assert self._runner is not None
-        await self._runner.cleanup()
+        await end_runner(self._runner)

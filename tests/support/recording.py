@@ -20,6 +20,7 @@ import orjson
 from aiohttp import web
 
 from passerelle.core.json import JsonObject
+from tests.support.loopback_server import end_runner
 from tests.support.sdk_agent import run_sdk_agent
 
 RECORDINGS: Final = Path(__file__).resolve().parent.parent / "contract" / "recordings"
@@ -96,7 +97,7 @@ async def play(recording: Recording) -> AsyncGenerator[str]:
     try:
         yield url
     finally:
-        await runner.cleanup()
+        await end_runner(runner)
 
 
 def _address(card: JsonObject, url: str) -> None:

@@ -38,6 +38,7 @@ import orjson
 from aiohttp import web
 
 from passerelle.core.json import Json, JsonObject
+from tests.support.loopback_server import end_runner
 from tests.support.scripted_answers import answer_stream, answer_unary, send_error, send_result
 from tests.support.scripted_behaviours import BEHAVIOURS, echo, go_on
 from tests.support.scripted_queries import QueryError, list_tasks, show_task
@@ -166,7 +167,7 @@ class ScriptedPeer:
         for turn in turns:
             turn.cancel()
         await asyncio.gather(*turns, return_exceptions=True)
-        await runner.cleanup()
+        await end_runner(runner)
 
     @property
     def url(self) -> str:

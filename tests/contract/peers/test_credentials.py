@@ -22,6 +22,7 @@ from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, Cli
 from passerelle.gateway.secret import Secret
 from tests.contract.peers.conftest import Clients
 from tests.contract.peers.test_peer_suite import read_all, say
+from tests.support.loopback_server import end_runner
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.tls import Authority, weaken
 
@@ -58,7 +59,7 @@ async def tokens(anyio_backend: str) -> AsyncGenerator[TokenServer, None]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     made.url = f"http://127.0.0.1:{cast('tuple[str, int]', runner.addresses[0])[1]}/token"
     yield made
-    await runner.cleanup()
+    await end_runner(runner)
 
 
 def ask_for(tokens: TokenServer) -> ClientCredentials:

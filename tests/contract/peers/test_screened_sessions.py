@@ -15,6 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import REFUSED_ERRNO, Screen
+from tests.support.loopback_server import end_runner
 from tests.support.tls import Authority
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +75,7 @@ async def receiver(anyio_backend: str) -> AsyncGenerator[Receiver, None]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     made.port = cast("tuple[str, int]", runner.addresses[0])[1]
     yield made
-    await runner.cleanup()
+    await end_runner(runner)
 
 
 async def fetch(sessions: PeerSessions, url: str) -> int:
@@ -153,7 +154,7 @@ async def test_redirect_to_a_refused_address_leads_nowhere(receiver: Receiver) -
             pytest.fail("the redirect was followed to loopback")
     assert receiver.hosts == [f"hook.example:{port}"] * 2
     await sessions.close()
-    await runner.cleanup()
+    await end_runner(runner)
 
 
 @pytest.mark.kit("AUTH-SERVER-001")
@@ -179,4 +180,4 @@ async def test_tls_is_checked_against_the_name_and_not_the_address(
             assert not reached, "the certificate names the host"
     assert receiver.hosts == [f"hook.example:{port}"]
     await sessions.close()
-    await runner.cleanup()
+    await end_runner(runner)
