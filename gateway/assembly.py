@@ -23,6 +23,7 @@ from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.correlation import INSTANCE
 from passerelle.gateway.delegation.deadlines import Deadlines
+from passerelle.gateway.delegation.nudging import Nudging
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.devices.entrance import find_entrance
 from passerelle.gateway.devices.forwarding import Forwarding
@@ -138,6 +139,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
         await duties.start()
+        _listen_to_others(store, service, duties.keeper.instance)
         stack.push_async_callback(deliveries.stop)
         stack.push_async_callback(duties.stop)
         stack.push_async_callback(service.dispatch.outputs.close)
@@ -351,6 +353,12 @@ def _make_duties(
         ),
         outages.log,
     )
+
+
+def _listen_to_others(store: Store, service: Service, instance: str) -> None:
+    dispatch = service.dispatch
+    dispatch.nudging = Nudging(store.nudges, service.writes, instance, dispatch.log)
+    dispatch.detach(dispatch.nudging.listen(dispatch.hear))
 
 
 def make_access(settings: Settings) -> Access:

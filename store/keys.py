@@ -197,6 +197,11 @@ def agent_hints(shard: Shard, name: str) -> str:
     return _key(shard, "h", "ag", name)
 
 
+def instance_hints(shard: Shard, name: str) -> str:
+    """Hint channel of an instance: which of the runs that it drives it should look at."""
+    return _key(shard, "h", "i", name)
+
+
 def probe(shard: Shard) -> str:
     """STRING of the write probe; expires at once."""
     return _key(shard, "probe")

@@ -30,6 +30,7 @@ from passerelle.store.limits import RedisLimits
 from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
+from passerelle.store.nudges import RedisNudges
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.push_keys import RedisPushKeys
@@ -81,6 +82,7 @@ class Store:
         self.channels = RedisChannels(nodes, self.hints)
         self.links = RedisLinks(nodes)
         self.agents = RedisAgents(nodes, self.hints)
+        self.nudges = RedisNudges(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.push_keys = RedisPushKeys(nodes)

@@ -1,7 +1,7 @@
 """What comes due on a task or a question: limits, expiries, answers and cancels that are owed (I9).
 
 The due loop claims the row, the driver of the run acts on it. Where the driver lives elsewhere, or nobody drives, a
-limit ends the task all the same and a cancel is told to the peer; an answer waits: its driver looks for it, or the run
+limit ends the task all the same and a cancel is told to the peer; an answer waits: its driver is told of it, or the run
 is taken over, and the row comes due again. A row that has nothing left to say is dropped.
 """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
 from passerelle.core.ids import read_shard
+from passerelle.core.ports.nudges import Nudge
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.references import NOTHING
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes, Written
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
+    from passerelle.gateway.delegation.nudging import Nudging
     from passerelle.gateway.delegation.open_text import OpenTexts
     from passerelle.gateway.delegation.runs import Runs
     from passerelle.gateway.limits.spending import Spending
@@ -117,6 +119,8 @@ class Dispatch:
     callbacks: Callbacks | None = None
     elsewhere: Elsewhere | None = None
     """Who may drive what this instance cannot: set where agents dial in."""
+    nudging: Nudging | None = None
+    """Reaches the drivers of other instances, once this one has a name."""
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
 
@@ -327,20 +331,35 @@ class Dispatch:
         return self.runs.find(task_id)
 
     def hint(self, task_id: str) -> bool:
-        """The peer has called back: whoever reads its stream hears of it there."""
-        driver = self.runs.find(task_id)
-        return driver is not None and (driver.is_streaming or self.wake(task_id))
+        """The peer has called back: the driver is told, wherever it is; whether it is here."""
+        nudge = Nudge(task_id, called_back=True)
+        return self.hear(nudge) or self._tell_others(nudge)
 
     def wake(self, task_id: str, action_id: str | None = None, news: Written | None = None) -> bool:
-        """Tells the driver to look; whether it is here. ``news`` is what was just stored, which it need not read."""
-        driver = self.runs.find(task_id)
+        """Tells the driver to look, wherever it is; whether it is here.
+
+        ``news`` is what was just stored: a driver that is here need not read it.
+        """
+        nudge = Nudge(task_id, action_id or "")
+        return self.hear(nudge, news) or self._tell_others(nudge, news)
+
+    def hear(self, nudge: Nudge, news: Written | None = None) -> bool:
+        """Tells the driver, if it is here; whether it is."""
+        driver = self.runs.find(nudge.task)
         if driver is None:
             return False
-        if action_id is not None:
-            driver.owed.add(action_id)
-            driver.put_off.pop(action_id, None)
+        if nudge.called_back and driver.is_streaming:
+            return True  # whoever reads the stream hears of it there
+        if nudge.action:
+            driver.owed.add(nudge.action)
+            driver.put_off.pop(nudge.action, None)
         driver.wake(news)
         return True
+
+    def _tell_others(self, nudge: Nudge, news: Written | None = None) -> bool:
+        if self.nudging is not None:
+            self.detach(self.nudging.tell(nudge, news))
+        return False
 
     async def refresh(self, task_id: str) -> None:
         """Lets the driver of a task read what somebody else has just written."""
@@ -364,10 +383,11 @@ class Dispatch:
             # Let go before it was sent: whoever takes it up sees that it is to stop.
             return await self.elsewhere.claim(task_id)
         if record.run and record.run.remote_task_id:
-            # Whoever drives it hears of the stop from the peer.
             await self.stop_peer(record.peer or "", record.run.remote_task_id)
         if record.run is None and record.status is Status.CANCELLING:
             await confirm_stop(await self.hold(task_id))
+        # Whoever drives it hears of the stop from the peer, once it looks.
+        self.wake(task_id)
         return False
 
     async def stop_peer(self, peer: str, remote: str) -> None:

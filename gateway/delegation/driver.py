@@ -283,7 +283,7 @@ class Driver:
     def find_owed_s(self) -> float:
         """Seconds until an answer that was put off is looked at again, endless where none was.
 
-        Its row comes due as well, but maybe at an instance that cannot wake us.
+        Its row comes due as well, but maybe at an instance whose news of it are lost.
         """
         at_ms = min(self.put_off.values(), default=None)
         return math.inf if at_ms is None else (at_ms - self.clock.now_ms()) / 1000
@@ -302,7 +302,7 @@ class Driver:
     async def rest(self, pause_s: float) -> None:
         """Until the time is over, or somebody wakes us; the peer's own wish to be left alone is kept."""
         wished_s = (self.not_before_ms - self.clock.now_ms()) / 1000
-        # Others may have written, on an instance that cannot wake us. Not wait_for: up to Python 3.11 it loses a
+        # Others may have written, on an instance whose news are lost. Not wait_for: up to Python 3.11 it loses a
         # cancellation that comes together with what is waited for, and the driver would outlive its instance.
         with suppress(TimeoutError):
             async with asyncio.timeout(max(pause_s, wished_s)):

@@ -156,7 +156,9 @@ class Inputs:
             if self.dispatch.runs.is_draining:
                 return None
             await asyncio.sleep(self.dispatch.patience.lease_s)
-        return await self.dispatch.find_peer(run.worker.peer).send(sent)
+        outcome = await self.dispatch.find_peer(run.worker.peer).send(sent)
+        self.dispatch.wake(task_id)
+        return outcome
 
     async def look(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]

@@ -89,7 +89,7 @@ async def _await_frame(driver: Driver, frames: asyncio.Queue[StreamOutcome]) -> 
 
 
 async def _look_around(driver: Driver) -> None:
-    """Another instance may have taken an answer, or ended the task: nobody there can wake us."""
+    """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
     try:
         await driver.run.refresh()
     except StoreUnavailable:

@@ -47,7 +47,7 @@ def make_callback_route(edge: CallbackEdge) -> Route:
 
 
 async def _wake(edge: CallbackEdge, task: str) -> None:
-    """What is done when the answer has been sent. A driver on another instance asks by itself, in its own time."""
+    """What is done when the answer has been sent. A driver on another instance is told there."""
     here = edge.wake(task)
     structlog.get_logger().info("callback.taken", task=task, here=here)
 

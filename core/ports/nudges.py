@@ -1,0 +1,31 @@
+"""News for the driver of a run, from instances that do not drive it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@dataclass(frozen=True, slots=True)
+class Nudge:
+    """The driver of a task should look: at an answer to ``action``, if one is named, or at what was stored."""
+
+    task: str
+    action: str = ""
+    called_back: bool = False
+    """It is the agent that has news, which a driver that reads its stream hears there."""
+
+
+class Nudges(Protocol):
+    """What one instance is told by others. A nudge may be lost or doubled, like any hint."""
+
+    async def nudge(self, instance: str, nudge: Nudge) -> None:
+        """Tells an instance; it may have died."""
+        ...
+
+    async def listen(self, instance: str, on_nudge: Callable[[Nudge], object]) -> None:
+        """Returns once each further nudge of the instance is told here. At most one listener for an instance."""
+        ...

@@ -1,0 +1,66 @@
+"""Wishes towards a run that another instance drives: that one is told to look.
+
+What is wished is stored before, and owed by its due row (I9): a nudge that is lost costs time. The row comes due at
+whichever instance has the duty of the shard, and again until it is settled; its handler nudges as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ids import read_shard
+from passerelle.gateway.delegation.run import read_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ports.nudges import Nudge, Nudges
+    from passerelle.gateway.control.writes import Writes, Written
+
+_AGAIN_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nudging:
+    """Nudges the drivers of other instances, and hears what others have for those of ``instance``."""
+
+    nudges: Nudges
+    writes: Writes
+    instance: str
+    log: FilteringBoundLogger
+
+    async def tell(self, nudge: Nudge, news: Written | None = None) -> None:
+        """Tells whoever drives the task, if that is another instance. ``news`` may hold who it is."""
+        try:
+            instance = await self._find_driver(nudge.task, news)
+            if instance not in {None, self.instance}:
+                await self.nudges.nudge(instance or "", nudge)
+        except StoreUnavailable as error:
+            self.log.info("nudge.lost", task=nudge.task, reason=error.reason)
+
+    async def listen(self, on_nudge: Callable[[Nudge], object]) -> None:
+        """Returns once nudges are heard, however long the store keeps us waiting."""
+        while True:
+            try:
+                await self.nudges.listen(self.instance, on_nudge)
+            except StoreUnavailable as error:
+                self.log.info("nudge.deaf", reason=error.reason)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                return
+
+    async def _find_driver(self, task_id: str, news: Written | None) -> str | None:
+        if read_shard(task_id) is None:
+            return None
+        task = EntityRef(EntityKind.TASK, task_id)
+        held = news.held.get(task) if news is not None else None
+        if held is None:
+            held = (await self.writes.load([task]))[task]
+        driver = read_driver(held.fields)
+        return None if driver is None else driver.instance

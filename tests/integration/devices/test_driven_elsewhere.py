@@ -1,0 +1,152 @@
+"""Wishes towards a run that another instance drives: they reach it whoever takes them, and whoever has its shard.
+
+Nobody here looks at an agent in its own time, so what moves was told to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import pytest
+
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import CancelTask
+from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.json import JsonObject
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_requests import PauseTask, ResumeTask
+from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.patience import Patience
+from tests.integration.callers.rig import Instance, Rig
+from tests.integration.devices.asking import ADA, ask, bearer, make_answer, say
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+OWNER: Final = Principal("ada", kind="person", scopes=frozenset(Scope))
+_AGES_S: Final = 3600.0
+_UNHURRIED: Final = replace(
+    Patience(),
+    poll_s=_AGES_S,
+    poll_max_s=_AGES_S,
+    parked_poll_s=_AGES_S,
+    parked_poll_max_s=_AGES_S,
+    look_s=_AGES_S,
+)
+_WITHIN_S: Final = 30.0
+
+
+@dataclass
+class Town:
+    """Three instances over one engine: ``keeper`` has the duties of all shards, ``driver`` drives runs."""
+
+    rig: Rig
+    keeper: Instance
+    driver: Instance
+    third: Instance
+
+    def find(self, task_id: str) -> Driver | None:
+        """The driver of a task, where it is expected."""
+        return self.driver.gateway.service.dispatch.find(task_id)
+
+    async def ask(self) -> JsonObject:
+        """A question of an agent whose run ``driver`` drives, and looks at no more."""
+        view = await ask(self.driver)
+
+        def rests() -> bool:
+            driver = self.find(task_of(view))
+            run = driver.run.record.run if driver else None
+            return run is not None and run.delivery_mechanism == "polling"
+
+        await wait_until(rests, _WITHIN_S, "the driver rests")
+        return view
+
+    async def until_sent(self, sent: int) -> None:
+        """The agent has got another message than so many."""
+        await wait_until(lambda: self.rig.counted() > sent, _WITHIN_S, "the agent has the answer")
+
+    async def until(self, view: JsonObject, status: Status) -> None:
+        """The task of a question has come to a status, in the store."""
+        ref = EntityRef(EntityKind.TASK, task_of(view))
+
+        async def has_come() -> bool:
+            record = (await self.third.gateway.service.writes.load([ref]))[ref].record
+            return isinstance(record, TaskRecord) and record.status is status
+
+        await wait_until(has_come, _WITHIN_S, f"the task is {status}")
+
+
+def task_of(view: JsonObject) -> str:
+    return str(view["taskId"]).partition(".")[0]
+
+
+@pytest.fixture
+async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
+    first: list[str] = []
+
+    def choose(instance: str, _living: object) -> frozenset[Shard]:
+        if not first:
+            first.append(instance)
+        return frozenset(ALL_SHARDS) if first == [instance] else frozenset()
+
+    monkeypatch.setattr("passerelle.gateway.duties.leases.choose_duties", choose)
+    monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
+    started = [await rig.start(clients=[ADA]) for _ in range(3)]
+    assert [len(one.gateway.duties.keeper.duties) for one in started] == [len(ALL_SHARDS), 0, 0]
+    return Town(rig, *started)
+
+
+def silence(instance: Instance) -> None:
+    """Nothing that it tells others arrives."""
+    instance.gateway.service.dispatch.nudging = None
+
+
+@pytest.mark.parametrize("who", ["keeper", "third", "driver"])
+async def test_answer_taken_by_any_instance_is_at_the_agent_at_once(town: Town, who: str) -> None:
+    view = await town.ask()
+    sent = town.rig.counted()
+    at = cast("Instance", getattr(town, who))
+    for other in {"keeper", "third", "driver"} - {who}:
+        silence(cast("Instance", getattr(town, other)))
+    won = await say(at, bearer("ada"), make_answer(view))
+    assert won.json()["outcome"] == "won", won.text
+    await town.until_sent(sent)
+    await town.until(view, Status.COMPLETED)
+
+
+@pytest.mark.requirement("I9")
+async def test_answer_whose_news_are_lost_reaches_the_agent_by_its_row(town: Town) -> None:
+    view = await town.ask()
+    sent = town.rig.counted()
+    silence(town.third)
+    won = await say(town.third, bearer("ada"), make_answer(view))
+    assert won.json()["outcome"] == "won", won.text
+    await town.until_sent(sent)
+    await town.until(view, Status.COMPLETED)
+
+
+async def test_cancel_taken_elsewhere_is_seen_by_who_drives(town: Town) -> None:
+    view = await town.ask()
+    await town.third.gateway.service.execute(OWNER, CancelTask(str(view["taskId"])), None)
+    await town.until(view, Status.CANCELLED)
+
+
+async def test_pause_and_way_on_taken_elsewhere_are_seen_by_who_drives(town: Town) -> None:
+    view = await town.ask()
+    driver = town.find(task_of(view))
+    assert driver is not None
+    pause, go_on = PauseTask(str(view["taskId"])), ResumeTask(str(view["taskId"]))
+    await town.third.gateway.service.execute(OWNER, pause, None)
+    await wait_until(driver.run.is_held, _WITHIN_S, "the driver knows of the pause")
+    await town.keeper.gateway.service.execute(OWNER, go_on, None)
+    await wait_until(lambda: not driver.run.is_held(), _WITHIN_S, "the driver goes on")
+
+
+async def test_call_of_an_agent_taken_elsewhere_has_the_driver_ask(town: Town) -> None:
+    view = await town.ask()
+    asked = town.rig.peer.count("GetTask")
+    assert not town.third.gateway.service.dispatch.hint(task_of(view))
+    await wait_until(lambda: town.rig.peer.count("GetTask") > asked, _WITHIN_S, "it was asked")
