@@ -95,6 +95,13 @@ class UsePermission:
 
 
 @record
+class WithdrawPermission:
+    """Whoever asked does not want to know any more: the question ends, and nobody is asked."""
+
+    action_id: Id
+
+
+@record
 class ResolvePermission:
     """The policy of a host decides a question in place of a person (CMD-21)."""
 
@@ -108,14 +115,20 @@ class ResolvePermission:
 
 @record
 class PermissionView:
-    """A question as it stands; ``repeated``: it had been asked before."""
+    """A question as it stands; ``repeated``: it had been asked, or taken back, before."""
 
     action: JsonObject
     repeated: bool = False
 
 
 PolicyRequest: TypeAlias = (
-    RevokeGrant | SetBypass | AskPermission | UsePermission | ResolvePermission | AttentionRequest
+    RevokeGrant
+    | SetBypass
+    | AskPermission
+    | UsePermission
+    | WithdrawPermission
+    | ResolvePermission
+    | AttentionRequest
 )
 PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView | AttentionAnswer
 

@@ -19,6 +19,7 @@ from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
 from passerelle.gateway.verbs.agents import agents
 from passerelle.gateway.verbs.answers import answers
 from passerelle.gateway.verbs.approvals import approvals
+from passerelle.gateway.verbs.asking import asking
 from passerelle.gateway.verbs.deliveries import deliveries
 from passerelle.gateway.verbs.devices import devices
 from passerelle.gateway.verbs.inbox import inbox_verb
@@ -51,6 +52,7 @@ tasks.add_typer(watch_verb)
 app.add_typer(tasks, name="tasks")
 app.add_typer(sessions, name="sessions")
 approvals.add_typer(answers)
+approvals.add_typer(asking)
 approvals.add_typer(inbox_verb)
 app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")

@@ -24,6 +24,7 @@ from passerelle.core.policy_requests import (
     SetBypass,
     TryPolicy,
     UsePermission,
+    WithdrawPermission,
 )
 from passerelle.core.principal import Scope
 from passerelle.core.read_models.permissions import PermissionSummary
@@ -74,6 +75,14 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         "Say, as a worker, that what was allowed is done now",
         (Scope.ASK,),
         UsePermission,
+        lambda given, _: given,
+        PermissionView,
+    ),
+    Call(
+        "withdraw_permission",
+        "Take back, as whoever asked, a question that is open",
+        (Scope.ASK, Scope.CALL, Scope.WRITE_TASKS),
+        WithdrawPermission,
         lambda given, _: given,
         PermissionView,
     ),

@@ -258,6 +258,13 @@ def is_asker(record: ActionRecord, who: Principal) -> bool:
     return waits and request.tenant == who.tenant
 
 
+def has_asked(record: ActionRecord, who: Principal) -> bool:
+    """Whether the question is this worker's, or about a command of this caller."""
+    origin = record.request.origin
+    is_command = origin.asked_by == "principal" and origin.peer == who.id
+    return is_asker(record, who) or (is_command and record.request.tenant == who.tenant)
+
+
 def _describe(record: ActionRecord, who: Principal, *, replayed: bool) -> ActionAnswered:
     agree = sum(vote.agrees for vote in record.votes)
     need = record.request.quorum.need

@@ -20,6 +20,7 @@ from passerelle.core.policy_requests import (
     SetBypass,
     TryPolicy,
     UsePermission,
+    WithdrawPermission,
 )
 from passerelle.permission_bridge.policy_view import show_policy
 
@@ -61,6 +62,8 @@ class PolicyControl:
                 return await self.workers.ask(principal, command)
             case UsePermission():
                 return await self.workers.use(principal, command)
+            case WithdrawPermission():
+                return await self.workers.withdraw(principal, command)
             case NoteSeen() | ReturnAgain():
                 return await self.attending.execute(principal, command)
             case RevokeGrant() | SetBypass() | ResolvePermission():

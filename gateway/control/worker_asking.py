@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from passerelle.core import approval
 from passerelle.core import task as tasks
-from passerelle.core.approval_commands import ConsumeAction, OpenAction, SettleAction
+from passerelle.core.approval_audience import may_read
+from passerelle.core.approval_commands import CancelAction, ConsumeAction, OpenAction, SettleAction
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import RespondAction
 from passerelle.core.errors import (
+    ActionClosed,
     Forbidden,
     InvalidInput,
     NotFound,
@@ -32,7 +34,7 @@ from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import WaitFor
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.action_rows import close_rows, open_rows
-from passerelle.gateway.control.actions import find_record, is_asker
+from passerelle.gateway.control.actions import find_record, has_asked, is_asker
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, write_notes
 from passerelle.permission_bridge.approvers import choose_tier
@@ -52,7 +54,12 @@ from passerelle.permission_bridge.worker_asks import (
 if TYPE_CHECKING:
     from passerelle.core.batch import DueChange
     from passerelle.core.decision import Decision
-    from passerelle.core.policy_requests import AskPermission, ResolvePermission, UsePermission
+    from passerelle.core.policy_requests import (
+        AskPermission,
+        ResolvePermission,
+        UsePermission,
+        WithdrawPermission,
+    )
     from passerelle.core.prompt import PeerPrompt
     from passerelle.gateway.control.actions import Actions
     from passerelle.gateway.delegation.consulting import Consulted
@@ -145,6 +152,35 @@ class WorkerAsking:
         if not isinstance(outcome, Written):
             raise UnsupportedOperation("its time is over", state=before.state)
         return PermissionView(render_view(find_record(outcome.held, command.action_id)))
+
+    async def withdraw(self, principal: Principal, command: WithdrawPermission) -> PermissionView:
+        """Ends an open question of the caller's own; nobody can answer it any more, and its task goes on.
+
+        An agent takes its question back by going on with its task.
+
+        Raises:
+            NotFound: no question that the caller has asked or may see.
+            Forbidden: it is another's who asked.
+            ActionClosed: it was answered, or has ended otherwise.
+        """
+        action_id = command.action_id
+        held = await self.actions.load(action_id)
+        before = find_record(held, action_id)
+        if not has_asked(before, principal):
+            if not may_read(before, principal):
+                raise NotFound("action", action_id)
+            raise Forbidden("only whoever asked takes a question back", why="not_asker")
+        try:
+            outcome = await self.actions.close(action_id, CancelAction("asker_withdrew"), held=held)
+        except ActionClosed:
+            found = find_record(await self.actions.load(action_id), action_id)
+            if found.decision is None or found.decision.cause != "asker_withdrew":
+                raise
+            return PermissionView(render_view(found), repeated=True)
+        if not isinstance(outcome, Written):
+            raise UnsupportedOperation("its time is over", state=before.state)
+        self.dispatch.wake(before.scope.task_id or "", action_id)
+        return PermissionView(render_view(find_record(outcome.held, action_id)))
 
     async def resolve(self, principal: Principal, command: ResolvePermission) -> PermissionView:
         """The policy of a host answers in place of a person.

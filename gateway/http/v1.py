@@ -154,6 +154,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/approvals/evaluate", CALLS["evaluate_permission"]),
     Operation("GET", "/v1/approvals/{actionId}/explain", CALLS["explain_action"]),
     Operation("POST", "/v1/approvals/{actionId}/use", CALLS["use_permission"]),
+    Operation("POST", "/v1/approvals/{actionId}/cancel", CALLS["withdraw_permission"]),
     Operation("POST", "/v1/approvals/{actionId}/resolve", CALLS["resolve_permission"]),
     Operation("GET", "/v1/grants", CALLS["list_grants"]),
     Operation("DELETE", "/v1/grants/{grantId}", CALLS["revoke_grant"]),

@@ -88,6 +88,13 @@ def answer(
     _decide(link, view, chosen, None, {"text": words})
 
 
+@add_verb(answers, "approvals retry-return act_2f…", "retry-return")
+def retry_return(link: Link, question: QuestionArgument) -> None:
+    """Try an answer again that could not be delivered to the agent."""
+    told = link.post(name_path(_PATH, question, "return"))
+    link.tell(told, [f"{text_at(told, 'returnState')}  {question}"])
+
+
 @add_verb(answers, "approvals audit act_2f…")
 def audit(
     link: Link,

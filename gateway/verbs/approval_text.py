@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.gateway.verbs.table import flatten, format_fields
+from passerelle.gateway.verbs.table import flatten, format_fields, format_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +45,16 @@ def describe_question(view: JsonObject) -> Iterator[str]:
             yield f"  | {line}"
     for option in objects_at(view, "options"):
         yield f"[{text_at(option, 'optionId')}] {text_at(option, 'name')} ({text_at(option, 'kind')})"
+
+
+def describe_judgement(judged: JsonObject) -> Iterator[str]:
+    """What policy says, and what every source said."""
+    yield f"{text_at(judged, 'decision')} by {text_at(judged, 'source')}: {text_at(judged, 'reason')}"
+    rows = [
+        [text_at(step, "source"), text_at(step, "verdict"), flatten(text_at(step, "ref"))]
+        for step in objects_at(judged, "trail")
+    ]
+    yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
 
 
 def describe_audit(told: JsonObject) -> Iterator[str]:

@@ -9,6 +9,7 @@ import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.verbs.approval_text import describe_judgement
 from passerelle.gateway.verbs.link import Link, name_path
 from passerelle.gateway.verbs.table import flatten, format_fields, format_table
 from passerelle.gateway.verbs.verb import add_verb
@@ -140,12 +141,7 @@ def _explain(answer: JsonObject) -> Iterator[str]:
     judged = object_at(answer, "evaluation")
     if judged:
         yield ""
-        yield f"{text_at(judged, 'decision')} by {text_at(judged, 'source')}: {text_at(judged, 'reason')}"
-        rows = [
-            [text_at(step, "source"), text_at(step, "verdict"), flatten(text_at(step, "ref"))]
-            for step in objects_at(judged, "trail")
-        ]
-        yield from format_table(("SOURCE", "SAID", "WHICH"), rows)
+        yield from describe_judgement(judged)
     yield ""
     for fact in objects_at(answer, "facts"):
         yield f"{fact.get('sequence')}  {text_at(fact, 'at')}  {text_at(fact, 'type')}"

@@ -43,6 +43,7 @@ COMMANDS: Final[list[tuple[str, str, JsonObject]]] = [
         "/v1/approvals/{action}/resolve",
         {"rev": 1, "digest": "{digest}", "decisionId": "d", "optionId": "{yes}"},
     ),
+    ("POST", "/v1/approvals/{action}/cancel", {}),
     ("POST", "/v1/policy/bypass", {"seconds": 60}),
 ]
 

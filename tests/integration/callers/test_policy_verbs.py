@@ -10,7 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
+from passerelle.core.approval_commands import FailReturn
+from passerelle.core.errors import PasserelleError
 from passerelle.gateway.cli import app
+from passerelle.gateway.exit_status import find_exit_status
 from tests.integration.delegation.test_policy import asks
 from tests.support.waiting import wait_until
 
@@ -35,8 +38,8 @@ POLICY: Final = {
 }
 
 
-async def run(one: Instance, *arguments: str) -> str:
-    """What a verb prints, asked by ada."""
+async def run(one: Instance, *arguments: str, status: int = 0) -> str:
+    """What a verb prints, asked by ada; with another status than 0 what it complains of."""
 
     def invoke() -> str:
         url = str(one.http.base_url).rstrip("/")
@@ -46,8 +49,10 @@ async def run(one: Instance, *arguments: str) -> str:
             result = CliRunner(env={"ADA_KEY": "ada-key"}).invoke(
                 app, ["approvals", *arguments, *flags]
             )
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        error = result.exception
+        ended = find_exit_status(error) if isinstance(error, PasserelleError) else result.exit_code
+        assert ended == status, (result.output, error)
+        return f"{result.output}{error}" if status else result.stdout
 
     return await asyncio.to_thread(invoke)
 
@@ -182,3 +187,73 @@ async def test_standing_yes_is_listed_and_revoked_by_hand(rig: Rig) -> None:
     assert "bypass until" in await run(one, "bypass", "--seconds", "60")
     assert "bypass until" in await run(one, "grants")
     assert "bypass is off" in await run(one, "bypass", "--seconds", "0")
+
+
+@pytest.mark.requirement("CMD-21")
+async def test_policy_is_asked_from_a_shell_and_writes_nothing(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    denied = await run(one, "evaluate", "--agent", "echo", "--tool", "drop", "--args", "{}")
+    assert denied.startswith("deny by rule: the rule no-drop")
+    assert "risk: medium" in denied
+    judged = orjson.loads(
+        await run(one, "evaluate", "--agent", "echo", "--tool", "pay", "--destructive", "--json")
+    )
+    assert (judged["decision"], judged["risk"]) == ("ask", "high")
+    told = await run(one, "evaluate", "--about", "delegations", "--agent", "echo", "--text", "hi")
+    assert told.startswith("allow by default")
+    spent = await run(one, "evaluate", "--command", "git status", "--risk", "critical", "--json")
+    assert orjson.loads(spent)["risk"] == "critical"
+    for wrong in ("[1]", "{"):
+        said = await run(one, "evaluate", "--tool", "pay", "--args", wrong, status=2)
+        assert "--args" in said
+    assert await list_pending(one) == []
+    assert rig.list_sessions() == []
+
+
+async def test_caller_takes_back_the_question_about_its_own_command(rig: Rig) -> None:
+    no_stop = {
+        "name": "no-stop",
+        "effect": "ask",
+        "about": ["commands"],
+        "when": "action.tool == 'cancel_task'",
+    }
+    one = await rig.start(clients=[ADA], policy={"rules": [no_stop]})
+    headers = {"Authorization": "Bearer ada-key"}
+    turn = {"agent": "echo", "text": "silent"}
+    begun = (await one.http.post("/v1/turns", json=turn, headers=headers)).json()
+    path = f"/v1/tasks/{begun['taskId']}/cancel"
+    refused = (await one.http.post(path, headers=headers)).json()
+    assert refused["code"] == "approval_required"
+    action = str(refused["actionId"])
+    assert await run(one, "cancel", action) == f"cancelled  {action}\n"
+    assert await run(one, "cancel", action) == f"cancelled  {action}\n"
+    shown = await run(one, "show", action)
+    assert "cancelled" in shown
+    # Who wants the same again asks again.
+    anew = (await one.http.post(path, headers=headers)).json()
+    assert (anew["code"], anew["actionId"] == action) == ("approval_required", False)
+
+
+async def test_question_of_an_agent_is_not_the_owners_to_take_back(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    view = await ask(one, "pay")
+    said = await run(one, "cancel", view["actionId"], status=6)
+    assert "only whoever asked takes a question back" in said
+    assert await list_pending(one) == [view]
+
+
+async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    view = await ask(one, "pay")
+    action = str(view["actionId"])
+    early = await run(one, "retry-return", action, status=2)
+    assert "return none" in early
+    await rig.peer.stop()
+    await answer(one, view, "yes")
+    # What the driver does when the agent has gone on without the answer.
+    await one.gateway.service.actions.close(action, FailReturn("stale"))
+    assert "undeliverable" in await run(one, "show", action)
+    assert await run(one, "retry-return", action) == f"owed  {action}\n"
+    headers = {"Authorization": "Bearer ada-key"}
+    shown = (await one.http.get(f"/v1/approvals/{action}", headers=headers)).json()
+    assert shown["returnState"] in {"owed", "returning"}

@@ -212,3 +212,58 @@ async def test_answer_frees_the_task_that_waited_for_it(rig: Rig) -> None:
 
     assert await wait_until(goes_on, 15, "the task goes on")
     assert (await worker.run(asked, "make install")).status_code == 409
+
+
+async def read_status(one: Instance, worker: Worker) -> str:
+    record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
+    return str(record["status"])
+
+
+@pytest.mark.requirement("CMD-21", "EVC-10")
+async def test_worker_takes_its_question_back_once_and_its_task_goes_on(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    assert await read_status(one, worker) == "waiting_permission"
+    path = f"/v1/approvals/{asked['actionId']}/cancel"
+    # Nobody else may: neither who would decide it, nor a host, nor a stranger who must not even learn of it.
+    by_owner = await one.http.post(path, headers=key("ada"))
+    assert (by_owner.status_code, by_owner.json()["code"]) == (403, "not_asker")
+    assert (await one.http.post(path, headers=key("host"))).status_code == 403
+    gone = await one.http.post(path, headers=key("builder"))
+    assert gone.status_code == 200, gone.text
+    view = gone.json()["action"]
+    assert (view["state"], view["decision"]["cause"]) == ("cancelled", "asker_withdrew")
+    again = await one.http.post(path, headers=key("builder"))
+    assert (again.status_code, again.json()["repeated"]) == (200, True)
+    assert again.json()["action"] == view
+
+    async def goes_on() -> bool:
+        return await read_status(one, worker) == "running"
+
+    assert await wait_until(goes_on, 20, "the task goes on")
+    body = {"rev": 1, "digest": asked["digest"], "decisionId": "dec_1", "optionId": "allow"}
+    late = await one.http.post(
+        f"/v1/approvals/{asked['actionId']}/decision", json=body, headers=key("ada", "k-1")
+    )
+    assert (late.status_code, late.json()["code"]) == (410, "cancelled")
+    assert (await worker.run(asked, "make install")).status_code == 410
+    assert worker.ran == []
+    # A wish that comes twice is one fact.
+    ends = [e for e in await read_events(one, worker) if e["type"] == "action.resolved"]
+    assert len(ends) == 1
+
+
+async def test_answered_question_is_not_taken_back_and_its_winner_is_named(rig: Rig) -> None:
+    one, worker = await start(rig)
+    asked = await worker.ask("make install", "a-1")
+    await decide(one, asked, "allow")
+    path = f"/v1/approvals/{asked['actionId']}/cancel"
+    late = await one.http.post(path, headers=key("builder"))
+    assert (late.status_code, late.json()["code"]) == (409, "already_resolved")
+    assert late.json()["winner"]["decidedBy"] == "ada"
+    assert (await worker.run(asked, "make install")).status_code == 200
+    nowhere = await one.http.post("/v1/approvals/act_nowhere/cancel", headers=key("builder"))
+    assert (nowhere.status_code, nowhere.json()["code"]) == (404, "not_found")
+    odd = await one.http.post(path, json={"why": "no"}, headers=key("builder"))
+    assert (odd.status_code, odd.json()["code"]) == (400, "invalid_input")
+    assert "why" in odd.json()["detail"]

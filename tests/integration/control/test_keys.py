@@ -35,7 +35,7 @@ UNREPEATED: Final = frozenset(
         # Whoever has seen a question has seen it; what is owed again is owed: test_forwarding.py, test_owed_acts.py.
         *("see_action", "return_again"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
-        *("ask_permission", "use_permission", "resolve_permission"),
+        *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
     }
 )
 
