@@ -1,7 +1,8 @@
-"""The three views of a stream: pure filters over stored entries.
+"""The views of a stream: pure filters over stored entries.
 
-``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one
-task. A filtered view has the cursor and the sequences of its stream, so holes in it are normal.
+``full`` shows every event, ``plain`` leaves out reasoning (EVC-7), ``task`` is the plain events of one task,
+``unpaired`` is an inbox without what is for paired devices alone. A filtered view has the cursor and the sequences of
+its stream, so holes in it are normal.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
+
+from passerelle.core.addressing import is_for_paired
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -36,7 +39,12 @@ class TaskView:
     task: str
 
 
-View: TypeAlias = FullView | PlainView | TaskView
+@dataclass(frozen=True, slots=True)
+class UnpairedView:
+    """Every event of an inbox that is not for paired devices alone."""
+
+
+View: TypeAlias = FullView | PlainView | TaskView | UnpairedView
 
 
 def is_dense(view: View) -> bool:
@@ -53,6 +61,8 @@ def shows(view: View, entry: Entry) -> bool:
             return not entry.type.startswith(_REASONING)
         case TaskView(task):
             return not entry.type.startswith(_REASONING) and read_task(entry.data) == task
+        case UnpairedView():
+            return not is_for_paired(entry.data)
         case _:
             assert_never(view)
 

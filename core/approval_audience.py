@@ -1,7 +1,8 @@
 """Whose question it is: who may decide, and who may look at it.
 
 Without an audience the owner decides. With one, the principals of the steps that have begun do, and the owner goes on
-seeing what is asked in its name. A step that comes later takes nothing from those before it.
+seeing what is asked in its name. A step that comes later takes nothing from those before it. Where a step wants paired
+devices, the same people with another credential are nobody: the question is not shown to them, and they decide nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from passerelle.core.principal import Principal
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.payloads.approval import AudienceStep
 
 
 def may_decide(record: ActionRecord, who: Principal) -> bool:
@@ -20,7 +22,7 @@ def may_decide(record: ActionRecord, who: Principal) -> bool:
     request = record.request
     if not request.quorum.allow_self and who.id == request.principal:
         return False
-    return who.key == request.owner if not request.audience else who.id in _list_named(record)
+    return who.key == request.owner if not request.audience else _is_asked(record, who)
 
 
 def asks(record: ActionRecord, who: Principal) -> bool:
@@ -46,15 +48,35 @@ def asks(record: ActionRecord, who: Principal) -> bool:
 def list_readers(record: ActionRecord) -> tuple[str, ...]:
     """Owner keys of everybody in whose inbox the question stands: the owner, and who decides by now."""
     request = record.request
-    named = (Principal(name, request.tenant).key for name in _list_named(record))
-    return tuple(dict.fromkeys((request.owner, *named)))
+    named = (name for step in _list_begun(record) for name in step.principals)
+    return tuple(dict.fromkeys((request.owner, *(_find_key(record, name) for name in named))))
+
+
+def list_paired_readers(record: ActionRecord) -> frozenset[str]:
+    """Those of the readers who see the question from paired devices alone; never the owner."""
+    begun = _list_begun(record)
+    paired = {name for step in begun if step.devices == "paired" for name in step.principals}
+    anywhere = {name for step in begun if step.devices is None for name in step.principals}
+    keys = {_find_key(record, name) for name in paired - anywhere}
+    return frozenset(keys - {record.request.owner})
 
 
 def may_read(record: ActionRecord, who: Principal) -> bool:
     """Whether the question is shown to a principal; to others it looks like none."""
-    return who.tenant == record.request.tenant and who.key in list_readers(record)
+    request = record.request
+    return who.tenant == request.tenant and (who.key == request.owner or _is_asked(record, who))
 
 
-def _list_named(record: ActionRecord) -> tuple[str, ...]:
-    begun = record.request.audience[: record.step + 1]
-    return tuple(name for step in begun for name in step.principals)
+def _is_asked(record: ActionRecord, who: Principal) -> bool:
+    return any(
+        who.id in step.principals and (step.devices is None or who.paired)
+        for step in _list_begun(record)
+    )
+
+
+def _list_begun(record: ActionRecord) -> tuple[AudienceStep, ...]:
+    return record.request.audience[: record.step + 1]
+
+
+def _find_key(record: ActionRecord, name: str) -> str:
+    return Principal(name, record.request.tenant).key

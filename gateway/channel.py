@@ -13,7 +13,7 @@ import orjson
 
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.services import Grant, StreamName
-from passerelle.channels.views import FullView, PlainView, TaskView
+from passerelle.channels.views import FullView, PlainView, TaskView, UnpairedView
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
 from passerelle.core.device import name_list
@@ -75,7 +75,8 @@ class ServiceAccess:
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
                 require_scope(principal, _DECIDE)
-                return Grant(StreamRef(StreamKind.INBOX, principal.key), FullView())
+                view = FullView() if principal.paired else UnpairedView()
+                return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
             case _:
                 assert_never(name.word)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from passerelle.core.errors import ConfigInvalid, InvalidInput
-from passerelle.core.payloads.approval import AudienceStep, GrantScope, Quorum, Risk
+from passerelle.core.payloads.approval import AudienceDevices, GrantScope, Quorum, Risk
 from passerelle.core.payloads.governance import HookPoint
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.hooks.calling import find_callable
 from passerelle.gateway.settings_section import Name, Section, WebUrl
-from passerelle.permission_bridge.approvers import Tier, name_version
+from passerelle.permission_bridge.approvers import CALLER, ROLE_MARK, Tier, make_step, name_version
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms, OnError
@@ -26,6 +26,9 @@ from passerelle.permission_bridge.rules import (
     Rule,
     make_policy,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _LONGEST_GRANT_S: Final = 30 * 24 * 3_600
 
@@ -44,6 +47,9 @@ When: TypeAlias = Annotated[
 
 
 Approver: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
+RoleName: TypeAlias = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
+Devices: TypeAlias = Literal["any", "paired"]
+_DEVICES: Final[dict[Devices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
 
 
 class RuleSettings(Section):
@@ -110,10 +116,11 @@ class EscalationSettings(Section):
 
     after: Duration = Field(description="From the question on.")
     to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    devices: Devices | None = Field(default=None, description="As in the tier, if absent.")
 
 
 class ApproverSettings(Section):
-    """Who decides from a risk on. They are named as principals: clients, `owner`, `<issuer>:<subject>`, `@caller`."""
+    """Who decides from a risk on: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
 
     risk: Risk = Field(description="From this risk on, up to the next tier.")
     who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
@@ -122,14 +129,11 @@ class ApproverSettings(Section):
     allow_self: bool = Field(
         default=True, description="Whether whoever the work is done for may decide, if named."
     )
+    devices: Devices = Field(
+        default="any",
+        description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
+    )
     escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
-
-    @model_validator(mode="after")
-    def _check_able(self) -> Self:
-        fault = read_tier(self).find_fault()
-        if fault is not None:
-            raise ValueError(fault)
-        return self
 
 
 class HookSettings(Section):
@@ -199,11 +203,38 @@ class PolicySettings(Section):
         default={}, description="Rules about the work of one caller, by its name."
     )
     grants: GrantSettings = Field(default=GrantSettings())
+    roles: dict[RoleName, tuple[Approver, ...]] = Field(
+        default={},
+        description="Who has which role: principals. `@` and its name stand for all of them in `approvers`.",
+    )
     approvers: tuple[ApproverSettings, ...] = Field(
         default=(), max_length=4, description="Who decides, by risk; absent: whoever owns the task."
     )
     hooks: tuple[HookSettings, ...] = Field(default=(), description="Asked in this order.")
     classifier: ClassifierSettings | None = None
+
+    @field_validator("roles")
+    @classmethod
+    def _judge_roles(cls, roles: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for name, people in roles.items():
+            if ROLE_MARK + name == CALLER:
+                raise ValueError(f"{name} is whoever the work is done for, and no role")
+            if not people:
+                raise ValueError(f"nobody has the role {name}")
+            if any(one.startswith(ROLE_MARK) for one in people):
+                raise ValueError(f"{name}: a role has people, and no roles")
+        return roles
+
+    @model_validator(mode="after")
+    def _judge_approvers(self) -> Self:
+        for place, tier in enumerate(self.approvers):
+            try:
+                fault = read_tier(tier, self.roles).find_fault()
+            except KeyError as unknown:
+                fault = f"there is no role {unknown.args[0]}"
+            if fault is not None:
+                raise ValueError(f"approvers[{place}]: {fault}")
+        return self
 
 
 def read_policy(settings: PolicySettings) -> Policy:
@@ -217,7 +248,7 @@ def read_policy(settings: PolicySettings) -> Policy:
     policy = make_policy(
         tuple(rules), settings.mode, terms, hooks, _read_classifier(settings.classifier)
     )
-    tiers = tuple(read_tier(tier) for tier in settings.approvers)
+    tiers = tuple(read_tier(tier, settings.roles) for tier in settings.approvers)
     return replace(policy, tiers=tiers, version=name_version(policy.version, tiers))
 
 
@@ -260,12 +291,19 @@ def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
     )
 
 
-def read_tier(settings: ApproverSettings) -> Tier:
-    """The tier that a section states; who comes later comes in the order of the times."""
+def read_tier(settings: ApproverSettings, roles: Mapping[str, tuple[str, ...]]) -> Tier:
+    """The tier that a section states; who comes later comes in the order of the times.
+
+    Raises:
+        KeyError: a role that there is not.
+    """
     later = sorted(settings.escalate, key=lambda step: step.after.ms)
     steps = (
-        AudienceStep(settings.who),
-        *(AudienceStep(step.to, step.after.ms) for step in later),
+        make_step(settings.who, roles, 0, _DEVICES[settings.devices]),
+        *(
+            make_step(step.to, roles, step.after.ms, _DEVICES[step.devices or settings.devices])
+            for step in later
+        ),
     )
     quorum = Quorum(settings.need, settings.veto, settings.allow_self)
     return Tier(settings.risk, quorum, steps)

@@ -1,12 +1,13 @@
 """Who decides what, by risk: an operator's tiers, from which the quorum and the audience of a question are taken.
 
+A step names people, and roles by their members: whoever has a role when the question is opened is one of its people.
 The tier that counts is the one of the highest risk that the question reaches. What it says is frozen in the question:
 another configuration changes what is asked later, and nothing that is asked already.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.canonical import digest
@@ -14,12 +15,15 @@ from passerelle.core.payloads.approval import AudienceStep, Quorum, Risk
 from passerelle.permission_bridge.risk import RISKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import AudienceDevices
 
 CALLER: Final = "@caller"
 """In a list of approvers: whoever the work is done for."""
+ROLE_MARK: Final = "@"
+"""In a list of approvers: what follows is a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,11 @@ class Tier:
     def list_audience(self, caller: str) -> tuple[AudienceStep, ...]:
         """The steps for the work of one caller."""
         return tuple(
-            AudienceStep(
-                tuple(
+            replace(
+                step,
+                principals=tuple(
                     dict.fromkeys(caller if name == CALLER else name for name in step.principals)
                 ),
-                step.after_ms,
             )
             for step in self.steps
         )
@@ -50,6 +54,29 @@ class Tier:
         if able < self.quorum.need:
             return f"{self.quorum.need} must agree, and there may be only {max(able, 0)} who can"
         return None
+
+
+def make_step(
+    names: Iterable[str],
+    roles: Mapping[str, tuple[str, ...]],
+    after_ms: int = 0,
+    devices: AudienceDevices | None = None,
+) -> AudienceStep:
+    """A step with the members of the roles that it names, each of them once.
+
+    Raises:
+        KeyError: a role that there is not.
+    """
+    people: dict[str, None] = {}
+    found: list[str] = []
+    for name in names:
+        if name == CALLER or not name.startswith(ROLE_MARK):
+            people[name] = None
+            continue
+        role = name.removeprefix(ROLE_MARK)
+        people.update(dict.fromkeys(roles[role]))
+        found.append(role)
+    return AudienceStep((*people,), after_ms, (*found,) or None, devices)
 
 
 def choose_tier(tiers: Iterable[Tier], risk: Risk) -> Tier | None:
@@ -66,10 +93,15 @@ def name_version(version: str, tiers: Iterable[Tier]) -> str:
             "need": tier.quorum.need,
             "veto": tier.quorum.veto,
             "allowSelf": tier.quorum.allow_self,
-            "steps": [
-                {"principals": [*step.principals], "afterMs": step.after_ms} for step in tier.steps
-            ],
+            "steps": [_state_step(step) for step in tier.steps],
         }
         for tier in tiers
     ]
     return digest({"policy": version, "approvers": [*stated]}) if stated else version
+
+
+def _state_step(step: AudienceStep) -> JsonObject:
+    stated: JsonObject = {"principals": [*step.principals], "afterMs": step.after_ms}
+    if step.roles:
+        stated["roles"] = [*step.roles]
+    return stated if step.devices is None else {**stated, "devices": step.devices}

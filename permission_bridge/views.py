@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.facts import Scope
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.payloads.approval import Decision, Option, Quorum, Request, Vote
+    from passerelle.core.payloads.approval import (
+        AudienceStep,
+        Decision,
+        Option,
+        Quorum,
+        Request,
+        Vote,
+    )
 
 BINDING_VERSION: Final = 1
 BOUND: Final = (
@@ -98,7 +105,7 @@ def render_request(request: Request, scope: Scope) -> JsonObject:
         "cardDigest": request.origin.card_hash,
         "occurrence": request.remote.occurrence if request.remote else None,
         "quorum": _render_quorum(request.quorum),
-        "audience": [list(step.principals) for step in request.audience] or None,
+        **_render_audience(request.audience),
         "policyVersion": request.policy_version,
         "evaluationId": request.evaluation_id,
         "groupId": request.group_id,
@@ -112,6 +119,16 @@ def render_request(request: Request, scope: Scope) -> JsonObject:
         "runId": scope.run_id,
     }
     return {name: member for name, member in members.items() if member is not None}
+
+
+def _render_audience(steps: tuple[AudienceStep, ...]) -> dict[str, Json]:
+    """Members that go step by step beside ``audience`` stand there only where a step has something to say."""
+    view: dict[str, Json] = {"audience": [list(step.principals) for step in steps] or None}
+    if any(step.roles for step in steps):
+        view["audienceRoles"] = [list(step.roles or ()) for step in steps]
+    if any(step.devices for step in steps):
+        view["audienceDevices"] = [step.devices or "any" for step in steps]
+    return view
 
 
 def _render_option(option: Option) -> JsonObject:

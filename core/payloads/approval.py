@@ -34,6 +34,7 @@ OptionKind: TypeAlias = Literal[
 Risk: TypeAlias = Literal["low", "medium", "high", "critical"]
 GrantScope: TypeAlias = Literal["task", "thread", "session", "peer", "owner"]
 OnTimeout: TypeAlias = Literal["reject", "cancel_task", "keep_waiting"]
+AudienceDevices: TypeAlias = Literal["paired"]
 ClosingState: TypeAlias = Literal[
     "allowed", "rejected", "answered", "expired", "cancelled", "superseded"
 ]
@@ -111,10 +112,16 @@ class Quorum:
 
 @record
 class AudienceStep:
-    """Who may decide from ``after_ms`` after the opening on: ids of principals of the question's tenant."""
+    """Who may decide from ``after_ms`` after the opening on: ids of principals of the question's tenant.
+
+    Members of ``roles`` stand among them, as the roles had them at the opening. ``devices``: from where they see the
+    question and decide; None: from everywhere.
+    """
 
     principals: tuple[str, ...]
     after_ms: int = 0
+    roles: tuple[str, ...] | None = None
+    devices: AudienceDevices | None = None
 
 
 @record

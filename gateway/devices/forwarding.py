@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from passerelle.core.approval_audience import list_paired_readers
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
 from passerelle.core.errors import CallerError
@@ -85,8 +86,9 @@ class Forwarding:
             return  # both are due, and only who was told by the first is not told by the second
         before = await self._list_pushed(action)
         targets: list[Target] = []
+        paired = list_paired_readers(action)
         for principal in list_people(action, step):
-            reach = await self.reaching.find(principal)
+            reach = await self.reaching.find(principal, paired=principal.key in paired)
             targets += await self._tell(action, principal, reach, attempt, before)
         until_ms = self._find_end_of_hold(action, targets)
         await self._record(action, row, attempt, targets, until_ms)

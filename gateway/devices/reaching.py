@@ -47,8 +47,8 @@ class Reaching:
     targets: RedisTargets
     notifiers: tuple[Notifier, ...] = ()
 
-    async def find(self, principal: Principal) -> Reach:
-        """The ways there are.
+    async def find(self, principal: Principal, *, paired: bool = False) -> Reach:
+        """The ways there are; with ``paired`` those that end at paired devices, which a webhook never does.
 
         Raises:
             StoreUnavailable: nobody knows.
@@ -60,12 +60,26 @@ class Reaching:
             link = from_bytes(LinkRecord, row, newer=True)
             if link.transport == "ws" and link.peer_role in _PEOPLE:
                 links.setdefault(link.channel_id, link.device_id)
-        hooks = await self._read_webhooks(principal, inbox)
+        hooks: Mapping[str, Target] = {}
+        if paired:
+            mine = await self._list_paired(principal)
+            links = {channel: device for channel, device in links.items() if device in mine}
+            present = [one for one in present if one.device in mine]
+        else:
+            hooks = await self._read_webhooks(principal, inbox)
         return Reach(
             links,
             any(one.state == "active" for one in present),
             await self.subscriptions.load(principal),
             {name: target.state != "dead" for name, target in hooks.items()},
+        )
+
+    async def _list_paired(self, principal: Principal) -> frozenset[str]:
+        known = await self.subscriptions.lists.load(principal)
+        return (
+            frozenset(one.device_id for one in known.devices if one.is_active)
+            if known
+            else frozenset()
         )
 
     async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:

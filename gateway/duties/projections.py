@@ -9,12 +9,13 @@ the feed (``core/standing.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
-from passerelle.core.approval_audience import list_readers
+from passerelle.core.addressing import PAIRED, mark_for_paired
+from passerelle.core.approval_audience import list_paired_readers, list_readers
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind
 from passerelle.core.event_type import EventType
@@ -48,17 +49,27 @@ def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
     What widens its audience is copied too: it is how those who come later learn of it.
 
     How it came to people and back to who asked is copied and changes nothing. What policy answered itself was never
-    asked of anybody.
+    asked of anybody. Who sees a question from paired devices alone gets it with a mark that says so.
     """
     if not isinstance(record, ActionRecord) or record.was_settled:
         return []
     says_no_more = entry.type in _TELLING and not _widens(entry)
     opens = not says_no_more and entry.type not in _CLOSING and record.is_open
     action = None if says_no_more else record.request.action_id
-    view = orjson.dumps(render_view(record)) if opens else None
-    event = copy_event(entry)
-    asked_ms = record.request.created_ms
-    return [InboxRow(reader, event, action, view, asked_ms) for reader in list_readers(record)]
+    view = render_view(record) if opens else None
+    event, asked_ms = copy_event(entry), record.request.created_ms
+    paired = list_paired_readers(record)
+    return [
+        _address(InboxRow(reader, event, action, None, asked_ms), view, paired=reader in paired)
+        for reader in list_readers(record)
+    ]
+
+
+def _address(row: InboxRow, view: JsonObject | None, *, paired: bool) -> InboxRow:
+    if view is not None:
+        view = {**view, **PAIRED} if paired else view
+        row = replace(row, view=orjson.dumps(view))
+    return replace(row, event=mark_for_paired(row.event)) if paired else row
 
 
 def tell_links(entry: Entry, record: Record) -> list[ProjectionRow]:

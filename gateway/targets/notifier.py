@@ -15,6 +15,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.channels.cursor import end_of
+from passerelle.core.addressing import PAIRED, is_for_paired
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind as Kind
@@ -114,8 +115,8 @@ class NotifierFeed:
         return _BOUNDS
 
     def wants(self, entry: Entry) -> bool:
-        """Questions that come, and questions that end."""
-        return entry.type in _TOLD
+        """Questions that come, and questions that end; nothing that is for paired devices alone."""
+        return entry.type in _TOLD and not is_for_paired(entry.data)
 
     def ends_with(self, entry: Entry) -> bool:
         """Never: an inbox has no last event."""
@@ -153,9 +154,10 @@ class NotifierFeed:
         head = await self.kind.log.read_head(inbox)
         if head is None:
             return Whole(None, since, ends=False)
+        stored = await self.kind.projections.read_inbox(self.owner)
+        views: list[JsonObject] = [orjson.loads(view) for _, view in stored]
         open_: list[Json] = [
-            _summarize(orjson.loads(view))
-            for _, view in await self.kind.projections.read_inbox(self.owner)
+            _summarize(view) for view in views if not PAIRED.items() <= view.items()
         ]
         cursor = end_of(head)
         if not open_:

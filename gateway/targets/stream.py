@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.channels.cursor import Cursor, end_of
-from passerelle.channels.views import FullView, PlainView, TaskView, shows
+from passerelle.channels.views import PlainView, TaskView, UnpairedView, shows
 from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.control.webhook_names import read_webhook_name
 from passerelle.gateway.targets.kinds import Bounds, Described, Opened, Parcel, Whole
@@ -166,7 +166,7 @@ class StreamFeed:
     @property
     def _view(self) -> View:
         if self.name.inbox is not None:
-            return FullView()
+            return UnpairedView()
         return TaskView(self.stored.task) if self.stored.task else PlainView()
 
     def _sign(self, body: bytes, delivery: str) -> Parcel:

@@ -107,6 +107,10 @@ def _describe_quorum(view: JsonObject) -> str:
     steps = view.get("audience")
     if steps:
         words.append(f"of {json.dumps(steps)}")
+    if view.get("audienceRoles"):
+        words.append(f"by the roles {json.dumps(view['audienceRoles'])}")
+    if view.get("audienceDevices"):
+        words.append(f"devices {json.dumps(view['audienceDevices'])}")
     return ", ".join(words)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from passerelle.core.approval import decide, evolve
+from passerelle.core.approval_audience import list_paired_readers, may_read
 from passerelle.core.approval_commands import Escalate, Expire, WithdrawVotes
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.codec import from_bytes, to_bytes
@@ -232,3 +233,28 @@ def test_a_replay_gives_the_votes_again_byte_for_byte() -> None:
     assert to_bytes(record) == to_bytes(stream.now)
     assert from_bytes(ActionRecord, to_bytes(record)) == record
     assert decide(record, make_answer(record, "reject", who=CLEO), NOW_MS)
+
+
+@pytest.mark.requirement("CHN-8")
+def test_a_step_for_paired_devices_asks_nobody_else_until_a_later_step_does() -> None:
+    steps = (AudienceStep(("bob",), devices="paired"), AudienceStep(("bob",), HOUR_MS))
+    stream = ask(1, audience=steps)
+    paired = replace(BOB, paired=True)
+    assert (may_read(stream.now, BOB), may_read(stream.now, paired)) == (False, True)
+    assert list_paired_readers(stream.now) == {BOB.key}
+    with pytest.raises(NotFound):
+        say(stream, BOB)
+    stream.tell(Escalate(1))
+    assert (may_read(stream.now, BOB), list_paired_readers(stream.now)) == (True, frozenset())
+    say(stream, BOB)
+    assert stream.now.state == "allowed"
+
+
+def test_the_owner_sees_from_everywhere_what_it_decides_from_paired_devices() -> None:
+    stream = ask(1, audience=(AudienceStep(("ada",), devices="paired"),))
+    assert list_paired_readers(stream.now) == frozenset()
+    with pytest.raises(Forbidden) as refused:
+        say(stream, OWNER)
+    assert refused.value.details["why"] == "not_in_audience"
+    say(stream, replace(OWNER, paired=True))
+    assert stream.now.state == "allowed"

@@ -1,6 +1,9 @@
 """Who decides, by risk."""
 
+import re
+
 import pytest
+from pydantic import ValidationError
 
 from passerelle.core.payloads.approval import AudienceStep, Quorum
 from passerelle.gateway.settings_policy import PolicySettings, read_policy
@@ -52,3 +55,60 @@ def test_approvers_are_a_part_of_the_version_of_a_policy() -> None:
     assert policy.version != plain.version
     (tier,) = policy.tiers
     assert tier.steps == (AudienceStep(("bob",)), AudienceStep(("cleo",), 3_600_000))
+
+
+def test_a_role_stands_for_its_people_once_and_a_step_says_which_roles_it_names() -> None:
+    stated = {
+        "roles": {"oncall": ["bob", "cleo"], "leads": ["cleo", "keycloak:4711"]},
+        "approvers": [
+            {
+                "risk": "high",
+                "who": ["@oncall", "bob", "@caller"],
+                "devices": "paired",
+                "escalate": [
+                    {"after": "2h", "to": ["dan"], "devices": "any"},
+                    {"after": "1h", "to": ["@leads"]},
+                ],
+            }
+        ],
+    }
+    (tier,) = read_policy(PolicySettings.model_validate(stated)).tiers
+    assert tier.list_audience("bob") == (
+        AudienceStep(("bob", "cleo"), 0, ("oncall",), "paired"),
+        AudienceStep(("cleo", "keycloak:4711"), 3_600_000, ("leads",), "paired"),
+        AudienceStep(("dan",), 7_200_000),
+    )
+
+
+@pytest.mark.parametrize(
+    ("roles", "who", "why"),
+    [
+        ({}, ["@oncall"], "approvers[0]: there is no role oncall"),
+        ({"oncall": []}, ["bob"], "nobody has the role oncall"),
+        ({"oncall": ["@leads"], "leads": ["bob"]}, ["bob"], "oncall: a role has people"),
+        ({"caller": ["bob"]}, ["bob"], "caller is whoever the work is done for"),
+        ({"oncall": ["bob"]}, ["@oncall"], "approvers[0]: 2 must agree"),
+    ],
+)
+def test_a_role_that_leads_to_nobody_is_refused_with_its_place(
+    roles: dict[str, list[str]], who: list[str], why: str
+) -> None:
+    tier = {"risk": "high", "who": who, "need": 2 if roles == {"oncall": ["bob"]} else 1}
+    with pytest.raises(ValidationError, match=re.escape(why)):
+        PolicySettings.model_validate({"roles": roles, "approvers": [tier]})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"roles": {"oncall": ["bob", "cleo"]}}, {"approvers": [{"devices": "paired"}]}],
+)
+def test_roles_and_devices_are_a_part_of_the_version_of_a_policy(
+    changed: dict[str, list[dict[str, str]]],
+) -> None:
+    tier = {"risk": "high", "who": ["@oncall"]}
+    before = {"roles": {"oncall": ["bob"]}, "approvers": [tier]}
+    after = {**before, **changed}
+    if "approvers" in changed:
+        after["approvers"] = [{**tier, **changed["approvers"][0]}]
+    versions = [read_policy(PolicySettings.model_validate(one)).version for one in (before, after)]
+    assert versions[0] != versions[1]
