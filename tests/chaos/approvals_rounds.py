@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +38,8 @@ _GRANTED_S: Final = 20.0
 """A grant is owed by a row: whoever had claimed it may have died, and then it comes back after 10 s."""
 _RELAYED_S: Final = 10.0
 """A task may end before its question is in the inbox: who copies it may have died, and the lease has to run out."""
+_ENDED_S: Final = 60.0
+"""A task may end before it is known what became of the answer: the term of the agent, and the claim of a dead one."""
 _HTTP_S: Final = 20.0
 
 
@@ -99,8 +101,14 @@ class Lane:
         self.faults += [fault for one in self.onlookers for fault in one.faults]
         async with open_records(self.site.engine.url, self.site.folder) as records:
             await records.read()
-            sessions = {record.session_id for record in records.tasks.values()}
-            questions = await read_questions(records.store, sorted(sessions))
+            sessions = sorted({record.session_id for record in records.tasks.values()})
+
+            async def is_told() -> bool:
+                return not list_owed(await read_questions(records.store, sessions))
+
+            with suppress(AssertionError):  # what has no end is told below, each by itself
+                await wait_until(is_told, _ENDED_S, "every answer has its end")
+            questions = await read_questions(records.store, sessions)
         self.faults += judge_questions(questions)
         for asker in self.askers:
             self.faults += self._judge_answers(asker.errand)
@@ -144,6 +152,15 @@ class Lane:
             if sent != is_pushed or len(set(topics)) != is_pushed:
                 faults.append(f"{errand.label}: {sent} pushes are stored, {len(topics)} were sent")
         return faults
+
+
+def list_owed(questions: dict[str, Question]) -> list[str]:
+    """Questions that are closed with an answer of which nobody knows yet what became."""
+    return [
+        action
+        for action, question in questions.items()
+        if action and any(one.returns for one in question.closings) and not question.ends
+    ]
 
 
 def judge_questions(questions: dict[str, Question]) -> list[str]:
