@@ -28,7 +28,7 @@ from passerelle.core.payloads.history import Repair, SnapshotRepaired
 from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.record import change, record
-from passerelle.gateway.crowd import Crowd
+from passerelle.gateway.surge import Surge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 ROW: Final = "link"
 LinkPayload: TypeAlias = ChannelConnected | ChannelResumed | ChannelDisconnected | SnapshotRepaired
 _WAKE_S: Final = 0.05
-_CROWD: Final = 16
-_CROWD_WITHIN_S: Final = 1.0
-_CROWD_WAITS_MS: Final = 3_000
-"""So many links within a second are a crowd, and what there is to tell of it waits so long: devices that come back by
+_SURGE: Final = 16
+_SURGE_WITHIN_S: Final = 1.0
+_SURGE_WAITS_MS: Final = 3_000
+"""So many links within a second are a surge, and what there is to tell of it waits so long: devices that come back by
 the hundred get their events before anything is written about them."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
@@ -75,7 +75,7 @@ class LinkFacts:
     recoveries: Recoveries
     drives: Callable[[Shard], Incarnation]
     wake: Callable[[Shard, float], None]
-    crowd: Crowd = field(default_factory=lambda: Crowd(_CROWD, _CROWD_WITHIN_S))
+    surge: Surge = field(default_factory=lambda: Surge(_SURGE, _SURGE_WITHIN_S))
 
     def find_driver(self, owner: str) -> Incarnation | None:
         """Under whose lease a link of a principal stands; None while we hold none there."""
@@ -91,8 +91,8 @@ class LinkFacts:
             StoreUnavailable: nothing is known to be owed.
         """
         channel, generation = link.channel, link.generation
-        crowded = self.crowd.join(asyncio.get_running_loop().time())
-        wait_ms = _CROWD_WAITS_MS if crowded else 0
+        in_surge = self.surge.join(asyncio.get_running_loop().time())
+        wait_ms = _SURGE_WAITS_MS if in_surge else 0
         owe = partial(self.links.owe, channel, wait_ms=wait_ms)
         match fact:
             case Began(resumed=True, streams=streams):

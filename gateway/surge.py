@@ -1,4 +1,4 @@
-"""Whether something happens to many at once."""
+"""Whether something happens to many at once: devices that all come back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Crowd:
-    """More than ``most`` within ``within_s`` are a crowd. Times are seconds of one monotonic clock."""
+class Surge:
+    """More than ``most`` within ``within_s`` are a surge. Times are seconds of one monotonic clock."""
 
     most: int
     within_s: float
     _times: deque[float] = field(default_factory=deque[float])
 
     def join(self, now_s: float) -> bool:
-        """One more; whether it is in a crowd."""
+        """One more; whether it is part of a surge."""
         times = self._times
         times.append(now_s)
         if len(times) <= self.most:
