@@ -236,12 +236,13 @@ class GetAction:
 
 @dataclass(frozen=True, slots=True)
 class ListActions:
-    """Open questions that the caller may see: all, or those of a kind, from a risk on, of a task."""
+    """A page of the open questions that the caller may see: all, or those of a kind, from a risk on, of a task."""
 
     limit: int = 100
     kind: ActionKind | None = None
     risk: Risk | None = None
     task: str | None = None
+    page_token: str | None = None
 
     @property
     def is_narrow(self) -> bool:

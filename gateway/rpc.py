@@ -91,7 +91,9 @@ _ROWS: Final = (
         "The open questions of the caller",
         (Scope.READ_APPROVALS,),
         ListActionsParams,
-        lambda params, _: ListActions(params.limit, params.kind, params.risk, params.task_id),
+        lambda params, _: ListActions(
+            params.limit, params.kind, params.risk, params.task_id, params.page_token
+        ),
     ),
     Call(
         "get_action",

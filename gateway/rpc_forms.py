@@ -110,12 +110,13 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """How many open questions at most; those of a ``kind``, from a ``risk`` on, of one task."""
+    """How many open questions at most; those of a ``kind``, from a ``risk`` on, of one task; which page of them."""
 
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
     kind: ActionKind | None = None
     risk: Risk | None = None
     task_id: _Id | None = None
+    page_token: Annotated[str, Field(max_length=512)] | None = None
 
 
 @record

@@ -7,7 +7,7 @@ made again from the hash before it is read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
@@ -16,6 +16,7 @@ from passerelle.core.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.gathering import Gathering
+from passerelle.store.log import read_scores
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
@@ -26,39 +27,56 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 1_000
 
+_Wanted: TypeAlias = tuple[str, int | None, tuple[int, str] | None]
+"""An owner, how many, and below which place."""
+
 
 class Pending:
     """Reads lists of pending questions by owner."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._pages: Gathering[tuple[str, int | None], None, list[str]] = Gathering(self._list)
+        self._pages: Gathering[_Wanted, None, list[tuple[str, int]]] = Gathering(self._list)
 
-    async def list_newest(self, owner: str, limit: int | None) -> list[str]:
-        """Ids of so many, or of all, by the time at which they were asked."""
-        return list(await self._pages.call((owner, limit), None))
+    async def list_newest(
+        self, owner: str, limit: int | None, before: tuple[int, str] | None
+    ) -> list[tuple[str, int]]:
+        """So many, or all, below a place, with the times at which they were asked."""
+        return list(await self._pages.call((owner, limit, before), None))
 
-    async def _list(self, wanted: tuple[str, int | None], asked: list[None]) -> list[list[str]]:
+    async def _list(self, wanted: _Wanted, asked: list[None]) -> list[list[tuple[str, int]]]:
         """One read for all devices of a person that come at once."""
-        owner, limit = wanted
-        page, is_whole = await self._read(owner, limit)
+        page, is_whole = await self._read(wanted)
         if not is_whole:
-            await self._order_anew(owner)
-            page, _ = await self._read(owner, limit)
+            await self._order_anew(wanted[0])
+            page, _ = await self._read(wanted)
         return [page] * len(asked)
 
-    async def _read(self, owner: str, limit: int | None) -> tuple[list[str], bool]:
+    async def _read(self, wanted: _Wanted) -> tuple[list[tuple[str, int]], bool]:
         """A page, and whether every question has its place."""
+        owner, limit, before = wanted
         shard = place(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
-        last = -1 if limit is None else limit - 1
-        page, ordered, copied = await self._ask(
-            shard,
-            pack("ZRANGE", order, 0, last, "REV"),
-            pack("ZCARD", order),
-            pack("HLEN", copies),
-        )
-        return [one.decode() for one in cast("list[bytes]", page)], ordered == copied
+        top = "+inf" if before is None else str(before[0])
+        many = -1 if limit is None else limit
+        found: list[tuple[str, int]] = []
+        offset = 0
+        while True:
+            page, ordered, copied = await self._ask(
+                shard,
+                pack(
+                    *("ZRANGE", order, top, "-inf", "BYSCORE", "REV"),
+                    *("LIMIT", offset, many, "WITHSCORES"),
+                ),
+                pack("ZCARD", order),
+                pack("HLEN", copies),
+            )
+            rows = read_scores(page)
+            # Several may have been asked in one millisecond, and some of them are shown already.
+            found += [row for row in rows if before is None or (row[1], row[0]) < before]
+            if limit is None or len(rows) < limit or len(found) >= limit:
+                return found[:limit], ordered == copied
+            offset += limit
 
     async def _order_anew(self, owner: str) -> None:
         shard = place(owner)

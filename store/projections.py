@@ -127,9 +127,11 @@ class RedisProjections:
         """How many there are, or how many with a later time than ``after_ms``."""
         return await self._index.count(owner, agent, after_ms, parts)
 
-    async def list_inbox(self, owner: str, limit: int | None = None) -> list[str]:
-        """Ids of the pending actions of an owner, the newest first; all of them, or so many."""
-        return await self._pending.list_newest(owner, limit)
+    async def list_inbox(
+        self, owner: str, limit: int | None = None, before: tuple[int, str] | None = None
+    ) -> list[tuple[str, int]]:
+        """Ids of the pending actions of an owner with the times at which they were asked, the newest first."""
+        return await self._pending.list_newest(owner, limit, before)
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""

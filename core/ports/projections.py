@@ -114,8 +114,13 @@ class Projections(Protocol):
         """How many there are, or how many with a later time than ``after_ms``."""
         ...
 
-    async def list_inbox(self, owner: str, limit: int | None = None) -> list[str]:
-        """Ids of the pending actions of an owner, the newest first; all of them, or so many."""
+    async def list_inbox(
+        self, owner: str, limit: int | None = None, before: tuple[int, str] | None = None
+    ) -> list[tuple[str, int]]:
+        """Ids of the pending actions of an owner with the times at which they were asked, the newest first.
+
+        All of them, or so many; strictly below ``before`` = (time, id).
+        """
         ...
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:

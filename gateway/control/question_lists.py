@@ -1,4 +1,4 @@
-"""Open questions of a caller that are of one kind, from one risk on, or of one task."""
+"""Open questions of a caller, page by page: all, or those of one kind, from one risk on, of one task."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import parse_facade
+from passerelle.gateway.control.listing import read_token, write_token
 from passerelle.permission_bridge.risk import RISKS
 
 if TYPE_CHECKING:
@@ -19,26 +20,50 @@ _AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionPage:
+    """Views, the newest question first. ``token`` leads to what was asked before them; empty at the end."""
+
+    views: list[JsonObject]
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionLists:
-    """Looks through the open questions of a caller, the newest first."""
+    """Looks through the open questions of a caller."""
 
     actions: Actions
     projections: Projections
 
-    async def find(self, principal: Principal, query: ListActions) -> list[JsonObject]:
-        """At most ``limit`` views that fit.
+    async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
+        """At most ``limit`` views that fit, from their own records: a question that was closed is never in it.
+
+        What more are open costs nothing: further ones are read only where some of these are closed by now, or do not
+        fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page.
 
         Raises:
+            InvalidInput: a page token that is not ours.
             StoreUnavailable: nobody knows.
         """
-        waiting = await self.projections.list_inbox(principal.key)
-        views: list[JsonObject] = []
-        for first in range(0, len(waiting), _AT_ONCE):
-            page = await self.actions.read_open(principal, waiting[first : first + _AT_ONCE])
-            views += [view for view in page if _fits(view, query)]
-            if len(views) >= query.limit:
-                break
-        return views[: query.limit]
+        before = read_token(query.page_token)
+        found: list[JsonObject] = []
+        at_once = _AT_ONCE if query.is_narrow else query.limit
+        while True:
+            rows = await self.projections.list_inbox(principal.key, at_once + 1, before)
+            looked = rows[:at_once]
+            views = await self.actions.read_open(principal, [action for action, _ in looked])
+            found += [view for view in views if _fits(view, query)]
+            if len(found) >= query.limit:
+                page = found[: query.limit]
+                last = next(row for row in looked if row[0] == page[-1]["actionId"])
+                return QuestionPage(page, _name(last) if last != rows[-1] else "")
+            if len(rows) == len(looked):
+                return QuestionPage(found)
+            before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
+
+
+def _name(row: tuple[str, int]) -> str:
+    action, asked_ms = row
+    return write_token((asked_ms, action))
 
 
 def _fits(view: JsonObject, query: ListActions) -> bool:

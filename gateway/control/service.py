@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.resume import ResumeWish
     from passerelle.core.commands import Command, Query, Result
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
@@ -270,27 +270,12 @@ class Service:
     ) -> JsonObject:
         if isinstance(query, GetAction):
             return await self.question_waits.read(principal, query)
-        if query.is_narrow:
-            return {"pending": [*await self.question_lists.find(principal, query)]}
-        pending: list[Json] = [*await self.list_pending(principal, query.limit)]
-        return {"pending": pending}
+        page = await self.question_lists.find(principal, query)
+        return {"pending": [*page.views], "nextPageToken": page.token}
 
     async def list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
-        """Open questions of the caller from their own records, the newest first: one that was closed is never in it.
-
-        What more are open costs nothing: the rest is read only where some of the page are closed by now.
-        """
-        newest = await self.projections.list_inbox(principal.key, limit)
-        views = await self.actions.read_open(principal, newest)
-        if len(views) < len(newest) == limit:
-            known = frozenset(newest)
-            every = await self.projections.list_inbox(principal.key)
-            rest = [action for action in every if action not in known]
-            for first in range(0, len(rest), limit):
-                views += await self.actions.read_open(principal, rest[first : first + limit])
-                if len(views) >= limit:
-                    break
-        return views[:limit]
+        """The newest open questions of the caller."""
+        return (await self.question_lists.find(principal, ListActions(limit))).views
 
     async def answer(
         self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.gateway.verbs.table import flatten, format_fields, format_table
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
 
+RiskWord = Literal["low", "medium", "high", "critical"]
 _TOLD: Final = (
     *("act", "decision", "outcome", "state", "transport", "source", "reason"),
     *("principal", "decidedBy", "deviceName", "optionId", "code"),

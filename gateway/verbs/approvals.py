@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
 from passerelle.core.errors import ConfigInvalid
-from passerelle.gateway.verbs.approval_text import describe_judgement
+from passerelle.gateway.verbs.approval_text import RiskWord, describe_judgement
 from passerelle.gateway.verbs.link import Link, name_path
 from passerelle.gateway.verbs.table import flatten, format_fields, format_table
 from passerelle.gateway.verbs.verb import add_verb
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
 
 _MOST: Final = 1_000
+_Kind = Literal["permission", "input", "auth", "confirmation"]
 
 approvals: Final = typer.Typer(
     help="Questions: answer them, watch them; standing yeses, and rules tried on what was asked.",
@@ -38,11 +39,17 @@ PolicyFlag = Annotated[
 @add_verb(approvals, "approvals list", "list")
 def list_pending(
     link: Link,
+    *,
     limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 100,
+    kind: Annotated[_Kind | None, typer.Option(help="Those of a kind.")] = None,
+    risk: Annotated[RiskWord | None, typer.Option(help="Those from a risk on.")] = None,
+    task: Annotated[str | None, typer.Option(help="Those of a task.")] = None,
+    page: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
 ) -> None:
-    """List the questions that wait for an answer."""
-    answer = link.read("/v1/approvals", {"limit": limit})
-    link.tell(answer, _list(objects_at(answer, "pending")))
+    """List the questions that wait for an answer, the newest first."""
+    asked = {"limit": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
+    answer = link.read("/v1/approvals", asked)
+    link.tell(answer, _list(objects_at(answer, "pending"), text_at(answer, "nextPageToken")))
 
 
 @add_verb(approvals, "approvals explain act_2f…")
@@ -111,7 +118,7 @@ _TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
 """What says something of cases that were recorded; hooks and devices are asked about new ones."""
 
 
-def _list(found: list[JsonObject]) -> Iterator[str]:
+def _list(found: list[JsonObject], token: str) -> Iterator[str]:
     rows = [
         [
             text_at(one, "actionId"),
@@ -122,7 +129,9 @@ def _list(found: list[JsonObject]) -> Iterator[str]:
         for one in found
     ]
     yield from format_table(("QUESTION", "RISK", "EXPIRES", "TITLE"), rows)
-    yield f"approvals: {len(found)} pending"
+    yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
+    if token:
+        yield f"more: --page {token}"
 
 
 def _describe(view: JsonObject) -> Iterator[str]:

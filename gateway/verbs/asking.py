@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 import typer
 
 from passerelle.a2a_mapping.members import object_at, text_at, texts_at
-from passerelle.gateway.verbs.approval_text import describe_judgement
+from passerelle.gateway.verbs.approval_text import RiskWord, describe_judgement
 from passerelle.gateway.verbs.link import Link, name_path
 from passerelle.gateway.verbs.verb import add_verb
 
@@ -21,7 +21,6 @@ asking: Final = typer.Typer()
 
 _PATH: Final = "/v1/approvals"
 _About = Literal["asks", "calls", "delegations", "commands"]
-_Risk = Literal["low", "medium", "high", "critical"]
 
 
 @add_verb(asking, "approvals evaluate --agent payments --tool pay --args '{\"amount\": 40}'")
@@ -39,7 +38,9 @@ def evaluate(
     command: Annotated[str | None, typer.Option(help="A command line.")] = None,
     path: Annotated[str | None, typer.Option(help="A file.")] = None,
     host: Annotated[str | None, typer.Option(help="A host.")] = None,
-    risk: Annotated[_Risk | None, typer.Option(help="How grave whoever asks says it is.")] = None,
+    risk: Annotated[
+        RiskWord | None, typer.Option(help="How grave whoever asks says it is.")
+    ] = None,
     task: Annotated[str | None, typer.Option(help="The task: grants may hold for it.")] = None,
     destructive: Annotated[
         bool, typer.Option("--destructive", help="It says that it destroys something.")

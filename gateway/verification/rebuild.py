@@ -140,7 +140,7 @@ async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> lis
         return []
     found: list[Problem] = []
     for owner in sorted({one.request.owner for one in actions.values()}):
-        pending = frozenset(await store.projections.list_inbox(owner))
+        pending = frozenset(name for name, _ in await store.projections.list_inbox(owner))
         for name, record in actions.items():
             if record.request.owner == owner and record.is_open != (name in pending):
                 detail = "is open and not in the inbox" if record.is_open else "is closed and in it"

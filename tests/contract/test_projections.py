@@ -102,13 +102,33 @@ async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> N
     assert await store.projections.read_inbox(other) == [("act_3", b'{"title":"three"}')]
 
 
+async def list_names(store: Store, owner: str, limit: int | None = None) -> list[str]:
+    return [name for name, _ in await store.projections.list_inbox(owner, limit)]
+
+
 async def test_page_of_an_inbox_has_what_was_asked_last_first(store: Store) -> None:
     shard, owner = make_owner()
     asked = {"act_b": 2_000, "act_c": 1_000, "act_a": 3_000, "act_d": 4_000}
     rows = [replace(pending(owner, name, b"{}"), asked_ms=at_ms) for name, at_ms in asked.items()]
     await store.projections.advance(SOURCE, shard, "1-0", [*rows, pending(owner, "act_d", None)])
-    assert await store.projections.list_inbox(owner, 2) == ["act_a", "act_b"]
-    assert await store.projections.list_inbox(owner) == ["act_a", "act_b", "act_c"]
+    assert await list_names(store, owner, 2) == ["act_a", "act_b"]
+    assert await list_names(store, owner) == ["act_a", "act_b", "act_c"]
+
+
+async def test_pages_of_an_inbox_meet_without_gap_or_overlap_where_many_were_asked_at_once(
+    store: Store,
+) -> None:
+    shard, owner = make_owner()
+    asked = {f"act_{number:02}": 1_000 + number // 5 for number in range(17)}
+    rows = [replace(pending(owner, name, b"{}"), asked_ms=at_ms) for name, at_ms in asked.items()]
+    await store.projections.advance(SOURCE, shard, "1-0", rows)
+    before: tuple[int, str] | None = None
+    walked: list[tuple[str, int]] = []
+    while page := await store.projections.list_inbox(owner, 3, before):
+        assert len(page) <= 3
+        walked += page
+        before = (page[-1][1], page[-1][0])
+    assert walked == sorted(asked.items(), key=lambda row: (row[1], row[0]), reverse=True)
 
 
 async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_written(
@@ -119,10 +139,10 @@ async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_writ
     asked = {"act_b": "2026-11-20T10:00:00.000Z", "act_a": "2026-11-20T09:00:00.000Z"}
     fields = [part for name, at in asked.items() for part in (name, f'{{"createdAt":"{at}"}}')]
     await store.nodes.write(shard, pack("HSET", copies, *fields, "act_c", "{}"))
-    assert await store.projections.list_inbox(owner, 2) == ["act_b", "act_a"]
-    assert await store.projections.list_inbox(owner) == ["act_b", "act_a", "act_c"]
+    assert await list_names(store, owner, 2) == ["act_b", "act_a"]
+    assert await list_names(store, owner) == ["act_b", "act_a", "act_c"]
     await store.nodes.write(shard, pack("HDEL", copies, "act_b"))
-    assert await store.projections.list_inbox(owner, 1) == ["act_a"]
+    assert await list_names(store, owner, 1) == ["act_a"]
     assert await store.nodes.read(shard, pack("ZCARD", order)) == [2]
 
 

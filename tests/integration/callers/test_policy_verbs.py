@@ -257,3 +257,19 @@ async def test_answer_that_did_not_arrive_is_tried_again_from_a_shell(rig: Rig) 
     headers = {"Authorization": "Bearer ada-key"}
     shown = (await one.http.get(f"/v1/approvals/{action}", headers=headers)).json()
     assert shown["returnState"] in {"owed", "returning"}
+
+
+async def test_list_in_a_shell_goes_on_where_it_ended(rig: Rig) -> None:
+    one = await rig.start(clients=[ADA], policy=POLICY)
+    older, newer = [(await ask(one, tool))["actionId"] for tool in ("pay", "look")]
+    first = await run(one, "list", "--limit", "1", "--kind", "permission")
+    assert newer in first
+    assert older not in first
+    *_, counted, more = first.splitlines()
+    assert counted == "approvals: 1 pending on this page"
+    words, _, token = more.rpartition(" ")
+    assert words == "more: --page"
+    last = await run(one, "list", "--limit", "1", "--page", token)
+    assert older in last
+    assert last.endswith("approvals: 1 pending\n")
+    assert "approvals: 0 pending" in await run(one, "list", "--risk", "critical")

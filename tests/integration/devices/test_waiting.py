@@ -93,3 +93,42 @@ async def test_list_of_questions_is_narrowed_by_kind_risk_and_task(rig: Rig) -> 
     assert await find(risk="medium", limit="1") == both[:1]
     refused = await at.http.get("/v1/approvals?risk=grave", headers=bearer("ada"))
     assert (refused.status_code, refused.json()["field"]) == (400, "risk")
+
+
+async def test_pages_of_questions_are_not_shuffled_by_what_comes_and_goes_meanwhile(
+    rig: Rig,
+) -> None:
+    at = await rig.start(clients=[ADA, BOB])
+    views = [await ask(at, risk) for risk in ("low", "high", "low", "high", "low")]
+    oldest_first = [str(view["actionId"]) for view in views]
+
+    async def read(**params: str) -> tuple[list[str], str]:
+        answer = await at.http.get("/v1/approvals", params=params, headers=bearer("ada"))
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        return [one["actionId"] for one in page["pending"]], page["nextPageToken"]
+
+    whole, token = await read()
+    assert (whole, token) == (oldest_first[::-1], "")
+    first, token = await read(limit="2")
+    assert first == whole[:2]
+    # One that was shown is answered, one that was not shown is, and another comes.
+    for view in (views[4], views[2]):
+        assert (await say(at, bearer("ada"), make_answer(view))).status_code == 200
+    late = await ask(at)
+    second, token = await read(limit="2", pageToken=token)
+    assert (second, token) == ([whole[3], whole[4]], "")
+    grave, token = await read(limit="1", risk="high")
+    assert grave == [whole[1]]
+    grave, token = await read(limit="1", risk="high", pageToken=token)
+    assert grave == [whole[3]]
+    assert (await read(limit="1", risk="high", pageToken=token))[0] == []
+    newest, _ = await read(limit="1")
+    assert newest == [late["actionId"]]
+    for wrong in ("!", "bm9wZQ", "x" * 513):
+        refused = await at.http.get(
+            "/v1/approvals", params={"pageToken": wrong}, headers=bearer("ada")
+        )
+        assert (refused.status_code, refused.json()["field"]) == (400, "pageToken")
+    stranger = await at.http.get("/v1/approvals", headers=bearer("bob"))
+    assert stranger.json() == {"pending": [], "nextPageToken": ""}
