@@ -7,12 +7,14 @@ is taken over, and the row comes due again. A row that has nothing left to say i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_commands import Escalate, FailReturn
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import Claim, DueChange, EntityKind, EntityRef, IdempotencyRow
+from passerelle.core.errors import UnsupportedOperation
 from passerelle.core.ids import read_shard
 from passerelle.core.status import ENDED, UNDRIVEN
 from passerelle.core.task_record import TaskRecord
@@ -154,11 +156,14 @@ class Deadlines:
         if action is None or not owes:
             await self.drop(shard, row)
             return
-        if await self._is_over(action.scope.task_id or ""):
+        task = action.scope.task_id or ""
+        # A driver that is here settles it, also where the task has ended by it a moment ago.
+        if not self.dispatch.wake(task, row.entity) and await self._is_over(task):
             claim = Claim(row.member, row.token)
-            await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
-            return
-        self.dispatch.wake(action.scope.task_id or "", row.entity)
+            with suppress(
+                UnsupportedOperation
+            ):  # it was settled meanwhile; the row comes back and is dropped
+                await self.actions.close(row.entity, FailReturn("peer_terminal"), claim)
 
     async def _is_over(self, task_id: str) -> bool:
         record = await self._find_task(task_id)

@@ -35,6 +35,15 @@ async def until_put_off(house: House, action: str) -> None:
     await wait_until(look, 15, "the return is put off")
 
 
+async def until_returned(house: House, action: str) -> None:
+    """Until an answer is known to have arrived."""
+
+    async def look() -> bool:
+        return (await house.service.read(ADA, GetAction(action)))["returnState"] == "returned"
+
+    await wait_until(look, 20, "the answer is known to have arrived")
+
+
 @pytest.mark.requirement("I9", "CMD-14")
 async def test_answer_given_while_the_peer_is_away_is_returned_when_it_is_back(
     house: House,
@@ -63,8 +72,27 @@ async def test_answer_that_cancels_is_told_again_to_a_peer_that_was_away(house: 
     await house.peer.start()
     await house.come_due("return", action, after_ms=0)
     await house.until(accepted, Status.CANCELLED)
-    closed = await house.service.read(ADA, GetAction(action))
-    assert closed["returnState"] == "returned"
+    await until_returned(house, action)
+
+
+async def test_row_leaves_an_answer_to_the_driver_that_has_just_ended_the_task_by_it(
+    house: House,
+) -> None:
+    accepted, _ = await house.talk("ask Which colour?")
+    view = await house.question(accepted)
+    action, go_on = str(view["actionId"]), asyncio.Event()
+
+    async def hold(batch: Batch) -> None:
+        if any(b'"outcome":"returned"' in event.body for event in batch.events):
+            await go_on.wait()
+
+    house.log.before_append = hold
+    await house.respond(view, option_id="cancel")
+    await house.until(accepted, Status.CANCELLED)
+    await house.come_due("return", action, after_ms=0)
+    assert (await house.service.read(ADA, GetAction(action)))["returnState"] == "returning"
+    go_on.set()
+    await until_returned(house, action)
 
 
 async def test_answer_that_the_peer_refuses_for_good_is_not_sent_again(house: House) -> None:
