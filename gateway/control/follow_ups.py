@@ -46,7 +46,7 @@ from passerelle.gateway.control.turns import (
     submit,
 )
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
-from passerelle.gateway.delegation.inputs import DOUBT_MS, name_row
+from passerelle.gateway.delegation.inputs import name_row
 from passerelle.gateway.delegation.judging_sends import Send, judge_send
 from passerelle.gateway.delegation.spill import Spill, write_notes
 
@@ -256,7 +256,9 @@ class FollowUps:
 
         def body(decision: Decision) -> Terms:
             _decide(decision, message, submitting, goes_on=goes_on)
-            return Terms(due=_owe(decision, message, goes_on=goes_on), idem=_remember(message))
+            at_ms = decision.now_ms + self.dispatch.find_doubt_ms(message.record.peer or "")
+            owed = () if goes_on or not message.works else _owe(message, at_ms)
+            return Terms(due=owed, idem=_remember(message))
 
         return body
 
@@ -314,12 +316,9 @@ def _stands_otherwise(task: TaskRecord, known: TaskRecord) -> bool:
     )
 
 
-def _owe(decision: Decision, message: FollowUp, *, goes_on: bool) -> tuple[DueChange, ...]:
-    """The send that is owed from now on, where the message goes to the peer (I9)."""
-    if goes_on or not message.works:
-        return ()
-    member = name_row(message.record.task_id, message.turn_id)
-    return (DueChange(member, decision.now_ms + DOUBT_MS),)
+def _owe(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
+    """The send that is owed from now on, and looked for then (I9)."""
+    return (DueChange(name_row(message.record.task_id, message.turn_id), at_ms),)
 
 
 def _put_into_words(message: FollowUp, question: ActionRecord) -> RespondAction:

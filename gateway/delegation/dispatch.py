@@ -326,6 +326,10 @@ class Dispatch:
             else:
                 return
 
+    def find_doubt_ms(self, agent: str) -> int:
+        """For how long a message to an agent may still be on its way once it was to be sent."""
+        return round(self.adapt(agent, self.patience).doubt_s * 1000)
+
     def find(self, task_id: str) -> Driver | None:
         """The driver of a task, if it is driven here."""
         return self.runs.find(task_id)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.gateway.delegation.dispatch import Dispatch
 
-DOUBT_MS: Final = 35_000
-"""A send may still be on its way for this long: the peer's request timeout plus 5 s."""
 ASK: Final = "?"
 """Before the id of a turn: the message may have arrived, so the agent is asked first."""
 _SHOWN_HISTORY: Final = 100
@@ -105,7 +103,7 @@ class Inputs:
                 return None
             tries += 1
             until_ms = self.dispatch.clock.now_ms() + wait_ms
-            await self._settle(task_id, turn_id, until_ms + DOUBT_MS)
+            await self._settle(task_id, turn_id, until_ms)
             while self.dispatch.clock.now_ms() < until_ms:
                 driver = self.dispatch.find(task_id)
                 if driver is not None and driver.run.has_ended():
@@ -123,7 +121,7 @@ class Inputs:
         agent = record.peer if record is not None else None
         if agent is None or not await elsewhere.send_elsewhere(agent, task_id, turn_id):
             return False
-        await self._settle(task_id, turn_id, self.dispatch.clock.now_ms() + DOUBT_MS)
+        await self._settle(task_id, turn_id, self.dispatch.clock.now_ms())
         return True
 
     async def send_stored(self, task_id: str, turn_id: str) -> None:
@@ -222,12 +220,14 @@ class Inputs:
         record = (await self.dispatch.writes.load([ref]))[ref].record
         return record if isinstance(record, TaskRecord) else None
 
-    async def _settle(self, task_id: str, turn_id: str, at_ms: int | None = None) -> None:
-        """Drops the row of an input, or moves it on to a time."""
+    async def _settle(self, task_id: str, turn_id: str, from_ms: int | None = None) -> None:
+        """Drops the row of an input, or moves it on to when one that is sent then is not on its way any more."""
         record = await self._read(task_id)
         if record is None:
             return
         member = name_row(task_id, turn_id)
+        doubt_ms = self.dispatch.find_doubt_ms(record.peer or "")
+        at_ms = None if from_ms is None else from_ms + doubt_ms
 
         def body(_decision: Decision) -> Terms:
             key = f"{turn_id}:{at_ms or 0}"

@@ -307,7 +307,21 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await wait_until(lambda: house.peer.texts.count("and this") == 2, 15, "the second as well")
 
 
+async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    wait_for_arrival(house, 600.0)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    driver.may_send = lambda: False
+    began_ms = house.clock.now_ms()
+    turn = await house.send("and this", task=accepted.facade)
+    at_ms = (await house.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]
+    assert began_ms + 600_000 <= int(at_ms) <= house.clock.now_ms() + 600_000
+
+
 async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
+    wait_for_arrival(house, 600.0)
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
     house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "30"}))
@@ -316,7 +330,7 @@ async def test_input_for_a_busy_agent_is_sent_at_its_time(house: House) -> None:
 
     async def is_put_off() -> bool:
         row = (await house.due(accepted.task_id)).get(member)
-        return row is not None and int(row) > house.clock.now_ms() + 50_000
+        return row is not None and int(row) > house.clock.now_ms() + 600_000
 
     await wait_until(is_put_off, 15, "the input is owed later")
     house.clock.ahead_ms += 30_000
