@@ -229,6 +229,17 @@ class GetPolicy:
 
 
 @record
+class ApproversView:
+    """Who decides from a risk on. ``steps``: who is asked, each step from so many milliseconds on."""
+
+    risk: Risk
+    need: int
+    veto: bool
+    allow_self: bool
+    steps: tuple[AudienceStep, ...]
+
+
+@record
 class RuleView:
     """One rule, as it was written. ``owner``: it speaks about the work of this caller alone."""
 
@@ -240,17 +251,8 @@ class RuleView:
     grantable: bool = False
     reason: str | None = None
     owner: str | None = None
-
-
-@record
-class ApproversView:
-    """Who decides from a risk on. ``steps``: who is asked, each step from so many milliseconds on."""
-
-    risk: Risk
-    need: int
-    veto: bool
-    allow_self: bool
-    steps: tuple[AudienceStep, ...]
+    approvers: ApproversView | None = None
+    """Who decides what it asks."""
 
 
 @record

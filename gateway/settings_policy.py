@@ -13,7 +13,14 @@ from passerelle.core.payloads.governance import HookPoint
 from passerelle.gateway.durations import Duration, parse_duration
 from passerelle.gateway.hooks.calling import find_callable
 from passerelle.gateway.settings_section import Name, Section, WebUrl
-from passerelle.permission_bridge.approvers import CALLER, ROLE_MARK, Tier, make_step, name_version
+from passerelle.permission_bridge.approvers import (
+    CALLER,
+    LOWEST,
+    ROLE_MARK,
+    Tier,
+    make_step,
+    name_version,
+)
 from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms, OnError
@@ -52,6 +59,36 @@ Devices: TypeAlias = Literal["any", "paired"]
 _DEVICES: Final[dict[Devices, AudienceDevices | None]] = {"any": None, "paired": "paired"}
 
 
+class EscalationSettings(Section):
+    """Who may decide as well when nobody has for a while."""
+
+    after: Duration = Field(description="From the question on.")
+    to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    devices: Devices | None = Field(default=None, description="As in the tier, if absent.")
+
+
+class DeciderSettings(Section):
+    """Who decides: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
+
+    who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
+    need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
+    veto: bool = Field(default=True, description="Whether one no is enough.")
+    allow_self: bool = Field(
+        default=True, description="Whether whoever the work is done for may decide, if named."
+    )
+    devices: Devices = Field(
+        default="any",
+        description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
+    )
+    escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
+
+
+class ApproverSettings(DeciderSettings):
+    """Who decides from a risk on."""
+
+    risk: Risk = Field(description="From this risk on, up to the next tier.")
+
+
 class RuleSettings(Section):
     """One rule: all that it states has to hold."""
 
@@ -77,6 +114,17 @@ class RuleSettings(Section):
     reason: str | None = Field(
         default=None, max_length=200, description="What is recorded with the decision."
     )
+    approvers: DeciderSettings | None = Field(
+        default=None,
+        description="Who decides what this rule asks. Where a tier or a rule names others as well, those decide of "
+        "whom more must agree; of as many, those of this rule.",
+    )
+
+    @model_validator(mode="after")
+    def _judge_approvers(self) -> Self:
+        if self.approvers is not None and self.effect != "ask":
+            raise ValueError("approvers: a rule that asks has them, and no other")
+        return self
 
 
 class OwnerSettings(Section):
@@ -109,31 +157,6 @@ class GrantSettings(Section):
         if not 0 < ttl.seconds <= _LONGEST_GRANT_S:
             raise ValueError("is more than nothing and at most 30 days")
         return ttl
-
-
-class EscalationSettings(Section):
-    """Who may decide as well when nobody has for a while."""
-
-    after: Duration = Field(description="From the question on.")
-    to: tuple[Approver, ...] = Field(min_length=1, max_length=16)
-    devices: Devices | None = Field(default=None, description="As in the tier, if absent.")
-
-
-class ApproverSettings(Section):
-    """Who decides from a risk on: clients, `owner`, `<issuer>:<subject>`, `@caller`, or a role as `@` and its name."""
-
-    risk: Risk = Field(description="From this risk on, up to the next tier.")
-    who: tuple[Approver, ...] = Field(min_length=1, max_length=16)
-    need: int = Field(default=1, ge=1, le=16, description="How many of them must agree.")
-    veto: bool = Field(default=True, description="Whether one no is enough.")
-    allow_self: bool = Field(
-        default=True, description="Whether whoever the work is done for may decide, if named."
-    )
-    devices: Devices = Field(
-        default="any",
-        description="`paired`: they see it and decide from paired devices alone, and with a key or a token not at all.",
-    )
-    escalate: tuple[EscalationSettings, ...] = Field(default=(), max_length=8)
 
 
 class HookSettings(Section):
@@ -227,28 +250,38 @@ class PolicySettings(Section):
 
     @model_validator(mode="after")
     def _judge_approvers(self) -> Self:
-        for place, tier in enumerate(self.approvers):
-            try:
-                fault = read_tier(tier, self.roles).find_fault()
-            except KeyError as unknown:
-                fault = f"there is no role {unknown.args[0]}"
+        stated: list[tuple[str, DeciderSettings | None]] = [
+            (f"approvers[{place}]", tier) for place, tier in enumerate(self.approvers)
+        ]
+        rules = [*self.rules, *(rule for one in self.owners.values() for rule in one.rules)]
+        stated += [(f"rule {rule.name}: approvers", rule.approvers) for rule in rules]
+        for place, deciders in stated:
+            fault = _find_fault(deciders, self.roles) if deciders else None
             if fault is not None:
-                raise ValueError(f"approvers[{place}]: {fault}")
+                raise ValueError(f"{place}: {fault}")
         return self
+
+
+def _find_fault(deciders: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -> str | None:
+    try:
+        return read_tier(deciders, roles).find_fault()
+    except KeyError as unknown:
+        return f"there is no role {unknown.args[0]}"
 
 
 def read_policy(settings: PolicySettings) -> Policy:
     """The policy that a section states."""
-    rules = [_read_rule(rule, None) for rule in settings.rules]
+    roles = settings.roles
+    rules = [_read_rule(rule, None, roles) for rule in settings.rules]
     for owner, section in settings.owners.items():
-        rules += [_read_rule(rule, owner) for rule in section.rules]
+        rules += [_read_rule(rule, owner, roles) for rule in section.rules]
     grants = settings.grants
     terms = GrantTerms(grants.scope, grants.match, grants.ttl.ms, grants.max_uses)
     hooks = tuple(_read_hook(hook) for hook in settings.hooks)
     policy = make_policy(
         tuple(rules), settings.mode, terms, hooks, _read_classifier(settings.classifier)
     )
-    tiers = tuple(read_tier(tier, settings.roles) for tier in settings.approvers)
+    tiers = tuple(read_tier(tier, roles) for tier in settings.approvers)
     return replace(policy, tiers=tiers, version=name_version(policy.version, tiers))
 
 
@@ -278,7 +311,7 @@ def _read_classifier(settings: ClassifierSettings | None) -> HookTerms | None:
     )
 
 
-def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
+def _read_rule(rule: RuleSettings, owner: str | None, roles: Mapping[str, tuple[str, ...]]) -> Rule:
     return Rule(
         name=rule.name,
         effect=rule.effect,
@@ -288,10 +321,11 @@ def _read_rule(rule: RuleSettings, owner: str | None) -> Rule:
         about=frozenset(rule.about),
         grantable=rule.grantable,
         owner=owner,
+        tier=read_tier(rule.approvers, roles) if rule.approvers else None,
     )
 
 
-def read_tier(settings: ApproverSettings, roles: Mapping[str, tuple[str, ...]]) -> Tier:
+def read_tier(settings: DeciderSettings, roles: Mapping[str, tuple[str, ...]]) -> Tier:
     """The tier that a section states; who comes later comes in the order of the times.
 
     Raises:
@@ -306,4 +340,5 @@ def read_tier(settings: ApproverSettings, roles: Mapping[str, tuple[str, ...]]) 
         ),
     )
     quorum = Quorum(settings.need, settings.veto, settings.allow_self)
-    return Tier(settings.risk, quorum, steps)
+    risk = settings.risk if isinstance(settings, ApproverSettings) else LOWEST
+    return Tier(risk, quorum, steps)

@@ -24,6 +24,8 @@ CALLER: Final = "@caller"
 """In a list of approvers: whoever the work is done for."""
 ROLE_MARK: Final = "@"
 """In a list of approvers: what follows is a role."""
+LOWEST: Final = RISKS[0]
+"""From where on those decide whom a rule names: whatever it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,25 +81,36 @@ def make_step(
     return AudienceStep((*people,), after_ms, (*found,) or None, devices)
 
 
-def choose_tier(tiers: Iterable[Tier], risk: Risk) -> Tier | None:
-    """The tier of a question; None where its owner decides."""
+def choose_tier(tiers: Iterable[Tier], risk: Risk, of_rules: Iterable[Tier] = ()) -> Tier | None:
+    """The tier of a question; None where its owner decides.
+
+    Where rules name who decides as well, nobody's word makes it easier: those decide of whom more must agree, or who
+    may not be whoever asks; between equals the rules in their order, and the tier last.
+    """
     reached = [tier for tier in tiers if RISKS.index(tier.risk) <= RISKS.index(risk)]
-    return max(reached, key=lambda tier: RISKS.index(tier.risk), default=None)
+    by_risk = sorted(reached, key=lambda tier: RISKS.index(tier.risk))[-1:]
+    return max([*of_rules, *by_risk], key=_weigh, default=None)
+
+
+def _weigh(tier: Tier) -> tuple[int, bool]:
+    return tier.quorum.need, not tier.quorum.allow_self
 
 
 def name_version(version: str, tiers: Iterable[Tier]) -> str:
     """The version of a policy with its tiers: they decide as much as rules do."""
-    stated: list[JsonObject] = [
-        {
-            "risk": tier.risk,
-            "need": tier.quorum.need,
-            "veto": tier.quorum.veto,
-            "allowSelf": tier.quorum.allow_self,
-            "steps": [_state_step(step) for step in tier.steps],
-        }
-        for tier in tiers
-    ]
+    stated: list[JsonObject] = [state_tier(tier) for tier in tiers]
     return digest({"policy": version, "approvers": [*stated]}) if stated else version
+
+
+def state_tier(tier: Tier) -> JsonObject:
+    """Everything about a tier that a version depends on."""
+    return {
+        "risk": tier.risk,
+        "need": tier.quorum.need,
+        "veto": tier.quorum.veto,
+        "allowSelf": tier.quorum.allow_self,
+        "steps": [_state_step(step) for step in tier.steps],
+    }
 
 
 def _state_step(step: AudienceStep) -> JsonObject:

@@ -34,6 +34,7 @@ def _show_rule(rule: Rule) -> RuleView:
         grantable=rule.grantable,
         reason=rule.reason,
         owner=rule.owner,
+        approvers=_show_tier(rule.tier) if rule.tier else None,
     )
 
 

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.canonical import digest
 from passerelle.core.payloads.approval import ActionType, GrantScope
-from passerelle.permission_bridge.approvers import Tier
+from passerelle.permission_bridge.approvers import Tier, choose_tier, state_tier
 from passerelle.permission_bridge.cases import About, PeerAsks, name_about
 from passerelle.permission_bridge.conditions import Condition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from passerelle.core.json import Json, JsonObject
+    from passerelle.core.payloads.approval import Risk
     from passerelle.core.payloads.governance import HookPoint
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.conditions import Values
@@ -68,6 +71,8 @@ class Rule:
     grantable: bool = False
     """Whether a grant may answer where this rule asks."""
     owner: str | None = None
+    tier: Tier | None = None
+    """Who decides what it asks."""
 
     @property
     def ref(self) -> str:
@@ -135,6 +140,12 @@ class Policy:
         """Whether a hook wants to know of answers, or of the ends of tasks."""
         return self.hooks_at("before_deliver") or self.hooks_at("on_stop")
 
+    def find_tier(self, refs: Iterable[str], risk: Risk) -> Tier | None:
+        """Who decides a question of this risk that the rules of these names led to; None: its owner."""
+        spoke = frozenset(refs)
+        of_rules = (rule.tier for rule in self.rules if rule.tier is not None and rule.ref in spoke)
+        return choose_tier(self.tiers, risk, of_rules)
+
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""
         return any(about in rule.about for rule in self.rules)
@@ -163,7 +174,7 @@ def make_policy(
 
 def _state(rule: Rule) -> JsonObject:
     about: list[Json] = [*sorted(rule.about)]
-    return {
+    stated: JsonObject = {
         "name": rule.name,
         "effect": rule.effect,
         "when": rule.condition.text if rule.condition else None,
@@ -172,6 +183,7 @@ def _state(rule: Rule) -> JsonObject:
         "grantable": rule.grantable,
         "owner": rule.owner,
     }
+    return stated if rule.tier is None else {**stated, "approvers": state_tier(rule.tier)}
 
 
 DEFAULT_POLICY: Final = make_policy()

@@ -24,7 +24,6 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import RetryTask
 from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.control.writes import Terms
-from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.cases import ControlCommand
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
@@ -165,7 +164,7 @@ class Governing:
                 principal=record.scope.principal,
                 peer=principal.id,
                 scope=scope,
-                tier=choose_tier(rules.tiers, evaluation.risk),
+                tier=rules.find_tier(evaluation.rules, evaluation.risk),
             )
             now_ms = decision.now_ms
             request = make_worker_request(prompt, asking, evaluation, now_ms, is_command=True)

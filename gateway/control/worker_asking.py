@@ -37,7 +37,6 @@ from passerelle.gateway.control.action_rows import close_rows, open_rows
 from passerelle.gateway.control.actions import find_record, has_asked, is_asker
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.spill import Spill, write_notes
-from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
@@ -250,7 +249,7 @@ class _Opening:
             peer=self.worker,
             scope=scope,
             offer=make_offer(self.case, evaluation, rules.grants),
-            tier=choose_tier(rules.tiers, evaluation.risk),
+            tier=rules.find_tier(evaluation.rules, evaluation.risk),
         )
         request = make_worker_request(self.prompt, asking, evaluation, now_ms)
         decision.add(write_notes(spill, scope, self.consulted.notes))

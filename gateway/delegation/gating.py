@@ -21,6 +21,7 @@ The id of the question follows from the run, so whoever takes the run up finds i
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.content import fold
@@ -47,7 +48,6 @@ from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.judging_sends import Judged, Send, judge_send
 from passerelle.gateway.delegation.spill import write_notes
 from passerelle.gateway.delegation.step import find_action
-from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.delegations import digest_use, make_delegation_request
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking
@@ -148,7 +148,9 @@ def _intend(step: Step, changed: str | None = None) -> None:
 def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:
     now_ms, rules = step.decision.now_ms, driver.consulting.find_rules()
     asking = _make_asking(step, name_question(driver))
-    asking = replace(asking, tier=choose_tier(rules.tiers, judged.strictest.risk))
+    asked = (one.rules for one in judged.evaluations if one.decision == "ask")
+    tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
+    asking = replace(asking, tier=tier)
     request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
     step.decision.introduce(find_action(request.action_id))
     step.add(approval.decide(None, OpenAction(request, asking.scope), now_ms))

@@ -14,7 +14,6 @@ from passerelle.core.events import Fact
 from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.delegation.spill import write_notes
 from passerelle.gateway.delegation.step import Step, find_action
-from passerelle.permission_bridge.approvers import choose_tier
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
@@ -66,7 +65,7 @@ def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
         card_hash=case.card_hash,
         group_id=group,
         offer=make_offer(case, evaluation, rules.grants),
-        tier=choose_tier(rules.tiers, evaluation.risk),
+        tier=rules.find_tier(evaluation.rules, evaluation.risk),
     )
     request = make_request(prompt, asking, evaluation, now_ms)
     return Judged(request, evaluation, heard.notes if heard else ())

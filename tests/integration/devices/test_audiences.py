@@ -219,3 +219,31 @@ async def test_a_policy_shows_the_roles_and_devices_of_its_approvers(rig: Rig) -
     assert shown["steps"] == [
         {"principals": ["bob", "cleo"], "afterMs": 0, "roles": ["oncall"], "devices": "paired"}
     ]
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_a_rule_that_asks_names_who_decides_and_a_stricter_tier_stays(rig: Rig) -> None:
+    rule = {
+        "name": "pay",
+        "effect": "ask",
+        "when": "peer.name == 'echo'",
+        "approvers": {"who": ["@oncall"], "devices": "paired"},
+    }
+    tier = {"risk": "critical", "who": ["bob", "cleo", "dan"], "need": 2}
+    at = await start(rig, {**ONCALL, "rules": [rule], "approvers": [tier]})
+    phone = PairedDevice(at.http)
+    await phone.pair("bob-key")
+    view, grave = await ask(at), await ask(at, "critical")
+    assert (view["audienceRoles"], view["audienceDevices"]) == ([["oncall"]], ["paired"])
+    await wait_listed(at, phone.headers, view)
+    await find_nothing(at, bearer("dan"), view)
+    await find_nothing(at, bearer("cleo"), view)
+    assert (await say(at, phone.headers, make_answer(view))).status_code == 200
+    assert (grave["audience"], cast("JsonObject", grave["quorum"])["need"]) == (
+        [["bob", "cleo", "dan"]],
+        2,
+    )
+    found = await at.http.get("/v1/policy", headers=bearer("ada"))
+    assert found.json()["rules"][0]["approvers"]["steps"] == [
+        {"principals": ["bob", "cleo"], "afterMs": 0, "roles": ["oncall"], "devices": "paired"}
+    ]

@@ -112,3 +112,36 @@ def test_roles_and_devices_are_a_part_of_the_version_of_a_policy(
         after["approvers"] = [{**tier, **changed["approvers"][0]}]
     versions = [read_policy(PolicySettings.model_validate(one)).version for one in (before, after)]
     assert versions[0] != versions[1]
+
+
+def test_rules_and_the_tier_of_the_risk_never_make_it_easier_for_each_other() -> None:
+    rules = [Tier("low", Quorum(need), (AudienceStep((f"rule-{need}",)),)) for need in (1, 2)]
+    one, two = rules
+    alone = Tier("low", Quorum(2, allow_self=False), (AudienceStep(("bob", "cleo", "dan")),))
+    assert choose_tier((HIGH, CRITICAL), "low", [one]) is one
+    assert choose_tier((HIGH, CRITICAL), "high", [one]) is HIGH
+    assert choose_tier((HIGH, CRITICAL), "high", [one, two]) is two
+    assert choose_tier((HIGH, CRITICAL), "critical", [one]) is one
+    assert choose_tier((HIGH, CRITICAL), "high", [two, alone]) is alone
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ({"effect": "allow", "approvers": {"who": ["bob"]}}, "a rule that asks has them"),
+        (
+            {"effect": "ask", "approvers": {"who": ["@ops"]}},
+            "rule pay: approvers: there is no role",
+        ),
+        ({"effect": "ask", "approvers": {"who": ["bob"], "need": 2}}, "2 must agree"),
+    ],
+)
+def test_who_decides_what_a_rule_asks_is_judged_when_it_is_read(
+    rule: dict[str, object], why: str
+) -> None:
+    for stated in (
+        {"rules": [{"name": "pay", **rule}]},
+        {"owners": {"ada": {"rules": [{"name": "pay", **rule}]}}},
+    ):
+        with pytest.raises(ValidationError, match=re.escape(why)):
+            PolicySettings.model_validate(stated)
