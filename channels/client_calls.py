@@ -28,11 +28,16 @@ class CallsInFlight:
         self._count = 0
 
     def open(
-        self, method: str, data: JsonObject, idem: str | None
+        self,
+        method: str,
+        data: JsonObject,
+        idem: str | None,
+        to: str | None = None,
+        headers: JsonObject | None = None,
     ) -> tuple[Call, asyncio.Future[JsonObject]]:
-        """A new call and the future of its result."""
+        """A new call and the future of its result; ``to`` is the agent that an agent calls."""
         self._count += 1
-        call = Call(str(self._count), method, idem, data)
+        call = Call(str(self._count), method, idem, data, to, headers=headers)
         result: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         self._flights[call.id] = _Flight(call, result)
         return call, result

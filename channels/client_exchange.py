@@ -39,6 +39,7 @@ from passerelle.channels.reverse_frames import (
     Credit,
     Registered,
     StopWaiting,
+    StreamItem,
     Unregistered,
 )
 
@@ -163,7 +164,13 @@ class Exchange:
             case Welcome():
                 return
             case (
-                Registered() | Unregistered() | AgentCall() | Credit() | StopWaiting() | CallPiece()
+                Registered()
+                | Unregistered()
+                | AgentCall()
+                | Credit()
+                | StopWaiting()
+                | CallPiece()
+                | StreamItem()
             ):
                 return  # for agents; this client never says that it is one
             case _:

@@ -206,3 +206,15 @@ class CallRefused(ChannelError):
 
 class UnknownOutcome(ChannelError):
     """The link was lost under a call without an idempotency key: it may or may not have been carried out."""
+
+
+class AnswersCut(ChannelError):
+    """The link was lost under a stream of answers. Its task goes on (I6): subscribe to ``task`` after ``cursor``.
+
+    Where no answer has told of a task there is none to subscribe to: nobody knows whether the call has begun one.
+    """
+
+    def __init__(self, method: str, task: str | None, cursor: str | None) -> None:
+        super().__init__(f"{method}: the link was lost after {cursor or 'nothing'}")
+        self.task = task
+        self.cursor = cursor

@@ -33,6 +33,7 @@ from passerelle.channels.intake import Intake
 from passerelle.channels.outbox import Outbox
 from passerelle.channels.outputs import (
     Admit,
+    Ask,
     Close,
     Execute,
     NotePresence,
@@ -46,6 +47,7 @@ from passerelle.channels.outputs import (
     TakeSnapshot,
 )
 from passerelle.channels.presence import OwnPresence
+from passerelle.channels.reverse_asks import AskingSide
 from passerelle.channels.reverse_link import AgentLink
 from passerelle.channels.reverse_side import AgentSide
 from passerelle.channels.session import step
@@ -56,7 +58,7 @@ from passerelle.channels.story import LinkStory
 from passerelle.channels.subscriptions import Subscriptions
 from passerelle.channels.telling import Telling
 from passerelle.channels.wire import encode_server
-from passerelle.core.errors import PasserelleError, StoreUnavailable
+from passerelle.core.errors import PasserelleError, StoreUnavailable, UnknownMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from passerelle.channels.frames import ClientFrame
     from passerelle.channels.limits import Limits
     from passerelle.channels.presence import PresenceBoard
-    from passerelle.channels.reverse_frames import AgentFrame
+    from passerelle.channels.reverse_frames import AskingFrame, Piece, ServingFrame
     from passerelle.channels.roster import Roster
     from passerelle.channels.services import ChannelServices
     from passerelle.channels.transport import Socket
@@ -84,6 +86,7 @@ class Connection:
 
     __slots__ = (
         "_agent",
+        "_asking",
         "_board",
         "_closing",
         "_ending",
@@ -138,6 +141,7 @@ class Connection:
         self._ending: asyncio.Task[None] | None = None
         self._story: LinkStory | None = None
         self._agent: AgentSide | None = None
+        self._asking: AskingSide | None = None
         self._telling = Telling(services.links)
         self._schedule()
 
@@ -217,6 +221,8 @@ class Connection:
                 self.spawn(self._call(call))
             case Serve(frame):
                 self._serve_agent(frame)
+            case Ask(frame):
+                self._ask_agents(frame)
             case NotePresence(said):
                 if self._presence.put(said):
                     self.spawn(self._say_presence())
@@ -356,7 +362,7 @@ class Connection:
 
     # Agents that dial in
 
-    def _serve_agent(self, frame: AgentFrame) -> None:
+    def _serve_agent(self, frame: ServingFrame) -> None:
         if self._agent is None:
             self._agent = self._begin_serving()
         if self._agent is None:
@@ -380,6 +386,22 @@ class Connection:
             lambda refusal: self.feed(Undecodable(refusal)),
             self.spawn,
         )
+
+    def _ask_agents(self, frame: Call | AskingFrame | Piece) -> None:
+        asked = self.services.asked
+        if self._asking is None and asked is not None:
+            self._asking = AskingSide(
+                asked,
+                self.outbox,
+                lambda: self.principal,
+                lambda answer: self.feed(Answered(answer)),
+                lambda refusal: self.feed(Undecodable(refusal)),
+                self.spawn,
+            )
+        if self._asking is not None:
+            self._asking.take(frame)
+        elif isinstance(frame, Call):
+            self.feed(Answered(refuse_call(frame.id, UnknownMethod(frame.method))))
 
     # Acks and calls
 

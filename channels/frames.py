@@ -165,13 +165,22 @@ class ClientBeat(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Call(Frame):
-    """A command or a read of the control plane. With ``idem`` it has its effect once (CHN-13)."""
+    """A command or a read, or a call of an agent to another one. With ``idem`` it has its effect once (CHN-13)."""
 
     TAG: ClassVar = "rpc"
     id: _Id
     method: Annotated[str, Wire("m", Text(), "method")]
     idem: Annotated[str | None, Wire("idem", Text(), "idempotency key")] = None
     data: _Data = field(default_factory=dict[str, Json])
+    to: Annotated[
+        str | None, Wire("to", Text(), "the agent that is called, of an `a2a:` method")
+    ] = None
+    window: Annotated[
+        int | None, Wire("win", Integer(least=1), "items that may be sent before `win` brings more")
+    ] = None
+    headers: Annotated[
+        JsonObject | None, Wire("hdr", Record(), "A2A service parameters, and the trace")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from passerelle.channels.frames import (
     ServerFrame,
     Subscribe,
 )
-from passerelle.channels.reverse_frames import AgentFrame
+from passerelle.channels.reverse_frames import AskingFrame, Piece, ServingFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,14 @@ class Execute:
 class Serve:
     """An agent registers, or says something about a call to it."""
 
-    frame: AgentFrame
+    frame: ServingFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An agent calls another one, answer with Answered; or says something about such a call."""
+
+    frame: Call | AskingFrame | Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,7 @@ Output: TypeAlias = (
     | StoreAcks
     | Execute
     | Serve
+    | Ask
     | NotePresence
     | Close
 )

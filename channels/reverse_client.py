@@ -8,6 +8,10 @@
 ``handler`` is any ASGI application that speaks A2A over JSON-RPC, such as one made with the a2a-sdk; it is called in
 process, and needs no port. The link is opened again whenever it ends. A call that was under way then goes on in the
 application, and its answer is lost: the gateway asks for the task over the next link, and sends nothing twice.
+
+The same link takes the agent's own calls to other agents, within the rights of its credential::
+
+    answer = await agent.call("planner", "SendMessage", {"message": message}, idem="k-81")
 """
 
 from __future__ import annotations
@@ -17,31 +21,37 @@ import secrets
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
+from passerelle.channels.client_asks import Asks, Reply
 from passerelle.channels.client_dial import Credential, Identity
 from passerelle.channels.client_items import (
+    AnswersCut,
+    CallRefused,
     ChannelStopped,
     Connected,
     Status,
     Stopped,
+    UnknownOutcome,
 )
 from passerelle.channels.client_keeper import LinkKeeper, draw
 from passerelle.channels.closing import CloseCode
-from passerelle.channels.frames import Drain, Expiry, Refusal
+from passerelle.channels.frames import Answer, Drain, Expiry, Failure, Refusal
 from passerelle.channels.reverse_app import App, InProcess, live, read_own_card
 from passerelle.channels.reverse_calls import CallsAtWork
 from passerelle.channels.reverse_frames import (
+    HOST_IDS,
     AgentCall,
     CallPiece,
     Credit,
     Register,
     Registered,
     StopWaiting,
+    StreamItem,
     Unregister,
     Unregistered,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncGenerator, Callable, Coroutine
     from ssl import SSLContext
     from types import TracebackType
 
@@ -49,7 +59,7 @@ if TYPE_CHECKING:
     from passerelle.channels.frames import ServerFrame
     from passerelle.core.json import Json, JsonObject
 
-__all__ = ["ReverseAgent"]
+__all__ = ["AnswersCut", "CallRefused", "ChannelStopped", "Reply", "ReverseAgent", "UnknownOutcome"]
 
 _FRAME_BYTES: Final = 65_536
 _RETRIED_REFUSALS: Final = frozenset({"store_unavailable", "draining"})
@@ -88,6 +98,7 @@ class ReverseAgent:
         self._path = path
         self._most = most
         self._app: InProcess | None = None
+        self._asks = Asks()
         self._served = asyncio.Event()
         self._over = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,6 +147,51 @@ class ReverseAgent:
         """
         await self._wait(self._over)
 
+    # ------------------------------------------------------------ calls to other agents
+
+    async def call(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        *,
+        idem: str | None = None,
+        headers: JsonObject | None = None,
+    ) -> JsonObject:
+        """Calls another agent by its name; waits for a link if there is none.
+
+        ``method`` is an A2A 1.0 name such as ``SendMessage``, ``headers`` are A2A service parameters. Whoever waits no
+        more (a timeout, a cancelled task) ends the waiting and nothing else.
+
+        Raises:
+            CallRefused: the gateway answered with an error, by its ``code``.
+            UnknownOutcome: cut off without ``idem``; with it the call is sent again, and has its effect once.
+            ChannelStopped: there will be no link.
+        """
+        return await self._asks.call(to, method, params, idem, headers)
+
+    def stream(
+        self,
+        to: str,
+        method: str,
+        params: JsonObject,
+        *,
+        idem: str | None = None,
+        headers: JsonObject | None = None,
+        window: int = 32,
+    ) -> AsyncGenerator[Reply]:
+        """The answers of ``SendStreamingMessage`` or ``SubscribeToTask``; close it (``aclosing``) to leave early.
+
+        At most ``window`` answers are on their way that were not asked for yet. ``SubscribeToTask`` takes, beside
+        ``id``, the cursor ``after`` which it goes on.
+
+        Raises:
+            CallRefused: the gateway answered with an error, or ended the stream with one.
+            AnswersCut: the link was lost; it says the task, and the cursor to go on after.
+            ChannelStopped: there will be no link.
+        """
+        return self._asks.stream(to, method, params, idem, headers, window)
+
     async def _wait(self, event: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(one.wait()) for one in (event, self._over)]
         try:
@@ -172,6 +228,7 @@ class ReverseAgent:
         ended: Stopped | None = None
         try:
             await link.send(Register(self.name, card, self._most))
+            await self._asks.begin(link)
             async for frame in link.read():
                 ended = await self._take(link, calls, frame)
                 if ended is not None:
@@ -181,6 +238,7 @@ class ReverseAgent:
             self._link = None
             self._served.clear()
             calls.cut()
+            self._asks.cut()
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
         return ended or Stopped(link.close_code)
@@ -190,8 +248,12 @@ class ReverseAgent:
         match frame:
             case AgentCall():
                 self._spawn(calls.begin(frame))
+            case CallPiece(call) if not call.startswith(HOST_IDS):
+                self._asks.take(frame)
             case CallPiece() | Credit() | StopWaiting():
                 calls.take(frame)
+            case Answer() | Failure() | StreamItem():
+                self._asks.take(frame)
             case Registered():
                 self._keeper.tell(Connected(frozenset()))
                 self._served.set()
@@ -227,6 +289,7 @@ class ReverseAgent:
 
     def _stop(self, status: Stopped) -> None:
         self._keeper.tell(status)
+        self._asks.fail(ChannelStopped(status))
         self._over.set()
 
 

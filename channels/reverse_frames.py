@@ -1,5 +1,8 @@
 """Frames of an agent that dials in: it registers a name, is called under it, and answers over the same socket.
 
+It may call other agents over it, too: with ``rpc``, as everybody carries out commands. The ids of its calls never begin
+as those of the gateway's do, so a piece or an item says by its id which way the call went.
+
 They belong to ``frames``, which is the definition of the whole wire. An A2A request or answer stands in ``d`` as it is.
 What is longer than one frame may be goes ahead in ``more`` frames: the JSON text in pieces, and a frame without ``d``
 behind the last one.
@@ -19,6 +22,8 @@ from passerelle.core.json import Json, JsonObject
 
 AGENT_METHODS: Final = "a2a:"
 """What stands before the A2A name of a method."""
+HOST_IDS: Final = "g"
+"""How the ids of the gateway's calls begin."""
 
 UnregisterCode: TypeAlias = Literal["superseded", "forbidden", "asked"]
 
@@ -92,6 +97,23 @@ class Failed(Frame):
 
 
 @dataclass(frozen=True, slots=True)
+class TakeMore(Frame):
+    """So many more items of the agent's own call may be sent: what was sent before is taken."""
+
+    TAG: ClassVar = "win"
+    id: _Id
+    number: Annotated[int, Wire("n", Integer(least=1), "items")]
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsking(Frame):
+    """The agent waits for its own call no more; what it began goes on."""
+
+    TAG: ClassVar = "cancel"
+    id: _Id
+
+
+@dataclass(frozen=True, slots=True)
 class Registered(Frame):
     """The name is served from now on."""
 
@@ -148,16 +170,35 @@ class StopWaiting(Frame):
 
 @dataclass(frozen=True, slots=True)
 class CallPiece(Frame):
-    """A piece of the JSON text of a call, ahead of it."""
+    """A piece of the JSON text of a call to the agent, or of an answer to its own call, ahead of it."""
 
     TAG: ClassVar = "more"
     id: _Id
     text: Annotated[str, Wire("x", Prose(), "the piece")]
 
 
+@dataclass(frozen=True, slots=True)
+class StreamItem(Frame):
+    """One more of the answers to a streaming call of the agent's own: a StreamResponse."""
+
+    TAG: ClassVar = "item"
+    id: _Id
+    number: Annotated[int, Wire("n", Integer(least=1), "counts the items of the call")]
+    cursor: Annotated[
+        str | None, Wire("c", Text(), "cursor after it: `after` of a later SubscribeToTask")
+    ] = None
+    data: _Data = None
+
+
 AnswerFrame: TypeAlias = Item | Piece | Done | Failed
 """What an agent says about a call."""
-AgentFrame: TypeAlias = Register | Unregister | AnswerFrame
+AskingFrame: TypeAlias = TakeMore | StopAsking
+"""What an agent says about its own calls."""
+ServingFrame: TypeAlias = Register | Unregister | AnswerFrame
+"""What it says about what it serves."""
+AgentFrame: TypeAlias = ServingFrame | AskingFrame
 """What an agent may send beside what every client may."""
-HostFrame: TypeAlias = Registered | Unregistered | AgentCall | Credit | StopWaiting | CallPiece
+HostFrame: TypeAlias = (
+    Registered | Unregistered | AgentCall | Credit | StopWaiting | CallPiece | StreamItem
+)
 """What only an agent is sent."""

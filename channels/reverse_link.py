@@ -21,6 +21,7 @@ import orjson
 from passerelle.channels.frames import Refusal
 from passerelle.channels.reverse_frames import (
     AGENT_METHODS,
+    HOST_IDS,
     AgentCall,
     CallPiece,
     Credit,
@@ -209,7 +210,7 @@ class AgentLink:
         window: int,
     ) -> OpenCall:
         """Sends a call; the socket must not have ended."""
-        call = OpenCall(f"g{next(self._numbers)}", agent, window, self)
+        call = OpenCall(f"{HOST_IDS}{next(self._numbers)}", agent, window, self)
         self._calls[call.id] = call
         inline: JsonObject | None = data
         packed = orjson.dumps(data)

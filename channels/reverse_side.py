@@ -23,7 +23,7 @@ from passerelle.core.errors import PasserelleError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from passerelle.channels.reverse_frames import AgentFrame, HostFrame, UnregisterCode
+    from passerelle.channels.reverse_frames import HostFrame, ServingFrame, UnregisterCode
     from passerelle.channels.reverse_link import AgentLink
     from passerelle.core.principal import Principal
 
@@ -76,7 +76,7 @@ class AgentSide:
         self._spawn = spawn
         self._served: set[str] = set()
 
-    def take(self, frame: AgentFrame) -> None:
+    def take(self, frame: ServingFrame) -> None:
         """One frame of the agent."""
         match frame:
             case Register():

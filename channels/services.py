@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from passerelle.channels.follower import StreamReads
     from passerelle.channels.hub import Hub
     from passerelle.channels.replays import Replays
+    from passerelle.channels.reverse_asks import AskedAgents
     from passerelle.channels.reverse_side import AgentHost
     from passerelle.channels.states import States
     from passerelle.channels.story import LinkFact
@@ -172,6 +173,8 @@ class ChannelServices:
     ids: Ids
     agents: AgentHost | None = None
     """Serves agents that dial in; None: nobody does here."""
+    asked: AskedAgents | None = None
+    """Takes the calls of agents that dialled in; None: they call nobody here."""
     redeem: Callable[[str, str | None, str], Awaitable[Credentials]] = refuse_ticket
     """What was shown for a ticket, by the ticket, the origin and the device; raises Unauthenticated."""
 

@@ -65,26 +65,26 @@ from passerelle.channels.inputs import (
 )
 from passerelle.channels.outputs import (
     Admit,
-    Execute,
     NotePresence,
     Open,
     Output,
     Reauthenticate,
     Release,
     Send,
-    Serve,
     TakeSnapshot,
 )
 from passerelle.channels.reverse_frames import (
-    AgentFrame,
     Done,
     Failed,
     Item,
     Piece,
     Register,
+    StopAsking,
+    TakeMore,
     Unregister,
 )
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
+from passerelle.channels.session_calls import execute, hear_agent, settle
 from passerelle.channels.session_ending import (
     close,
     count_frame,
@@ -150,7 +150,7 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
         case AckJudged(stream, result):
             return judge_stored(state, stream, result)
         case Answered(frame):
-            return replace(state, calls=state.calls - {frame.id}), (Send(frame),)
+            return settle(state, frame)
         case Ticked():
             return tick(state, now_s)
         case DrainAsked(within_ms, jitter_ms):
@@ -172,9 +172,9 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
             return acknowledge(state, cursors, "ack", now_s)
         case ClientBeat(number, cursors):
             return answer_beat(state, number, cursors, given.reached, now_s)
-        case Item() | Piece() | Done() | Failed():
-            # Not counted: whoever calls an agent bounds what it may say.
-            return _hear_agent(state, frame)
+        case Item() | Piece() | Done() | Failed() | TakeMore() | StopAsking():
+            # Not counted: calls are, and a window bounds what may be said about one.
+            return hear_agent(state, frame)
         case _:
             return _serve(count_frame(state, now_s), frame)
 
@@ -205,22 +205,15 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
                 return refuse(state, not_subscribed("snap", stream))
             return state, (TakeSnapshot(frame),)
         case Call():
-            return _execute(state, frame)
+            return execute(state, frame)
         case Renew(token):
             return state, (Reauthenticate(token),)
         case Register() | Unregister():
-            return _hear_agent(state, frame)
+            return hear_agent(state, frame)
         case SayPresence():
             return replace(state, presence=frame), (NotePresence(frame),)
         case _:
             assert_never(frame)
-
-
-def _hear_agent(state: State, frame: AgentFrame) -> Step:
-    if state.hello is None or state.hello.role != "agent":
-        message = f"{frame.TAG} is for connections with the role agent"
-        return refuse(state, Refusal("forbidden_frame", message, of=frame.TAG))
-    return state, (Serve(frame),)
 
 
 def _greet(state: State, frame: ClientFrame) -> Step:
@@ -244,12 +237,6 @@ def _unsubscribe(state: State, stream: str) -> Step:
         return refuse(state, not_subscribed("unsub", stream))
     forgotten = replace(forget(state, stream), acks={})
     return forgotten, (*flush_acks(state), Release(stream))
-
-
-def _execute(state: State, call: Call) -> Step:
-    if call.id in state.calls:
-        return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
-    return replace(state, calls=state.calls | {call.id}), (Execute(call),)
 
 
 def _tell(

@@ -34,6 +34,8 @@ class State:
     hello: Hello | None = None
     told: Mapping[str, Cursor | None] = field(default_factory=dict[str, "Cursor | None"])
     calls: frozenset[str] = frozenset()
+    asks: frozenset[str] = frozenset()
+    """Calls to other agents. The reader goes on beside them: their agent is called over the same socket."""
     acks: Mapping[str, Cursor] = field(default_factory=dict[str, Cursor])
     """Acknowledged, not yet stored."""
     acks_stored_s: float = float("-inf")

@@ -15,8 +15,10 @@ from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
+from passerelle.gateway.reverse.asking import Asking
 
 if TYPE_CHECKING:
+    from passerelle.gateway.a2a.face import Face
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.auth.tickets import Tickets
@@ -32,7 +34,7 @@ class ChannelEdges:
 
 
 def make_channel_edges(
-    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets
+    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets, face: Face
 ) -> ChannelEdges:
     """The edges over a gateway that works."""
     service, store = gateway.service, gateway.store
@@ -58,6 +60,7 @@ def make_channel_edges(
         ids=SystemIds(),
         redeem=tickets.redeem,
         agents=gateway.host,
+        asked=Asking(face.operations, face.parts),
     )
     streams = StreamEdge(
         gateway.hub,

@@ -113,7 +113,7 @@ def make_edges(
         ),
     )
     tickets = Tickets(gateway.store.tickets, SystemIds())
-    channels = make_channel_edges(gateway, settings, access, tickets)
+    channels = make_channel_edges(gateway, settings, access, tickets, face)
     endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
     watch(gateway)

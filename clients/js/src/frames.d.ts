@@ -82,7 +82,7 @@ export interface ClientBeat {
   a?: Record<string, string>;
 }
 
-/** A command or a read of the control plane. With `idem` it has its effect once (CHN-13). */
+/** A command or a read, or a call of an agent to another one. With `idem` it has its effect once (CHN-13). */
 export interface Call {
   t: "rpc";
   /** ties the answer to its call */
@@ -92,6 +92,12 @@ export interface Call {
   /** idempotency key */
   idem?: string;
   d?: JsonObject;
+  /** the agent that is called, of an `a2a:` method */
+  to?: string;
+  /** items that may be sent before `win` brings more */
+  win?: number;
+  /** A2A service parameters, and the trace */
+  hdr?: JsonObject;
 }
 
 /** A new bearer of the same principal, in place of one that expires. The link goes on. */
@@ -170,6 +176,22 @@ export interface Failed {
   retry?: number;
   /** details */
   d?: JsonObject;
+}
+
+/** So many more items of the agent's own call may be sent: what was sent before is taken. */
+export interface TakeMore {
+  t: "win";
+  /** that of the call */
+  id: string;
+  /** items */
+  n: number;
+}
+
+/** The agent waits for its own call no more; what it began goes on. */
+export interface StopAsking {
+  t: "cancel";
+  /** that of the call */
+  id: string;
 }
 
 /** Accepted. What is pending comes first, from keyed state, before any replay. */
@@ -421,13 +443,26 @@ export interface StopWaiting {
   id: string;
 }
 
-/** A piece of the JSON text of a call, ahead of it. */
+/** A piece of the JSON text of a call to the agent, or of an answer to its own call, ahead of it. */
 export interface CallPiece {
   t: "more";
   /** that of the call */
   id: string;
   /** the piece */
   x: string;
+}
+
+/** One more of the answers to a streaming call of the agent's own: a StreamResponse. */
+export interface StreamItem {
+  t: "item";
+  /** that of the call */
+  id: string;
+  /** counts the items of the call */
+  n: number;
+  /** cursor after it: `after` of a later SubscribeToTask */
+  c?: string;
+  /** what it says; absent where it went ahead in `more` */
+  d?: JsonObject;
 }
 
 /** The person's devices that have spoken within a minute, told to those that have. No event, and no fact. */
@@ -454,7 +489,9 @@ export type ClientFrame =
   | Item
   | Piece
   | Done
-  | Failed;
+  | Failed
+  | TakeMore
+  | StopAsking;
 
 export type ServerFrame =
   | Welcome
@@ -477,4 +514,5 @@ export type ServerFrame =
   | Credit
   | StopWaiting
   | CallPiece
+  | StreamItem
   | ShowPresence;

@@ -7,7 +7,7 @@ which a test cuts and opens again as it likes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.tasks import InMemoryTaskStore
 from starlette.applications import Starlette
 
+from passerelle.channels.reverse_app import App
 from passerelle.channels.reverse_client import ReverseAgent
 from passerelle.core.json import JsonObject
 from tests.integration.callers.rig import Instance
@@ -46,6 +47,8 @@ CLIENTS: Final = [
     {"name": "ada", "scopes": ["a2a:call", "tasks:read", "tasks:write", "channels:connect"]},
 ]
 KEY: Final = "ada-key"
+ASKER: Final = "asker"
+"""An agent that calls the other one."""
 
 
 @dataclass
@@ -89,6 +92,41 @@ class Rig:
         """A gateway; several are instances over one engine."""
         agents = [{"name": NAME, "transport": "channel", **agent}]
         return await self.callers.start(agents=agents, clients=[dict(one) for one in CLIENTS])
+
+    async def start_with_asker(
+        self,
+        *,
+        scopes: Sequence[str] = ("a2a:call", "tasks:read", "tasks:write"),
+        limits: JsonObject | None = None,
+        **settings: object,
+    ) -> Instance:
+        """A gateway with a second agent that dials in and may call the first one, and a third that it may not call."""
+        asker = {
+            "name": ASKER,
+            "serves": [ASKER],
+            "may_call": [NAME],
+            "scopes": ["channels:connect", "agents:serve", *scopes],
+            "limits": limits or {},
+        }
+        agents = [{"name": name, "transport": "channel"} for name in (NAME, ASKER, "vault")]
+        clients = [*(dict(one) for one in CLIENTS), asker]
+        return await self.callers.start(agents=agents, clients=clients, **settings)
+
+    @asynccontextmanager
+    async def link_asker(
+        self, instance: Instance, *, url: str | None = None, handler: App | None = None
+    ) -> AsyncGenerator[ReverseAgent]:
+        """The second agent, served; at ``url`` there may be a proxy."""
+        asker = ReverseAgent(
+            url or find_url(instance),
+            token=f"{ASKER}-key",
+            name=ASKER,
+            handler=handler or Agent().app,
+            jitter=lambda: 0.05,
+        )
+        async with asker:
+            await asker.wait_served()
+            yield asker
 
     @asynccontextmanager
     async def link(

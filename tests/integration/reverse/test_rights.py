@@ -37,13 +37,17 @@ class Raw:
 
     async def hear(self, kind: str) -> Frame:
         """The next frame of a type; others are passed over."""
+        while (frame := await self.hear_any())["t"] != kind:
+            pass
+        return frame
+
+    async def hear_any(self) -> Frame:
+        """The next frame."""
         async with asyncio.timeout(15):
-            while True:
-                while not self._heard:
-                    lines = str(await self._socket.recv()).split("\n")
-                    self._heard += [cast("Frame", orjson.loads(line)) for line in lines]
-                if (frame := self._heard.pop(0))["t"] == kind:
-                    return frame
+            while not self._heard:
+                lines = str(await self._socket.recv()).split("\n")
+                self._heard += [cast("Frame", orjson.loads(line)) for line in lines]
+        return self._heard.pop(0)
 
     async def hear_close(self) -> int:
         async with asyncio.timeout(15):

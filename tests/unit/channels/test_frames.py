@@ -49,12 +49,16 @@ from passerelle.channels.reverse_frames import (
     Piece,
     Register,
     Registered,
+    StopAsking,
     StopWaiting,
+    StreamItem,
+    TakeMore,
     Unregister,
     Unregistered,
 )
 from passerelle.channels.wire import (
     build_event,
+    build_item,
     decode_client,
     decode_server,
     encode_client,
@@ -79,6 +83,9 @@ CLIENT_FRAMES: list[ClientFrame] = [
     ClientBeat(4, {"inbox": CURSOR}),
     Call("5", "submit_turn", "k-81", {"parts": [{"text": "book it\nnow"}]}),
     Call("6", "get_task", None, {}),
+    Call(
+        "7", "a2a:SendStreamingMessage", "k-82", {"message": {}}, "planner", 4, {"traceparent": "x"}
+    ),
     Hello(1, "dev", "ui", ticket="psr_once"),
     Renew("next"),
     Register("builder", {"name": "Builder"}, 4),
@@ -91,6 +98,8 @@ CLIENT_FRAMES: list[ClientFrame] = [
     Failed("g3", "busy", "later", 2),
     Failed("g4", "a2a", "no such task", data={"code": -32001}),
     Subscribe("task:task_1", volatile=True),
+    TakeMore("7", 2),
+    StopAsking("7"),
     SayPresence("away"),
     SayPresence("active", frozenset({"inbox", "task:task_1"})),
 ]
@@ -122,6 +131,8 @@ SERVER_FRAMES: list[ServerFrame] = [
     Credit("g1", 1),
     StopWaiting("g1"),
     CallPiece("g2", '{"id":"t"}'),
+    StreamItem("7", 1, str(CURSOR), {"task": {"id": "t"}}),
+    StreamItem("7", 2),
     ShowPresence("inbox:pr_ada", ({"device": "phone", "state": "away", "focus": []},)),
 ]  # fmt: skip
 
@@ -255,6 +266,15 @@ def test_an_event_frame_holds_the_stored_bytes_untouched(
     assert isinstance(decoded, Event)
     assert (decoded.stream, decoded.sequence, decoded.previous) == (stream, sequence, previous)
     assert decoded.chain == "0000000a"
+
+
+def test_an_item_frame_holds_the_stored_bytes_untouched() -> None:
+    data = b'{"statusUpdate":{"a":1.10,  "a":2}}'
+    assert data in build_item("s1", 3, "c", data)
+    assert decode_server(build_item("s1", 3, "c", data)) == StreamItem(
+        "s1", 3, "c", {"statusUpdate": {"a": 2}}
+    )
+    assert decode_server(build_item("s1", 4, "", None)) == StreamItem("s1", 4)
 
 
 def nest(levels: int) -> str:

@@ -55,6 +55,7 @@ from passerelle.channels.inputs import (
 from passerelle.channels.limits import Limits
 from passerelle.channels.outputs import (
     Admit,
+    Ask,
     Close,
     Execute,
     NotePresence,
@@ -74,6 +75,8 @@ from passerelle.channels.reverse_frames import (
     Item,
     Piece,
     Register,
+    StopAsking,
+    TakeMore,
     Unregister,
 )
 from passerelle.channels.session import ACCEPTS, step
@@ -93,6 +96,8 @@ AGENT_FRAMES: tuple[AgentFrame, ...] = (
     Done("g1"),
     Failed("g1", "busy"),
 )
+ASKING_FRAMES = (TakeMore("7", 1), StopAsking("7"), Piece("7", "{}"))
+ASKED = Call("7", "a2a:SendMessage", None, {}, "planner")
 
 
 def at(sequence: int, epoch: str = EPOCH) -> Cursor:
@@ -115,6 +120,13 @@ def opened(limits: Limits | None = None, told: int | None = 20) -> State:
     state, _ = run(state, Received(Subscribe(NAME)))
     if told is not None:
         state, _ = run(state, Told(Subscribed(NAME, "resumed", at(told), dense=True, missed=0)))
+    return state
+
+
+def welcome(role: Role) -> State:
+    """An open connection of a role that follows nothing."""
+    hello = replace(HELLO, role=role, subscriptions=())
+    state, _ = run(start(Limits(), 0), Received(hello), Admitted(WELCOME))
     return state
 
 
@@ -406,23 +418,60 @@ def test_a_drain_is_told_and_ends_the_connection_after_its_time() -> None:
 
 
 @pytest.mark.requirement("CMD-29")
-@pytest.mark.parametrize("frame", AGENT_FRAMES, ids=lambda frame: type(frame).__name__)
+@pytest.mark.parametrize("frame", [*AGENT_FRAMES, *ASKING_FRAMES], ids=repr)
 def test_frames_of_agents_are_forbidden_to_everybody_else(frame: AgentFrame) -> None:
-    for role, outputs in (("agent", [Serve(frame)]), ("ui", []), ("peer", [])):
-        state = start(Limits(), 0)
-        hello = replace(HELLO, role=cast("Role", role), subscriptions=())
-        state, _ = run(state, Received(hello), Admitted(WELCOME))
-        state, came = run(state, Received(frame))
-        assert [one for one in came if isinstance(one, Serve)] == outputs
+    for role, count in (("agent", 1), ("ui", 0), ("peer", 0)):
+        _, came = run(welcome(cast("Role", role)), Received(frame))
+        kind = Ask if frame in ASKING_FRAMES else Serve
+        assert [one.frame for one in came if isinstance(one, kind)] == [frame] * count
         refusals = [one.code for one in sent(came) if isinstance(one, Refusal)]
-        assert refusals == ([] if outputs else ["forbidden_frame"])
+        assert refusals == ([] if count else ["forbidden_frame"])
+
+
+def test_an_agent_calls_others_and_for_everybody_else_the_method_is_one_that_nobody_knows() -> None:
+    _, outputs = run(welcome("agent"), Received(ASKED))
+    assert outputs == [Ask(ASKED)]
+    for role in get_args(Role):
+        if role == "agent":
+            continue
+        _, outputs = run(welcome(role), Received(ASKED))
+        assert outputs == [Execute(ASKED)]
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [(replace(ASKED, id="g7"), "id"), (replace(ASKED, to=None), "to")],
+)
+def test_a_call_to_an_agent_needs_its_name_and_an_id_that_is_not_the_gateways(
+    call: Call, field: str
+) -> None:
+    state, outputs = run(welcome("agent"), Received(call))
+    (failure,) = sent(outputs)
+    assert isinstance(failure, Failure)
+    assert (failure.code, failure.data) == ("invalid_input", {"field": field})
+    assert state.asks == frozenset()
+
+
+def test_calls_to_agents_are_bounded_and_never_stop_the_reader() -> None:
+    state = welcome("agent")
+    limit = state.limits.calls
+    state, outputs = run(state, *(Received(replace(ASKED, id=f"c{n}")) for n in range(limit + 1)))
+    (busy,) = sent(outputs)
+    assert isinstance(busy, Failure)
+    assert (busy.id, busy.code, busy.retry_s) == (f"c{limit}", "concurrency_limited", 1)
+    assert not state.is_saturated
+    state, outputs = run(state, Received(replace(ASKED, id="c0")))
+    assert [one.code for one in sent(outputs) if isinstance(one, Refusal)] == ["duplicate_id"]
+    state, _ = run(state, Answered(Answer("c0")))
+    _, outputs = run(state, Received(replace(ASKED, id="c0")))
+    assert [one for one in outputs if isinstance(one, Ask)] == [Ask(replace(ASKED, id="c0"))]
 
 
 def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() -> None:
-    hello = replace(HELLO, role="agent", subscriptions=())
-    state, _ = run(start(Limits(), 0), Received(hello), Admitted(WELCOME))
-    limit = Limits().frames_per_window
+    state, limit = welcome("agent"), Limits().frames_per_window
     state, outputs = run(state, *(Received(Item("g1", 1, {})) for _ in range(3 * limit)))
+    assert closes(outputs) == []
+    state, outputs = run(state, *(Received(one) for one in ASKING_FRAMES * limit))
     assert closes(outputs) == []
     _, outputs = run(state, *(Received(Register("a", {})) for _ in range(limit + 1)))
     assert closes(outputs) == [CloseCode.RATE_LIMIT]
@@ -438,7 +487,10 @@ FRAMES: st.SearchStrategy[ClientFrame] = st.one_of(
     st.builds(Ack, st.dictionaries(STREAMS, CURSORS, min_size=1)),
     st.builds(ClientBeat, st.integers(0, 9), st.dictionaries(STREAMS, CURSORS)),
     st.builds(Call, st.sampled_from("123"), st.just("get_task"), st.none(), st.just({})),
-    st.sampled_from(AGENT_FRAMES),
+    st.sampled_from(AGENT_FRAMES + ASKING_FRAMES),
+    st.builds(
+        Call, st.sampled_from("1g"), st.just("a2a:GetTask"), st.none(), st.just({}), st.just("a")
+    ),
 )
 ANY_INPUT: st.SearchStrategy[Input] = st.one_of(
     st.builds(Received, FRAMES, st.dictionaries(STREAMS, CURSORS)),
@@ -467,7 +519,9 @@ def test_any_sequence_of_inputs_keeps_the_promises(inputs: list[tuple[Input, flo
         state, outputs = step(state, one, now_s)
         assert not (closed and outputs), "something was done after the close"
         for output in outputs:
-            if isinstance(output, Open | Execute | StoreAcks | TakeSnapshot | Release | Serve):
+            if isinstance(
+                output, Open | Execute | StoreAcks | TakeSnapshot | Release | Serve | Ask
+            ):
                 assert admitted, "something was done before the welcome"
             if isinstance(output, StoreAcks):
                 for name, cursor in output.cursors.items():

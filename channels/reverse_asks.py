@@ -1,0 +1,200 @@
+"""The calls of one connected agent to other agents: each beside the others, each stream as fast as its reader takes it.
+
+Who may call whom, and what comes of it, is the business of ``AskedAgents``, which is the same that everybody calls. A
+socket that ends takes nothing back: what a call began goes on, and is followed again by its task (I6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+import orjson
+
+from passerelle.channels.failures import refuse_call
+from passerelle.channels.frames import Answer, Call, Failure, Refusal
+from passerelle.channels.reverse_frames import (
+    AGENT_METHODS,
+    CallPiece,
+    Piece,
+    StopAsking,
+    TakeMore,
+)
+from passerelle.channels.reverse_link import PIECE_CHARS, split_text
+from passerelle.channels.wire import build_item, encode_server
+from passerelle.core.errors import InvalidInput, PasserelleError, TooLarge
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from passerelle.channels.outbox import Outbox
+    from passerelle.channels.reverse_frames import AskingFrame
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.principal import Principal
+
+MAX_CALL_CHARS: Final = 1_048_576
+"""Of all calls of one connection that are still coming in pieces."""
+MOST_ITEMS: Final = 1_024
+_WINDOW: Final = 32
+_PIECE_COST: Final = 64
+"""What a piece counts for at least, so that empty ones are bounded, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAsk:
+    """One call. ``method`` is its A2A name, ``find_principal`` gives the caller with the rights that it has now."""
+
+    find_principal: Callable[[], Principal]
+    to: str
+    method: str
+    params: JsonObject
+    headers: Mapping[str, str]
+    idem: str | None
+
+
+class AskedAgents(Protocol):
+    """The agents, as every caller reaches them."""
+
+    async def ask(
+        self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
+    ) -> JsonObject:
+        """Carries a call through, and may be cancelled at any time.
+
+        Each item of a stream, and the cursor after it, is given to ``deliver``, which returns when it has been sent;
+        the result of a stream is empty.
+
+        Raises:
+            PasserelleError: why there is no answer, in words that the caller may read.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """One call under way. ``untaken`` items are on their way, and ``room`` are left of its window."""
+
+    id: str
+    room: asyncio.Semaphore
+    task: asyncio.Task[None] | None = None
+    items: int = 0
+    untaken: int = 0
+
+
+@dataclass(slots=True)
+class AskingSide:
+    """Those of one connection. ``answer`` tells its machine, ``refuse`` what is wrong with a frame."""
+
+    agents: AskedAgents
+    outbox: Outbox
+    find_principal: Callable[[], Principal]
+    answer: Callable[[Answer | Failure], None]
+    refuse: Callable[[Refusal], None]
+    spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]]
+    _open: dict[str, _Open] = field(default_factory=dict[str, _Open])
+    _pieces: dict[str, list[str] | None] = field(default_factory=dict[str, "list[str] | None"])
+    """None: there were too many."""
+    _held: int = 0
+
+    def take(self, frame: Call | AskingFrame | Piece) -> None:
+        """A call, or what the agent says about one; about one that is over it is passed over."""
+        match frame:
+            case Call():
+                self._begin(frame)
+            case TakeMore(call, items):
+                if (found := self._open.get(call)) is not None:
+                    _give_back(found, items)
+            case StopAsking(call):
+                self._stop(call)
+            case Piece():
+                self._keep(frame)
+            case _:
+                assert_never(frame)
+
+    def _begin(self, call: Call) -> None:
+        window = min(call.window or _WINDOW, MOST_ITEMS)
+        opened = self._open[call.id] = _Open(call.id, asyncio.Semaphore(window))
+        opened.task = self.spawn(self._serve(opened, call))
+
+    def _stop(self, call: str) -> None:
+        opened = self._open.pop(call, None)
+        if opened is not None and opened.task is not None:
+            opened.task.cancel()
+            self.answer(Failure(call, "cancelled", "nobody waits for it any more"))
+
+    async def _serve(self, opened: _Open, call: Call) -> None:
+        answer = await self._carry_out(opened, call)
+        if self._open.get(call.id) is opened:
+            del self._open[call.id]
+            self.answer(answer)
+
+    async def _carry_out(self, opened: _Open, call: Call) -> Answer | Failure:
+        async def deliver(data: bytes, cursor: str) -> None:
+            await opened.room.acquire()
+            await self.outbox.wait_for_room()
+            opened.items += 1
+            opened.untaken += 1
+            rest = None if self._send_ahead(call.id, data) else data
+            self.outbox.put(build_item(call.id, opened.items, cursor, rest))
+
+        try:
+            ask = AgentAsk(
+                self.find_principal,
+                call.to or "",
+                call.method.removeprefix(AGENT_METHODS),
+                self._assemble(call),
+                {name.lower(): str(value) for name, value in (call.headers or {}).items()},
+                call.idem,
+            )
+            result = await self.agents.ask(ask, deliver)
+        except PasserelleError as error:
+            return refuse_call(call.id, error)
+        return Answer(call.id, {} if self._send_ahead(call.id, orjson.dumps(result)) else result)
+
+    def _send_ahead(self, call: str, data: bytes) -> bool:
+        """Sends what is too long for one frame in pieces; whether it was."""
+        if len(data) <= PIECE_CHARS:
+            return False
+        for piece in split_text(data.decode(), PIECE_CHARS):
+            self.outbox.put(encode_server(CallPiece(call, piece)))
+        return True
+
+    # What comes in pieces
+
+    def _keep(self, piece: Piece) -> None:
+        held = self._pieces.setdefault(piece.id, [])
+        if held is None:
+            return
+        self._held += _weigh(piece.text)
+        held.append(piece.text)
+        if self._held > MAX_CALL_CHARS:
+            self._held -= sum(map(_weigh, held))
+            self._pieces[piece.id] = None
+            self.refuse(Refusal("too_large", f"at most {MAX_CALL_CHARS} characters", of="more"))
+
+    def _assemble(self, call: Call) -> JsonObject:
+        if call.id not in self._pieces:
+            return call.data
+        held = self._pieces.pop(call.id)
+        if held is None:
+            raise TooLarge("the call", MAX_CALL_CHARS)
+        self._held -= sum(map(_weigh, held))
+        value: Json = None
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads("".join(held))
+        if not isinstance(value, dict):
+            raise InvalidInput("x", "the pieces are no JSON object")
+        return value
+
+
+def _give_back(opened: _Open, items: int) -> None:
+    """Room for what was taken, and for no more than was sent."""
+    taken = min(items, opened.untaken)
+    opened.untaken -= taken
+    for _ in range(taken):
+        opened.room.release()
+
+
+def _weigh(text: str) -> int:
+    return len(text) + _PIECE_COST

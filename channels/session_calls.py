@@ -1,0 +1,73 @@
+"""Calls in the machine: commands of everybody, what an agent says about calls to it, and its own calls to others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.channels.frames import Failure, Refusal
+from passerelle.channels.outputs import Ask, Execute, Send, Serve
+from passerelle.channels.reverse_frames import (
+    AGENT_METHODS,
+    HOST_IDS,
+    Piece,
+    StopAsking,
+    TakeMore,
+)
+from passerelle.channels.session_ending import refuse
+
+if TYPE_CHECKING:
+    from passerelle.channels.frames import Answer, Call
+    from passerelle.channels.reverse_frames import AgentFrame
+    from passerelle.channels.session_state import State, Step
+
+_BUSY_S: Final = 1
+
+
+def execute(state: State, call: Call) -> Step:
+    """Begins a call; one to an agent is a command like any other from who is no agent, and one that nobody knows."""
+    if call.id in state.calls | state.asks:
+        return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
+    if _is_agent(state) and call.method.startswith(AGENT_METHODS):
+        return _ask(state, call)
+    return replace(state, calls=state.calls | {call.id}), (Execute(call),)
+
+
+def settle(state: State, frame: Answer | Failure) -> Step:
+    """A call has its answer."""
+    done = {frame.id}
+    return replace(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
+
+
+def hear_agent(state: State, frame: AgentFrame) -> Step:
+    """What only an agent says: about what it serves, or about a call, whose id says whose it is."""
+    if not _is_agent(state):
+        message = f"{frame.TAG} is for connections with the role agent"
+        return refuse(state, Refusal("forbidden_frame", message, of=frame.TAG))
+    match frame:
+        case TakeMore() | StopAsking():
+            return state, (Ask(frame),)
+        case Piece(call) if not call.startswith(HOST_IDS):
+            return state, (Ask(frame),)
+        case _:
+            return state, (Serve(frame),)
+
+
+def _ask(state: State, call: Call) -> Step:
+    if call.id.startswith(HOST_IDS):
+        return refuse(state, _blame(call, "id", f"begins with {HOST_IDS!r}, as the gateway's do"))
+    if call.to is None:
+        return refuse(state, _blame(call, "to", "a non-empty text is required"))
+    most = state.limits.calls
+    if len(state.asks) >= most:
+        busy = Failure(call.id, "concurrency_limited", f"at most {most} calls at once", _BUSY_S)
+        return state, (Send(busy),)
+    return replace(state, asks=state.asks | {call.id}), (Ask(call),)
+
+
+def _blame(call: Call, member: str, reason: str) -> Failure:
+    return Failure(call.id, "invalid_input", f"{member}: {reason}", data={"field": member})
+
+
+def _is_agent(state: State) -> bool:
+    return state.hello is not None and state.hello.role == "agent"

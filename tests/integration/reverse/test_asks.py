@@ -1,0 +1,358 @@
+"""An agent that dialled in calls another one over its own socket, with the rights of its credential and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import Message, Part
+from a2a.types import Role as Speaker
+
+from passerelle.channels.reverse_client import (
+    AnswersCut,
+    CallRefused,
+    Reply,
+    ReverseAgent,
+    UnknownOutcome,
+)
+from passerelle.core.json import JsonObject
+from tests.integration.callers.rig import Instance
+from tests.integration.reverse.rig import ASKER, NAME, Answer, Caller, Rig, read_texts
+from tests.integration.reverse.test_rights import Frame, open_raw
+from tests.support.sdk_agent import SdkExecutor, build_card, make_app
+from tests.support.tcp_proxy import FaultProxy, fault_proxy
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def write(text: str, message_id: str = "own-1") -> JsonObject:
+    return {"message": {"messageId": message_id, "role": "ROLE_USER", "parts": [{"text": text}]}}
+
+
+def ask(call: str, method: str = "SendMessage", **members: object) -> Frame:
+    return {"t": "rpc", "id": call, "m": f"a2a:{method}", "to": NAME, **members}
+
+
+async def send(asker: ReverseAgent, text: str, idem: str | None = None) -> Answer:
+    answer = await asker.call(NAME, "SendMessage", write(text), idem=idem)
+    return cast("Answer", answer["task"])
+
+
+async def is_at_work(rig: Rig) -> None:
+    await wait_until(lambda: bool(rig.agent.executor.executed), 15, "the agent is at work")
+
+
+async def until_ended(instance: Instance) -> None:
+    """The only task of the asker has completed, as it sees itself over HTTP."""
+    headers = {"Authorization": f"Bearer {ASKER}-key"}
+    body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+
+    async def has_ended() -> bool:
+        answer = await instance.http.post(f"/agents/{NAME}", json=body, headers=headers)
+        states = [task["status"]["state"] for task in answer.json()["result"]["tasks"]]
+        return states == ["TASK_STATE_COMPLETED"]
+
+    await wait_until(has_ended, 20, "the task has completed")
+
+
+def count_calls(instance: Instance, operation: str, outcome: str) -> float:
+    sample = instance.gateway.metrics.registry.get_sample_value(
+        "passerelle_requests_total",
+        {"agent": NAME, "operation": operation, "outcome": outcome},
+    )
+    return sample or 0.0
+
+
+# ------------------------------------------------------------ whole answers
+
+
+async def test_an_agent_is_answered_by_another_one_and_the_task_is_its_own(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        task = await send(asker, "build it")
+        assert task["status"]["state"] == "TASK_STATE_COMPLETED"
+        assert read_texts(task) == ["build it"]
+        again = await asker.call(NAME, "GetTask", {"id": task["id"]})
+        assert read_texts(again) == ["build it"]
+        seen = await Caller(instance).ask("GetTask", {"id": task["id"]})
+        assert seen["error"]["data"][0]["reason"] == "TASK_NOT_FOUND"
+    assert rig.agent.executor.executed == {"own-1": 1}
+
+
+async def test_an_agent_sees_no_task_of_anybody_else(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        theirs = await Caller(instance).send("hello")
+        for method in ("GetTask", "CancelTask"):
+            with pytest.raises(CallRefused) as refused:
+                await asker.call(NAME, method, {"id": theirs["id"]})
+            assert refused.value.code == "not_found"
+        with pytest.raises(CallRefused) as refused:
+            await anext(asker.stream(NAME, "SubscribeToTask", {"id": theirs["id"]}))
+        assert refused.value.code == "not_found"
+        assert (await asker.call(NAME, "ListTasks", {}))["tasks"] == []
+
+
+async def test_an_agent_that_may_not_be_called_and_one_that_is_not_there_look_the_same(
+    rig: Rig,
+) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        said: list[tuple[str, str]] = []
+        for name in ("vault", "nobody"):
+            with pytest.raises(CallRefused) as refused:
+                await asker.call(name, "SendMessage", write("open"))
+            said.append((refused.value.code, str(refused.value).replace(name, "X")))
+        assert said[0] == said[1]
+        assert said[0][0] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("scopes", "method"),
+    [(("tasks:read",), "SendMessage"), (("tasks:read",), "CancelTask"), ((), "GetTask")],
+)
+async def test_a_call_takes_the_scope_that_it_takes_over_every_binding(
+    rig: Rig, scopes: tuple[str, ...], method: str
+) -> None:
+    instance = await rig.start_with_asker(scopes=scopes)
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        with pytest.raises(CallRefused) as refused:
+            await asker.call(NAME, method, write("build it") | {"id": "task_x"})
+        assert refused.value.code == "forbidden"
+    assert rig.agent.executor.executed == {}
+
+
+async def test_calls_of_an_agent_count_against_its_limits(rig: Rig) -> None:
+    instance = await rig.start_with_asker(limits={"concurrency": 1})
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        first = asyncio.create_task(send(asker, "silent"))
+        await is_at_work(rig)
+        with pytest.raises(CallRefused) as refused:
+            await asker.call(NAME, "GetTask", {"id": "task_x"})
+        assert refused.value.code == "concurrency_limited"
+        assert refused.value.retry_s is not None
+        rig.agent.executor.silence.set()
+        assert (await first)["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+async def test_a_rule_holds_for_a_call_of_an_agent(rig: Rig) -> None:
+    closed = {"rules": [{"name": "closed", "effect": "deny", "about": ["delegations"]}]}
+    instance = await rig.start_with_asker(policy=closed)
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        task = await send(asker, "build it")
+    assert task["status"]["state"] == "TASK_STATE_REJECTED"
+    assert rig.agent.executor.executed == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("Fly", {}, "unknown_method"),
+        ("SendMessage", {}, "invalid_input"),
+        ("GetTask", {"id": "task_x", "tenant": "other"}, "invalid_input"),
+        ("SubscribeToTask", {"id": "task_x", "after": 7}, "invalid_input"),
+    ],
+)
+async def test_a_wrong_call_is_refused_by_its_code(
+    rig: Rig, method: str, params: JsonObject, code: str
+) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        with pytest.raises(CallRefused) as refused:
+            await asker.call(NAME, method, params)
+        assert refused.value.code == code
+        with pytest.raises(CallRefused) as refused:
+            await asker.call(NAME, "GetTask", {"id": "x"}, headers={"A2A-Version": "0.3"})
+        assert refused.value.code == "version_not_supported"
+
+
+async def test_only_an_agent_calls_agents_over_a_channel(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), open_raw(instance, ASKER, role="ui") as raw:
+        await raw.tell(ask("1", d=write("build it")))
+        refused = await raw.hear("err")
+        assert (refused["id"], refused["code"]) == ("1", "unknown_method")
+    assert rig.agent.executor.executed == {}
+
+
+async def test_long_content_of_a_call_goes_both_ways_in_pieces(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    text = 'é"\\' * 60_000
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        assert read_texts(await send(asker, text)) == [text]
+
+
+class Delegating(SdkExecutor):
+    """Has the other agent do what it is told to do, over the link that it is called over."""
+
+    asker: ReverseAgent
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        task = await send(self.asker, context.get_user_input())
+        reply = Message(
+            message_id=f"{context.context_id}-reply",
+            role=Speaker.ROLE_AGENT,
+            context_id=context.context_id,
+            parts=[Part(text=f"they said: {read_texts(task)[0]}")],
+        )
+        await event_queue.enqueue_event(reply)
+
+
+async def test_an_agent_calls_another_one_while_it_is_called(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    executor = Delegating()
+    card = build_card("http://10.0.0.8:9000/", ("JSONRPC/1.0",))
+    app = make_app(DefaultRequestHandler(executor, InMemoryTaskStore(), card), card)
+    async with rig.link(instance), rig.link_asker(instance, handler=app) as asker:
+        executor.asker = asker
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": write("a house")}
+        headers = {"Authorization": "Bearer ada-key"}
+        answer = await instance.http.post(f"/agents/{ASKER}", json=body, headers=headers)
+    assert answer.json()["result"]["message"]["parts"] == [{"text": "they said: a house"}]
+
+
+# ------------------------------------------------------------ streams
+
+
+def read_pieces(replies: list[Reply]) -> list[str]:
+    return [
+        cast("str", part["text"])
+        for reply in replies
+        if "artifactUpdate" in reply.data
+        for part in cast("Any", reply.data)["artifactUpdate"]["artifact"]["parts"]
+    ]
+
+
+async def test_a_stream_of_another_agent_comes_whole_and_in_order(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        replies = [
+            reply
+            async for reply in asker.stream(
+                NAME, "SendStreamingMessage", write("chunks 80"), window=3
+            )
+        ]
+    assert read_pieces(replies) == [f"chunk-{number} " for number in range(1, 81)]
+    assert "task" in replies[0].data
+    assert cast("Any", replies[-1].data)["statusUpdate"]["status"]["state"].endswith("COMPLETED")
+    assert len({reply.cursor for reply in replies}) == len(replies)
+
+
+async def test_no_more_items_come_than_the_window_has_until_they_are_taken(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), open_raw(instance, ASKER) as raw:
+        await raw.tell(ask("s1", "SendStreamingMessage", d=write("chunks 40"), win=2))
+        assert [(await raw.hear("item"))["n"] for _ in range(2)] == [1, 2]
+        await until_ended(instance)
+        # Everything is stored by now, and a heartbeat is answered behind what was sent before it.
+        await raw.tell({"t": "hb", "n": 7})
+        assert (await raw.hear_any())["t"] == "hb", "a third item came"
+        await raw.tell({"t": "win", "id": "s1", "n": 1_000_000})
+        assert [(await raw.hear("item"))["n"] for _ in range(2)] == [3, 4]
+        await raw.tell({"t": "hb", "n": 8})
+        assert (await raw.hear_any())["t"] == "hb", "no more is given back than was sent"
+
+
+async def test_who_waits_no_more_hears_no_more_and_the_task_goes_on(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), open_raw(instance, ASKER) as raw:
+        await raw.tell(ask("1", d=write("silent")))
+        await is_at_work(rig)
+        await raw.tell({"t": "cancel", "id": "1"})
+        cancelled = await raw.hear("err")
+        assert (cancelled["id"], cancelled["code"]) == ("1", "cancelled")
+        rig.agent.executor.silence.set()
+
+        await until_ended(instance)
+        await raw.tell(ask("1", "ListTasks", d={}))
+        assert len((await raw.hear("ok"))["d"]["tasks"]) == 1, "the id is free again"
+    assert rig.agent.executor.executed == {"own-1": 1}
+
+
+async def test_a_stream_that_is_left_ends_at_the_gateway(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        async with aclosing(asker.stream(NAME, "SendStreamingMessage", write("silent"))) as replies:
+            first = cast("Any", (await anext(replies)).data)["task"]
+
+        await wait_until(
+            lambda: count_calls(instance, "SendStreamingMessage", "left") == 1,
+            15,
+            "the gateway knows that nobody reads",
+        )
+        rig.agent.executor.silence.set()
+        found = await asker.call(NAME, "GetTask", {"id": first["id"]})
+        assert found["id"] == first["id"]
+
+
+# ------------------------------------------------------------ links that end
+
+
+async def take_until_cut(asker: ReverseAgent, taken: list[Reply], proxy: FaultProxy) -> None:
+    """Takes ten answers, has the link cut, and takes what had come before that."""
+    async with aclosing(
+        asker.stream(NAME, "SendStreamingMessage", write("chunks 40"), window=2)
+    ) as replies:
+        async for reply in replies:
+            taken.append(reply)
+            if len(taken) == 10:
+                proxy.cut()
+
+
+async def test_a_stream_that_is_cut_says_its_task_and_goes_on_exactly_where_it_stopped(
+    rig: Rig,
+) -> None:
+    instance = await rig.start_with_asker()
+    port = instance.http.base_url.port
+    async with fault_proxy(f"127.0.0.1:{port}") as proxy, rig.link(instance):
+        url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+        async with rig.link_asker(instance, url=url) as asker:
+            taken: list[Reply] = []
+            with pytest.raises(AnswersCut) as cut:
+                await take_until_cut(asker, taken, proxy)
+            assert (cut.value.task, cut.value.cursor) == (
+                cast("Any", taken[0].data)["task"]["id"],
+                taken[-1].cursor,
+            )
+            follow: JsonObject = {"id": cut.value.task, "after": cut.value.cursor}
+            taken += [one async for one in asker.stream(NAME, "SubscribeToTask", follow)]
+    assert read_pieces(taken) == [f"chunk-{number} " for number in range(1, 41)]
+    assert rig.agent.executor.executed == {"own-1": 1}
+
+
+async def test_a_cursor_that_does_not_hold_is_answered_with_the_task(rig: Rig) -> None:
+    instance = await rig.start_with_asker()
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        task = await send(asker, "build it")
+        for after in ("6a77b89f.3.d1b96cc6", "nowhere"):
+            follow: JsonObject = {"id": task["id"], "after": after}
+            (only,) = [one async for one in asker.stream(NAME, "SubscribeToTask", follow)]
+            assert read_texts(cast("Any", only.data)["task"]) == ["build it"]
+
+
+async def test_a_call_with_a_key_is_answered_over_the_next_link_and_one_without_is_unknown(
+    rig: Rig,
+) -> None:
+    instance = await rig.start_with_asker()
+    port = instance.http.base_url.port
+    async with fault_proxy(f"127.0.0.1:{port}") as proxy, rig.link(instance):
+        url = f"ws://127.0.0.1:{proxy.port}/v1/channel"
+        async with rig.link_asker(instance, url=url) as asker:
+            keyed = asyncio.create_task(send(asker, "silent", idem="k-1"))
+            await is_at_work(rig)
+            bare = asyncio.create_task(asker.call(NAME, "SendMessage", write("silent", "own-2")))
+            await wait_until(lambda: len(rig.agent.executor.executed) == 2, 15, "both are at work")
+            proxy.cut()
+            with pytest.raises(UnknownOutcome):
+                await bare
+            await asker.wait_served()
+            rig.agent.executor.silence.set()
+            assert (await keyed)["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.agent.executor.executed == {"own-1": 1, "own-2": 1}
