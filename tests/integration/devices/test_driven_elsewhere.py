@@ -12,7 +12,7 @@ import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.commands import CancelTask
-from passerelle.core.ids import ALL_SHARDS, Shard
+from passerelle.core.ids import ALL_SHARDS, Shard, derive_shard
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
@@ -20,8 +20,10 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import PauseTask, ResumeTask
 from passerelle.gateway.delegation.driver import Driver
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.store import keys
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ADA, ask, bearer, make_answer, say
+from tests.support.engine import ask as ask_engine
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -95,8 +97,20 @@ async def town(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Town:
     monkeypatch.setattr("passerelle.gateway.duties.leases.choose_duties", choose)
     monkeypatch.setattr("passerelle.gateway.assembly.Patience", lambda: _UNHURRIED)
     started = [await rig.start(clients=[ADA]) for _ in range(3)]
-    assert [len(one.gateway.duties.keeper.duties) for one in started] == [len(ALL_SHARDS), 0, 0]
-    return Town(rig, *started)
+    town = Town(rig, *started)
+    await wait_until(
+        lambda: len(town.keeper.gateway.duties.keeper.duties) == len(ALL_SHARDS),
+        _WITHIN_S,
+        "the duties of all shards are with one",
+    )
+    name = town.driver.gateway.duties.keeper.instance
+    channel = keys.instance_hints(derive_shard("instance", name), name)
+    await wait_until(
+        lambda: ask_engine(rig.url, "PUBSUB", "SHARDNUMSUB", channel) == [channel.encode(), 1],
+        _WITHIN_S,
+        "whoever drives listens",
+    )
+    return town
 
 
 def silence(instance: Instance) -> None:
