@@ -152,4 +152,5 @@ def _describe(hello: Hello, principal: Principal, channel: str, now: str) -> Lin
         device_id=hello.device,
         tab=hello.tab,
         client=hello.sdk,
+        paired=principal.paired,
     )

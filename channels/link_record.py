@@ -23,3 +23,5 @@ class LinkRecord:
     device_id: str
     tab: str | None = None
     client: str = ""
+    paired: bool = False
+    """Whether the other end has shown the token of a paired device."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 if TYPE_CHECKING:
     from passerelle.core.events import EncodedEvent
     from passerelle.core.json import JsonObject
@@ -26,3 +28,9 @@ def mark_for_paired(event: EncodedEvent) -> EncodedEvent:
 def is_for_paired(data: bytes) -> bool:
     """Whether a stored envelope, which begins with its sequence, carries the mark."""
     return data.startswith(_MARK, data.find(b",") + 1)
+
+
+def is_view_for_paired(view: bytes) -> bool:
+    """Whether the view of a question in an inbox carries the mark."""
+    shown: JsonObject = orjson.loads(view)
+    return PAIRED.items() <= shown.items()

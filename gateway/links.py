@@ -146,7 +146,9 @@ class LinkFacts:
                 return _describe_connection(known, seen, times)
             case "resumed":
                 resumed = from_bytes(_Resumed, owed.payloads, newer=True)
-                recovery = await self.recoveries.find(known.account_ref, resumed.streams)
+                recovery = await self.recoveries.find(
+                    known.account_ref, resumed.streams, paired=known.paired
+                )
                 return ChannelResumed(
                     known.channel_id, resumed.generation, recovery, resumed.streams, times
                 )

@@ -134,7 +134,7 @@ class DeviceStreams:
             channel_id=channel,
             stream=command.stream,
             mode=after.mode,
-            recovery=await self.recoveries.find_one(principal.key, taken),
+            recovery=await self.recoveries.find_one(principal.key, taken, paired=principal.paired),
             snapshot={**state, "asOf": str(top)},
             cursor=str(after.cursor),
             events=after.events,

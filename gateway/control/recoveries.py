@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.addressing import is_view_for_paired
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import parse_facade, read_shard
 from passerelle.core.read_models.recovery import choose_recovery, find_recovery
@@ -31,16 +32,20 @@ class Recoveries:
     log: EventLog
     projections: Projections
 
-    async def find(self, owner: str, streams: Iterable[Resumption]) -> Recovery:
+    async def find(
+        self, owner: str, streams: Iterable[Resumption], *, paired: bool = False
+    ) -> Recovery:
         """The state that counts among all streams; ``from_sequence`` of each is what the device holds."""
-        return choose_recovery([await self.find_one(owner, one) for one in streams])
+        return choose_recovery([await self.find_one(owner, one, paired=paired) for one in streams])
 
-    async def find_one(self, owner: str, stream: Resumption) -> Recovery:
-        """The state of one stream of a principal (its key)."""
+    async def find_one(self, owner: str, stream: Resumption, *, paired: bool = False) -> Recovery:
+        """The state of one stream of a principal (its key), as a device sees it that is ``paired`` or not."""
         word, _, name = stream.stream.partition(":")
         match word:
             case "inbox":
-                return "waiting" if await self.projections.read_inbox(owner) else "idle"
+                waiting = await self.projections.read_inbox(owner)
+                seen = any(paired or not is_view_for_paired(view) for _, view in waiting)
+                return "waiting" if seen else "idle"
             case "task":
                 parsed = parse_facade(name)
                 refs = [EntityRef(EntityKind.TASK, parsed[0])] if parsed else []

@@ -54,32 +54,25 @@ class Reaching:
             StoreUnavailable: nobody knows.
         """
         inbox = StreamRef(StreamKind.INBOX, principal.key)
+        rows = await self.channels.list_live(principal.key)
+        live = [from_bytes(LinkRecord, row, newer=True) for row in rows]
+        shown = [one for one in live if one.transport == "ws" and one.peer_role in _PEOPLE]
         present = [one.presence for one in await self.presences.list_present(principal.key)]
-        links = {one.channel_id: one.device for one in present}
-        for row in await self.channels.list_live(principal.key):
-            link = from_bytes(LinkRecord, row, newer=True)
-            if link.transport == "ws" and link.peer_role in _PEOPLE:
-                links.setdefault(link.channel_id, link.device_id)
         hooks: Mapping[str, Target] = {}
         if paired:
-            mine = await self._list_paired(principal)
-            links = {channel: device for channel, device in links.items() if device in mine}
-            present = [one for one in present if one.device in mine]
+            shown = [one for one in shown if one.paired]
+            known = {one.channel_id for one in shown}
+            present = [one for one in present if one.channel_id in known]
         else:
             hooks = await self._read_webhooks(principal, inbox)
+        links = {one.channel_id: one.device for one in present}
+        for link in shown:
+            links.setdefault(link.channel_id, link.device_id)
         return Reach(
             links,
             any(one.state == "active" for one in present),
             await self.subscriptions.load(principal),
             {name: target.state != "dead" for name, target in hooks.items()},
-        )
-
-    async def _list_paired(self, principal: Principal) -> frozenset[str]:
-        known = await self.subscriptions.lists.load(principal)
-        return (
-            frozenset(one.device_id for one in known.devices if one.is_active)
-            if known
-            else frozenset()
         )
 
     async def _read_webhooks(self, principal: Principal, inbox: StreamRef) -> dict[str, Target]:

@@ -128,6 +128,7 @@ class StreamLinks:
             resume_token_ref=channel,
             native_protocol=PROTOCOL,
             device_id=device,
+            paired=principal.paired,
         )
         driver = self.facts.find_driver(principal.key)
         generation = await self.channels.say_hello(principal.key, channel, to_bytes(record), driver)

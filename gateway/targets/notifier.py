@@ -15,7 +15,7 @@ import orjson
 
 from passerelle.a2a_mapping.members import object_at, text_at, whole_at
 from passerelle.channels.cursor import end_of
-from passerelle.core.addressing import PAIRED, is_for_paired
+from passerelle.core.addressing import is_for_paired, is_view_for_paired
 from passerelle.core.event_type import EventType
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind as Kind
@@ -154,10 +154,10 @@ class NotifierFeed:
         head = await self.kind.log.read_head(inbox)
         if head is None:
             return Whole(None, since, ends=False)
-        stored = await self.kind.projections.read_inbox(self.owner)
-        views: list[JsonObject] = [orjson.loads(view) for _, view in stored]
         open_: list[Json] = [
-            _summarize(view) for view in views if not PAIRED.items() <= view.items()
+            _summarize(orjson.loads(view))
+            for _, view in await self.kind.projections.read_inbox(self.owner)
+            if not is_view_for_paired(view)
         ]
         cursor = end_of(head)
         if not open_:

@@ -151,6 +151,30 @@ async def test_a_channel_without_a_paired_device_hears_nothing_of_a_question_for
         assert str(hidden["actionId"]) not in orjson.dumps(again).decode()
 
 
+async def test_a_link_that_comes_back_is_not_told_that_a_question_for_paired_devices_waits(
+    rig: Rig,
+) -> None:
+    at = await start(rig, {"approvers": PAIRED})
+    phone = PairedDevice(at.http)
+    await phone.pair("bob-key")
+    await wait_listed(at, phone.headers, await ask(at, "high"))
+
+    async def reconnect(headers: dict[str, str], device: str) -> object:
+        told = await at.http.post(
+            "/v1/streams/inbox/reconnect",
+            json={"device": device},
+            headers={**headers, "Idempotency-Key": device},
+        )
+        assert told.status_code == 200, told.text
+        return told.json()["recovery"]
+
+    assert await reconnect(phone.headers, phone.device_id) == "waiting"
+    assert await reconnect(bearer("bob"), "dev_key") == "idle"
+    shown = await ask(at, "critical")
+    await wait_listed(at, bearer("bob"), shown)
+    assert await reconnect(bearer("bob"), "dev_key-2") == "waiting"
+
+
 async def replay(at: Instance, device: PairedDevice, until: JsonObject) -> list[JsonObject]:
     """All frames of the inbox from its first event to the opening of a question."""
     url = str(at.http.base_url).replace("http", "ws", 1) + "/v1/channel"
