@@ -25,7 +25,7 @@ from passerelle.core.session_requests import (
     ThreadResumed,
     TurnInterrupted,
 )
-from passerelle.core.task_requests import ListRecords, TaskChanged, TaskRequest
+from passerelle.core.task_requests import ListRecords, TaskChanged, TaskGiven, TaskRequest
 from passerelle.core.webhook_requests import ListStreamWebhooks
 
 if TYPE_CHECKING:
@@ -371,6 +371,7 @@ Result: TypeAlias = (
     | PushConfigDeleted
     | DeliveryRetried
     | TaskChanged
+    | TaskGiven
     | SessionChanged
     | TurnInterrupted
     | ThreadResumed

@@ -13,6 +13,7 @@ from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
+from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.record import change, record
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class SessionRecord:
     labels: dict[str, str] = field(default_factory=dict[str, str])
     threads: tuple[str, ...] = ()
     thread_count: int = 0
+    given: tuple[str, ...] = ()
+    """Its tasks that are somebody else's by now: what the stream says of them is not for the owner of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,17 @@ def decide(state: SessionRecord | None, command: SessionCommand) -> list[Fact]:
     return [Fact(Scope(state.session_id), command.updated)]
 
 
-FOLDED: Final[frozenset[type]] = frozenset({SessionCreated, SessionUpdated, ThreadStarted})
+FOLDED: Final[frozenset[type]] = frozenset(
+    {SessionCreated, SessionUpdated, ThreadStarted, TaskUpdated}
+)
 
 
 def folds_session(event: Event) -> bool:
     """Whether the event changes the record of its session."""
-    return type(event.fact.payload) in FOLDED
+    payload = event.fact.payload
+    if isinstance(payload, TaskUpdated):
+        return payload.new_owner is not None
+    return type(payload) in FOLDED
 
 
 def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
@@ -128,5 +136,11 @@ def evolve(state: SessionRecord | None, event: Event) -> SessionRecord | None:
             moved,
             threads=(*state.threads, thread)[-_LISTED_THREADS:],
             thread_count=state.thread_count + 1,
+        )
+    if isinstance(payload, TaskUpdated) and payload.new_owner is not None:
+        task = event.fact.scope.task_id or ""
+        others = tuple(one for one in state.given if one != task)
+        return change(
+            moved, given=others if payload.new_owner == state.principal else (*others, task)
         )
     return state

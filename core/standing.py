@@ -87,7 +87,7 @@ def derive_standing(
             index += list_rows(earlier if isinstance(earlier, TaskRecord) else None, record)
         if isinstance(record, SessionRecord) and record.title is not None:
             named.append(_list_session(record))
-    times = tuple((row.facade, row.at_ms) for row in index)
+    times = tuple((row.facade, row.at_ms) for row in index if row.part != "gone")
     return Standing(tuple(opened), times, (*index, *named), feed)
 
 
@@ -103,6 +103,8 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     """
     if record.status not in _LISTED:
         return ()  # a task that is put away stays where its end has put it
+    if earlier is not None and earlier.owner != record.owner:
+        return (*_take_out(earlier), *list_rows(None, record))
     moved = (
         earlier is None
         or earlier.status is not record.status
@@ -117,6 +119,12 @@ def list_rows(earlier: TaskRecord | None, record: TaskRecord) -> tuple[IndexRow,
     else:
         return ()
     return (replace(make_row(record), agent=agent),)
+
+
+def _take_out(record: TaskRecord) -> tuple[IndexRow, ...]:
+    """What takes a task out of both lists in which its owner may have it: it was unseen once, and is seen now."""
+    row = replace(make_row(record), part="gone")
+    return tuple(replace(row, agent=agent) for agent in dict.fromkeys((UNSEEN, row.agent)))
 
 
 def make_row(record: TaskRecord) -> IndexRow:

@@ -77,6 +77,18 @@ class UpdateTask:
     metadata: JsonObject | None = None
 
 
+@record
+class GiveTask:
+    """Give a task that has not ended to somebody else in the same tenant; from then on it is theirs alone (TEV-5).
+
+    ``owner`` is named as callers are: a client of the settings, ``owner``, or ``<issuer>:<subject>``.
+    """
+
+    task_id: Id
+    owner: Id
+    version: Version | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StartTask:
     """Send a task to an agent (CMD-6). Without a message its objective is sent; without an agent, to its assignee."""
@@ -185,6 +197,7 @@ class UnlinkTasks:
 TaskRequest: TypeAlias = (
     CreateTask
     | UpdateTask
+    | GiveTask
     | StartTask
     | AppendTaskProgress
     | PauseTask
@@ -222,5 +235,15 @@ class TaskChanged:
     """The record after a command, and its version; ``repeated``: the command had been carried out before."""
 
     task: JsonObject
+    version: int
+    repeated: bool = False
+
+
+@record
+class TaskGiven:
+    """Whose a task is now. Its record is not shown: whoever has given it away need not be who may read it."""
+
+    task_id: str
+    owner: str
     version: int
     repeated: bool = False

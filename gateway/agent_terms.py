@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.settings_peers import make_retry_policy
 from passerelle.gateway.settings_policy import read_policy
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
@@ -13,6 +14,7 @@ from passerelle.permission_bridge.rules import DEFAULT_POLICY
 if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
     from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
     from passerelle.gateway.delegation.patience import Patience
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_agents import AgentTimeout
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class AgentTerms:
-    """Tags, forms of answers, retry policies. An agent that is gone keeps its policy for the runs that it has."""
+    """Tags, forms of answers, retry policies, and who may have their tasks.
+
+    An agent that is gone keeps its policy for the runs that it has.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._policies: dict[str, RetryPolicy] = {}
@@ -31,6 +36,7 @@ class AgentTerms:
         self._timeouts: dict[str, AgentTimeout] = {}
         self._connect_ms: dict[str, int] = {}
         self._rules = DEFAULT_POLICY
+        self._settings = settings
         self.reload(settings)
 
     def reload(self, settings: Settings) -> None:
@@ -39,12 +45,17 @@ class AgentTerms:
         policies = {name: make_retry_policy(agent) for name, agent in served}
         self._policies = {**self._policies, **policies}
         self._rules = read_policy(settings.policy)
+        self._settings = settings
         self._tags = {name: frozenset(agent.tags) for name, agent in served}
         self._acceptance = {name: agent.conditions for name, agent in served}
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
         self._timeouts = {name: agent.timeout for name, agent in served}
         self._connect_ms = {name: round(agent.connect_s * 1000) for name, agent in served}
+
+    def find_principal(self, identity: str, tenant: str) -> Principal | None:
+        """A principal by its name, as the configuration knows it; None where it is not in there."""
+        return find_principal(self._settings, identity, tenant)
 
     def adapt(self, agent: str, patience: Patience) -> Patience:
         """The patience with an agent: how long its messages may be on their way, and itself out of reach."""

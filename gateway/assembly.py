@@ -253,6 +253,7 @@ def _list_surroundings(
         buttons=settings.approvals.buttons,
         notifiers=read_notifiers(settings.approvals),
         signatures=settings.approvals.signatures,
+        find_principal=terms.find_principal,
         find_entrance=partial(find_entrance, settings),
     )
 

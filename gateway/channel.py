@@ -64,6 +64,11 @@ class ServiceAccess:
             case "session":
                 require_scope(principal, _FOLLOW)
                 session = await self._find_session(principal, name.id or "")
+                if session.given:
+                    raise Forbidden(
+                        "a task of this session is somebody else's by now; follow the others one by one",
+                        why="task_given",
+                    )
                 await self._check_session(principal, session.session_id)
                 return Grant(_session(session.session_id), FullView() if full else PlainView())
             case "task":

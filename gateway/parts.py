@@ -28,6 +28,7 @@ from passerelle.gateway.control.explaining import Explaining
 from passerelle.gateway.control.finishing import Finishing
 from passerelle.gateway.control.follow_ups import FollowUps
 from passerelle.gateway.control.following import Following
+from passerelle.gateway.control.giving import Giving
 from passerelle.gateway.control.governing import Governing
 from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.home import Home
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.principal import Principal
     from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.limits.spending import Spending
     from passerelle.gateway.targets.kinds import TargetKind
@@ -152,6 +154,8 @@ class Surroundings:
     """Receivers of questions that the operator has set."""
     signatures: Demand = "paired"
     """Of whom signed decisions are wanted."""
+    find_principal: Callable[[str, str], Principal | None] = lambda _id, _tenant: None
+    """A principal by id and tenant, as far as the configuration says; None where it is not in there."""
     find_entrance: Callable[[], Entrance] = Entrance
     """Where devices come in."""
 
@@ -240,7 +244,14 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         cancelling=cancelling,
         records=records,
         task_control=_make_task_control(
-            around, turns, ownership, planning, references, dispatch, finishing, conditions
+            around,
+            turns,
+            TaskChanges(writes, ownership, dispatch),
+            planning,
+            references,
+            finishing,
+            conditions,
+            stream_webhooks,
         ),
         session_control=SessionControl(
             sessions, Interrupting(records, cancelling, dispatch, governing)
@@ -302,14 +313,14 @@ def _make_dispatch(
 def _make_task_control(
     around: Surroundings,
     turns: Turns,
-    ownership: Ownership,
+    changes: TaskChanges,
     planning: Planning,
     references: References,
-    dispatch: Dispatch,
     finishing: Finishing,
     conditions: Conditions,
+    webhooks: StreamWebhooks,
 ) -> TaskControl:
-    changes = TaskChanges(turns.writes, ownership, dispatch)
+    ownership, dispatch = changes.ownership, changes.dispatch
     return TaskControl(
         changes=changes,
         creating=Creating(turns, ownership, around.store.projections, around.find_peer, conditions),
@@ -326,6 +337,7 @@ def _make_task_control(
         finishing=finishing,
         rerunning=Rerunning(turns.writes, ownership, planning, dispatch, around.find_peer),
         linking=Linking(changes),
+        giving=Giving(changes, around.find_principal, around.store.channels, webhooks),
         find_peer=around.find_peer,
         conditions=conditions,
     )

@@ -49,7 +49,7 @@ from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionV
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
 from passerelle.core.status import Status
-from passerelle.core.task_requests import StartTask, TaskChanged
+from passerelle.core.task_requests import StartTask, TaskChanged, TaskGiven
 from passerelle.core.webhook_requests import StreamWebhookDeleted, StreamWebhookSet
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.rpc_call import Call, Caller, check_key, require_operation, require_scope
@@ -235,6 +235,7 @@ def render_result(result: Result) -> JsonObject:
         case (
             DeliveryRetried()
             | TaskChanged()
+            | TaskGiven()
             | SessionChanged()
             | TurnInterrupted()
             | ThreadResumed()

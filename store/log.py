@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityRef
-    from passerelle.core.ports.projections import Part
+    from passerelle.core.ports.projections import RowPart
     from passerelle.store.nodes import Nodes
 
 _SEARCH_PAGES: Final = 8
@@ -233,7 +233,7 @@ def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
 
 def _index_row(line: str) -> IndexRow:
     owner, agent, facade, at_ms, part = line.split(" ")
-    return IndexRow(owner, agent, facade, int(at_ms), cast("Part", part))
+    return IndexRow(owner, agent, facade, int(at_ms), cast("RowPart", part))
 
 
 def _ask_tail(shard: Shard) -> bytes:

@@ -32,8 +32,12 @@ class OwnerIndex:
     def add(self, row: IndexRow) -> Coroutine[None, None, None]:
         """Writes a row, beginning at once; to be awaited for its end. The later time wins."""
         shard = place(row.owner)
-        key = keys.owner_index(shard, row.owner, row.agent, row.part)
-        command = pack("ZADD", key, "GT", row.at_ms, row.facade)
+        if row.part == "gone":
+            left = keys.owner_index(shard, row.owner, row.agent, "open")
+            command = pack("ZREM", left, row.facade)
+        else:
+            key = keys.owner_index(shard, row.owner, row.agent, row.part)
+            command = pack("ZADD", key, "GT", row.at_ms, row.facade)
         return self._see_written(shard, command, self._nodes.post(shard, command))
 
     async def _see_written(

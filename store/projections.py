@@ -182,8 +182,9 @@ class RedisProjections:
 
 
 def _index(target: Shard, row: IndexRow, arguments: Arguments) -> ControlValue:
-    key = arguments.key(keys.owner_index(target, row.owner, row.agent, row.part))
-    left = 0
+    key = left = 0
+    if row.part != "gone":
+        key = arguments.key(keys.owner_index(target, row.owner, row.agent, row.part))
     if row.part != "open":
         left = arguments.key(keys.owner_index(target, row.owner, row.agent, "open"))
     return [key, row.facade, str(row.at_ms), left]

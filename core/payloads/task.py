@@ -66,10 +66,19 @@ class TaskStarted:
 
 @record
 class TaskUpdated:
-    """Metadata, owner, constraints or profile changed: each name with its old and new value (TEV-5)."""
+    """Metadata, owner, constraints or profile changed: each name with its old and new value (TEV-5).
+
+    An owner is named by the id of the principal; the tenant is the same.
+    """
 
     type: ClassVar = EventType.TASK_UPDATED
     changed: dict[str, JsonObject]
+
+    @property
+    def new_owner(self) -> str | None:
+        """The id of the principal whose task it is from here on; None where it stays whose it was."""
+        new = self.changed.get("owner", {}).get("new")
+        return new if isinstance(new, str) else None
 
 
 @record

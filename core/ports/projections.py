@@ -43,18 +43,23 @@ Part: TypeAlias = Literal["open", "completed", "canceled", "failed", "rejected"]
 PARTS: Final[tuple[Part, ...]] = get_args(Part)
 
 
+RowPart: TypeAlias = Part | Literal["gone"]
+"""``gone``: the task is not the owner's any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexRow:
     """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins.
 
-    A row in the part of an end takes the task out of the part of open ones.
+    A row in the part of an end takes the task out of the part of open ones. One that is ``gone`` does that alone, as a
+    task changes its owner while it is open.
     """
 
     owner: str
     agent: str
     facade: str
     at_ms: int
-    part: Part = "open"
+    part: RowPart = "open"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from passerelle.core.payloads import task as say
+from passerelle.core.principal import Principal
 from passerelle.core.record import change
 from passerelle.core.status import HELD, TERMINAL, Phase, Status
 from passerelle.core.task_folds.changes import (
@@ -62,6 +63,10 @@ def _updated(state: TaskRecord, payload: say.TaskUpdated, event: Event) -> TaskR
     if "acceptance" in known:
         acceptance = tuple(cast("list[JsonObject]", known.pop("acceptance")))
         state = change(state, acceptance=acceptance)
+    if "owner" in known:
+        owner = Principal(str(known.pop("owner")), state.scope.tenant)
+        scope = change(state.scope, principal=owner.id)
+        state = change(state, owner=owner.key, scope=scope)
     return change(state, **known)
 
 

@@ -37,15 +37,16 @@ class Answers:
     contents: Contents
     dispatch: Dispatch
 
-    async def wait(self, accepted: TurnAccepted, *, at_once: bool) -> JsonObject:
+    async def wait(self, accepted: TurnAccepted, owner: str, *, at_once: bool) -> JsonObject:
         """``{"task": …}`` or ``{"message": …}`` in A2A form; ``at_once`` takes the first Task that is there.
 
         Raises:
+            NotFound: the task is not the owner's any more.
             PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
         """
         driver = self.dispatch.find(accepted.task_id)
         if driver is None:
-            return await self._wait_stored(accepted, at_once=at_once)
+            return await self._wait_stored(accepted, owner, at_once=at_once)
         run = driver.run
         while True:
             changed = run.changed
@@ -54,6 +55,7 @@ class Answers:
             if run.plain is not None and not run.moved:
                 await changed.wait()
                 continue
+            _check_owner(run.record, owner, accepted)
             if run.answer is not None and run.has_ended():
                 return {"message": run.answer}
             if driver.failure is not None and not run.record.shown:
@@ -63,10 +65,12 @@ class Answers:
                 if at_once or not _is_active(thread, accepted.turn_id):
                     return {"task": run.content}
             if run.moved or run.has_ended():
-                return await self._wait_stored(accepted, at_once=at_once)
+                return await self._wait_stored(accepted, owner, at_once=at_once)
             await changed.wait()
 
-    async def _wait_stored(self, accepted: TurnAccepted, *, at_once: bool) -> JsonObject:
+    async def _wait_stored(
+        self, accepted: TurnAccepted, owner: str, *, at_once: bool
+    ) -> JsonObject:
         task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
         while True:
@@ -75,6 +79,7 @@ class Answers:
             record, thread = seen.record, held[thread_ref].record
             if not isinstance(record, TaskRecord):
                 raise NotFound("task", accepted.facade)
+            _check_owner(record, owner, accepted)
             if not _is_active(thread, accepted.turn_id) or (at_once and record.shown):
                 return await self._compose(record, seen)
             await asyncio.sleep(_LOOK_S)
@@ -87,6 +92,11 @@ class Answers:
         if message is not None:
             return {"message": message}
         raise explain_failure(record)
+
+
+def _check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
+    if record.owner != owner:
+        raise NotFound("task", accepted.facade)
 
 
 def _look_back(accepted: TurnAccepted, held: Held) -> Held:

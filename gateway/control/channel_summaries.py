@@ -58,7 +58,7 @@ class ChannelSummaries:
                 tasks,
                 actions,
                 left_out,
-                await self.webhooks.list_links(session.session_id),
+                await self.webhooks.list_links(session.session_id, principal.key),
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 import orjson
@@ -25,7 +25,9 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.event_type import EventType
+from passerelle.core.events import decode_event
 from passerelle.core.ids import place
+from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import change
 from passerelle.core.status import ENDED
@@ -73,16 +75,22 @@ class Following:
     hub: Hub
     contents: Contents
 
-    async def follow_turn(self, stack: AsyncExitStack, accepted: TurnAccepted) -> Followed:
+    async def follow_turn(
+        self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str
+    ) -> Followed:
         """The frames of a task from its first one on, until it ends or answers with a Message.
 
         What is opened is closed by ``stack``.
+
+        Raises:
+            NotFound: the task is not the owner's any more.
         """
         stream = StreamRef(StreamKind.SESSION, accepted.session_id)
-        start = await self._start(stream, await self._first(accepted) - 1)
+        record = await self._load(accepted, owner)
+        start = await self._start(stream, record.first - 1)
         opening = self.hub.open(stream, TaskView(accepted.task_id), start)
         position = await stack.enter_async_context(opening)
-        return Followed(self._cut(position, accepted.facade, accepted.task_id))
+        return Followed(self._cut(position, accepted.facade, record))
 
     async def follow_task(
         self, stack: AsyncExitStack, owned: Owned, facade: str, wish: ResumeWish | None = None
@@ -119,7 +127,7 @@ class Following:
         stream = StreamRef(StreamKind.SESSION, record.session_id)
         opening = self.hub.open(stream, TaskView(record.task_id), start)
         position = await stack.enter_async_context(opening)
-        return _prepend(first, self._cut(position, facade, record.task_id, shown=True))
+        return _prepend(first, self._cut(position, facade, record, shown=True))
 
     async def _resume(
         self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
@@ -136,7 +144,7 @@ class Following:
         if first is None or isinstance(first, Gap):
             return None
         ended = record.status in ENDED
-        frames = self._cut(position, facade, record.task_id, first=first, shown=True, ended=ended)
+        frames = self._cut(position, facade, record, first=first, shown=True, ended=ended)
         if not wish.snapshot:
             return frames
         head = await self.log.read_head(stream)
@@ -156,12 +164,12 @@ class Following:
         """The position behind everything that a record contains."""
         return await self._start(StreamRef(StreamKind.SESSION, record.session_id), record.last)
 
-    async def _first(self, accepted: TurnAccepted) -> int:
+    async def _load(self, accepted: TurnAccepted, owner: str) -> TaskRecord:
         ref = EntityRef(EntityKind.TASK, accepted.task_id)
         record = (await self.writes.load([ref]))[ref].record
-        if not isinstance(record, TaskRecord):
+        if not isinstance(record, TaskRecord) or record.owner != owner:
             raise NotFound("task", accepted.facade)
-        return record.first
+        return record
 
     async def _start(self, stream: StreamRef, after: int) -> Cursor:
         """The cursor at a sequence that is known to be stored; its chain comes from the entry behind it."""
@@ -177,7 +185,7 @@ class Following:
         self,
         position: Position,
         facade: str,
-        task_id: str,
+        record: TaskRecord,
         *,
         first: Page | Live | None = None,
         shown: bool = False,
@@ -185,16 +193,23 @@ class Following:
     ) -> Frames:
         """The frames of a facade task up to its end, as many at once as are there.
 
-        ``first`` has been taken from the position already. ``ended``: behind what is stored there is nothing to wait
-        for.
+        ``record`` is the task as it was when it was found to be the reader's. ``first`` has been taken from the
+        position already. ``ended``: behind what is stored there is nothing to wait for.
+
+        Raises:
+            NotFound: it is somebody else's from here on.
         """
+        task_id = record.task_id
         while (item := first or await take_step(position)) is not None:
             first = None
             match item:
                 case Page():
+                    item, given = _cut_given(item, record.last)
                     async for frames in self._read_page(item, facade, place(task_id)):
                         shown = True
                         yield frames
+                    if given:
+                        raise NotFound("task", facade)
                     # The end of an earlier exposure is none of this one; an end that nobody saw has no id.
                     if any(
                         linked.entry.type in LAST and linked.entry.facade in {None, facade}
@@ -233,6 +248,17 @@ class Following:
         ref = EntityRef(EntityKind.TASK, task_id)
         record = (await self.writes.load([ref]))[ref].record
         return explain_failure(record if isinstance(record, TaskRecord) else None)
+
+
+def _cut_given(page: Page, since: int) -> tuple[Page, bool]:
+    """The page up to where the task became somebody else's after ``since``, and whether it did."""
+    for number, linked in enumerate(page.entries):
+        entry = linked.entry
+        if entry.type == EventType.TASK_UPDATED.value and entry.sequence > since:
+            event = decode_event(entry.data)
+            if isinstance(event.fact.payload, TaskUpdated) and event.fact.payload.new_owner:
+                return replace(page, entries=page.entries[:number]), True
+    return page, False
 
 
 async def _prepend(first: StreamFrame, rest: Frames) -> Frames:

@@ -106,6 +106,16 @@ def end_targets(record: TaskRecord, fields: Mapping[str, bytes]) -> tuple[Target
     return tuple(TargetChange(PushName(facade, name).target, None) for name in names)
 
 
+def forget_all(decision: Decision, task: EntityRef, record: TaskRecord) -> tuple[TargetChange, ...]:
+    """Forgets every config of a task; the changes of targets belong to the same append."""
+    fields = decision.fields(task)
+    start = name_fields(expose(TaskId(record.task_id), record.exposure))
+    ended = end_targets(record, fields)
+    for field in [one for one in fields if one.startswith(start)]:
+        decision.set_field(task, field, None)
+    return ended
+
+
 @dataclass(frozen=True, slots=True)
 class PushConfigs:
     """Keeps push configs. Without a sealer there is nowhere to keep their secrets, so there are none."""

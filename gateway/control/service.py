@@ -283,10 +283,10 @@ class Service:
         """Waits for the answer of a turn of the caller: ``{"task": …}`` or ``{"message": …}`` in A2A form.
 
         Raises:
+            NotFound: the task was given to somebody else meanwhile.
             PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
         """
-        del principal
-        return await self.answers.wait(accepted, at_once=at_once)
+        return await self.answers.wait(accepted, principal.key, at_once=at_once)
 
     @asynccontextmanager
     async def follow(
@@ -309,7 +309,7 @@ class Service:
             if isinstance(target, str):
                 yield await self._follow_task(stack, principal, target, agent, wish)
             else:
-                yield await self.following.follow_turn(stack, target)
+                yield await self.following.follow_turn(stack, target, principal.key)
 
     async def _follow_task(
         self,

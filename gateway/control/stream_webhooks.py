@@ -40,6 +40,7 @@ from passerelle.gateway.targets.deliveries import ROW
 
 if TYPE_CHECKING:
     from passerelle.channels.services import Grant, StreamAccess
+    from passerelle.core.batch import EntityRef
     from passerelle.core.decision import Decision, Held
     from passerelle.core.events import AnyPayload
     from passerelle.core.json import JsonObject
@@ -123,11 +124,13 @@ class StreamWebhooks:
                 )
         return {"webhooks": as_list(shown)}
 
-    async def list_links(self, session: str) -> list[WebhookLink]:
-        """The webhooks of a session, as its channel summary has them (SNAP-13)."""
+    async def list_links(self, session: str, owner: str) -> list[WebhookLink]:
+        """The webhooks that its owner has on a session, as its channel summary has them (SNAP-13)."""
         stored = await self.load(WebhookName(session, ""))
         links: list[WebhookLink] = []
         for field, webhook in sorted(stored.items()):
+            if webhook.owner.key != owner:
+                continue
             inbox = webhook.owner.key if webhook.follows_inbox else None
             name = WebhookName(session, field.removeprefix(FIELD), inbox)
             target = await self.targets.find(name.stream, name.target)
@@ -164,6 +167,27 @@ class StreamWebhooks:
         await self.writes.decide(name.session, [name.ref], body)
         ended = ChannelDisconnected(stored.channel_id, 1, "refused" if gone else "left")
         await self.tell(stored, ended)
+
+    def end_all(
+        self, decision: Decision, session: EntityRef, task: str
+    ) -> tuple[tuple[TargetChange, ...], tuple[StoredWebhook, ...]]:
+        """Forgets the webhooks that see what a session's stream says of a task; the changes belong to that append."""
+        ended: list[TargetChange] = []
+        gone: list[StoredWebhook] = []
+        fields = decision.fields(session)
+        for field in [one for one in fields if one.startswith(FIELD)]:
+            stored = from_bytes(StoredWebhook, fields[field], newer=True)
+            if stored.follows_inbox or stored.task not in {None, task}:
+                continue
+            decision.set_field(session, field, None)
+            name = WebhookName(session.id, field.removeprefix(FIELD))
+            ended.append(TargetChange(name.target, None))
+            gone.append(stored)
+        return tuple(ended), tuple(gone)
+
+    async def tell_left(self, stored: StoredWebhook) -> None:
+        """Says to who set a webhook that it has ended."""
+        await self.tell(stored, ChannelDisconnected(stored.channel_id, 1, "left"))
 
     async def tell(self, stored: StoredWebhook, fact: AnyPayload, key: str | None = None) -> None:
         """Says what became of a webhook, to who set it."""

@@ -17,6 +17,7 @@ from passerelle.core.task_requests import (
     CompleteTask,
     CreateTask,
     FailTask,
+    GiveTask,
     LinkTasks,
     PauseTask,
     ResumeTask,
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
         TurnInterrupted,
     )
     from passerelle.core.task_record import TaskRecord
-    from passerelle.core.task_requests import TaskChanged, TaskRequest
+    from passerelle.core.task_requests import TaskChanged, TaskGiven, TaskRequest
     from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.creating import Creating
     from passerelle.gateway.control.finishing import Finishing
+    from passerelle.gateway.control.giving import Giving
     from passerelle.gateway.control.interrupting import Interrupting
     from passerelle.gateway.control.linking import Linking
     from passerelle.gateway.control.rerunning import Rerunning
@@ -62,12 +64,13 @@ class TaskControl:
     finishing: Finishing
     rerunning: Rerunning
     linking: Linking
+    giving: Giving
     find_peer: Callable[[str], Peer]
     conditions: Conditions
 
     async def execute(
         self, principal: Principal, command: TaskRequest, idem: str | None
-    ) -> TaskChanged:
+    ) -> TaskChanged | TaskGiven:
         """Carries out one command, once per idempotency key and principal (CMD-30)."""
         match command:
             case CreateTask():
@@ -76,6 +79,8 @@ class TaskControl:
                 return await self.starting.start(principal, command, idem)
             case UpdateTask():
                 return await self._update(principal, command, idem)
+            case GiveTask():
+                return await self.giving.give(principal, command, idem)
             case AppendTaskProgress() | PauseTask() | ResumeTask():
                 return await self.changes.change(
                     principal,
@@ -89,12 +94,17 @@ class TaskControl:
                 return await self.finishing.fail(principal, command, idem)
             case RetryTask():
                 return await self.rerunning.rerun(principal, command, idem)
-            case LinkTasks():
-                return await self.linking.link(principal, command, idem)
-            case UnlinkTasks():
-                return await self.linking.unlink(principal, command, idem)
+            case LinkTasks() | UnlinkTasks():
+                return await self._relate(principal, command, idem)
             case _:
                 assert_never(command)
+
+    async def _relate(
+        self, principal: Principal, command: LinkTasks | UnlinkTasks, idem: str | None
+    ) -> TaskChanged:
+        if isinstance(command, LinkTasks):
+            return await self.linking.link(principal, command, idem)
+        return await self.linking.unlink(principal, command, idem)
 
     async def _update(
         self, principal: Principal, command: UpdateTask, idem: str | None

@@ -248,11 +248,12 @@ def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard
 
 
 def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
-    """Of several index rows of one task only the newest: each feed row of a task brings one."""
-    newest: dict[tuple[str, str], IndexRow] = {}
+    """Of several index rows of one task in one list only the newest: each feed row of a task brings one."""
+    newest: dict[tuple[str, str, str], IndexRow] = {}
     for row in rows:
         if isinstance(row, IndexRow):
-            known = newest.get((row.owner, row.facade))
+            name = (row.owner, row.agent, row.facade)
+            known = newest.get(name)
             if known is None or known.at_ms <= row.at_ms:
-                newest[row.owner, row.facade] = row
+                newest[name] = row
     return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

@@ -92,6 +92,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("POST", "/v1/tasks", CALLS["create_task"], 201),
     Operation("GET", "/v1/tasks/{taskId}", CALLS["get_task"]),
     Operation("PATCH", "/v1/tasks/{taskId}", CALLS["update_task"]),
+    Operation("POST", "/v1/tasks/{taskId}/give", CALLS["give_task"]),
     Operation("POST", "/v1/tasks/{taskId}/start", CALLS["start_task"], 202),
     Operation("POST", "/v1/tasks/{taskId}/progress", CALLS["append_task_progress"]),
     Operation("POST", "/v1/tasks/{taskId}/pause", CALLS["pause_task"]),

@@ -46,6 +46,25 @@ def resume(
     _change(link, task, "resume", reason=reason, version=version)
 
 
+@add_verb(changes, "tasks give task_2f… bob", changes=True)
+def give(
+    link: Link,
+    task: TaskArgument,
+    owner: Annotated[
+        str, typer.Argument(metavar="OWNER", help="A client, `owner`, or <issuer>:<subject>.")
+    ],
+    version: VersionFlag = None,
+) -> None:
+    """Give a task to another owner; from then on it is theirs alone.
+
+    A task with an open question, with other tasks that hang on it, or that has ended is not given.
+    """
+    body: dict[str, Json] = {"owner": owner, "version": version}
+    answer = link.post(name_path("/v1/tasks", task, "give"), body)
+    again = " (it was already)" if answer.get("repeated") else ""
+    link.tell(answer, [f"{task}  is {text_at(answer, 'owner')}'s{again}"])
+
+
 @add_verb(changes, "tasks cancel task_2f… --subtree", changes=True)
 def cancel(
     link: Link,

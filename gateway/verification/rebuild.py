@@ -13,11 +13,13 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput
-from passerelle.core.ids import parse_facade
+from passerelle.core.ids import TaskId, expose, parse_facade
 from passerelle.core.machine import read_snapshot
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.principal import Principal
 from passerelle.core.read_models.tasks import show_tasks
 from passerelle.core.read_models.thread import show_thread
-from passerelle.core.standing import is_open, list_rows
+from passerelle.core.standing import UNSEEN, find_part, is_open, list_rows
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
@@ -45,6 +47,7 @@ async def compare_rebuilt(store: Store, look: Look) -> list[Problem]:
         *_compare_open(look, listed.open_things),
         *_compare_models(look, tasks, listed.tasks),
         *await _compare_index(store, look, tasks, owed),
+        *await _compare_given(store, look, tasks, owed),
         *await _compare_inboxes(store, look, owed),
     ]
 
@@ -119,17 +122,44 @@ async def _compare_index(
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
     lists: dict[tuple[str, str, str], dict[str, int]] = {}
-    for row in (row for record in tasks.values() for row in expect_rows(record)):
-        name = (row.owner, row.agent, row.part)
+    expected = [(row, find_part(one)) for one in tasks.values() for row in expect_rows(one)]
+    for row, part in expected:
+        name = (row.owner, row.agent, part)
         if name not in lists:
             stored = await store.projections.read_index(
-                row.owner, row.agent, None, _MOST_ROWS, (row.part,)
+                row.owner, row.agent, None, _MOST_ROWS, (part,)
             )
             lists[name] = dict(stored)
         if row.facade not in lists[name] and (row.owner, row.agent, row.facade) not in coming:
-            detail = f"is not in the list of {row.part} tasks of its owner"
+            detail = f"is not in the list of {part} tasks of its owner"
             found.append(Problem("unlisted", look.session, row.facade, detail))
     return found
+
+
+async def _compare_given(
+    store: Store, look: Look, tasks: dict[str, TaskRecord], owed: list[FeedRow]
+) -> list[Problem]:
+    """Whoever had a task and gave it away has it in no list of open ones any more."""
+    found: list[Problem] = []
+    coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
+    for record, owner in _list_former(look, tasks):
+        facade = expose(TaskId(record.task_id), record.exposure)
+        for agent in (UNSEEN, record.kind):
+            rows = await store.projections.read_index(owner, agent, None, _MOST_ROWS, ("open",))
+            if facade in dict(rows) and (owner, agent, facade) not in coming:
+                detail = "is in the list of an owner who has given it away"
+                found.append(Problem("listed", look.session, facade, detail))
+    return found
+
+
+def _list_former(look: Look, tasks: dict[str, TaskRecord]) -> Iterator[tuple[TaskRecord, str]]:
+    """The tasks that have changed hands, each with the keys of those who had it."""
+    for event in look.events:
+        payload, record = event.fact.payload, tasks.get(event.fact.scope.task_id or "")
+        if isinstance(payload, TaskUpdated) and payload.new_owner is not None and record:
+            former = Principal(str(payload.changed["owner"]["old"]), record.scope.tenant).key
+            if former != record.owner:
+                yield record, former
 
 
 async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> list[Problem]:

@@ -7,7 +7,8 @@
 --         source_epoch its shard epoch, decimal text
 --         feed         feed id of the rows, "<ms>-<n>"
 --         epoch        expected shard epoch of the destination, decimal text
---         index        list of [key, member, score text, key that the member leaves or 0]: the later time wins
+--         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
+--                      key 0: the member leaves only
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events as in append: [id, type, body, length, facade];
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text]
@@ -50,7 +51,9 @@ end
 local repeats = before and not above(before)
 
 for _, row in ipairs(control.index) do
-  redis.call('ZADD', KEYS[row[1]], 'GT', row[3], row[2])
+  if row[1] > 0 then
+    redis.call('ZADD', KEYS[row[1]], 'GT', row[3], row[2])
+  end
   if row[4] > 0 then
     redis.call('ZREM', KEYS[row[4]], row[2])
   end

@@ -137,6 +137,7 @@ class House:
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,
+                find_principal=lambda name, _tenant: {"ada": ADA, "bob": BOB}.get(name),
             )
         )
 

@@ -1,0 +1,258 @@
+"""A task that changes its owner: whose it is right afterwards, everywhere, and when it stays whose it was (TEV-5)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from passerelle.channels.services import parse_stream_name
+from passerelle.core.approval_record import ActionRecord
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.commands import ListTasks
+from passerelle.core.errors import (
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    PasserelleError,
+    UnsupportedOperation,
+    VersionMismatch,
+)
+from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.standing import UNSEEN
+from passerelle.core.status import Status
+from passerelle.gateway.channel import ServiceAccess
+from tests.support.desk import Desk
+from tests.support.house import ADA, BOB
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("TEV-5")]
+
+PLAIN = replace(ADA, scopes=ADA.scopes - {Scope.OPERATE})
+OTHERS: tuple[tuple[str, Principal], ...] = (
+    ("in another tenant", replace(ADA, id="eve", tenant="other")),
+    ("without the right to operate", replace(BOB, scopes=frozenset({Scope.WRITE_TASKS}))),
+)
+
+
+async def is_listed(desk: Desk, who: Principal, task_id: str) -> bool:
+    """Whether a list over ``/v1`` has the task."""
+    found = cast("list[JsonObject]", (await desk.do("list_tasks", None, who))["tasks"])
+    return task_id in {one["taskId"] for one in found}
+
+
+async def read_rows(desk: Desk, who: Principal) -> set[str]:
+    """The rows of the stored lists of somebody, of tasks seen and not seen."""
+    projections = desk.house.store.projections
+    lists = [await projections.read_index(who.key, name, None, 100) for name in ("echo", UNSEEN)]
+    return {facade for rows in lists for facade, _ in rows}
+
+
+async def start_shown(desk: Desk) -> str:
+    """A task whose agent is at it, and that callers see."""
+    task_id = await desk.start("silent")
+
+    async def is_shown() -> bool:
+        return (await desk.record(task_id)).shown
+
+    await wait_until(is_shown, 20, "callers see the task")
+    return task_id
+
+
+async def count_seen(desk: Desk, who: Principal) -> tuple[int, int]:
+    """How many tasks A2A shows somebody, and how many it says there are."""
+    page = await desk.house.service.read(who, ListTasks("echo"))
+    return len(cast("list[JsonObject]", page["tasks"])), cast("int", page["totalSize"])
+
+
+async def test_the_event_says_the_old_and_the_new_owner_and_nothing_else(desk: Desk) -> None:
+    task_id = await desk.create()
+    before = await desk.record(task_id)
+    given = await desk.do("give_task", "g", PLAIN, taskId=task_id, owner="bob")
+    after = await desk.record(task_id)
+    (updated,) = [
+        event.fact.payload
+        for event in await desk.events(task_id)
+        if isinstance(event.fact.payload, TaskUpdated)
+    ]
+    assert updated.changed == {"owner": {"old": "ada", "new": "bob"}}
+    stored = await desk.do("get_task", None, BOB, taskId=task_id)
+    assert given == {
+        "taskId": task_id,
+        "owner": "bob",
+        "version": stored["version"],
+        "repeated": False,
+    }
+    changed = {
+        name
+        for name in type(before).__dataclass_fields__
+        if getattr(before, name) != getattr(after, name)
+    }
+    assert changed == {"owner", "scope", "last", "updated_at"}
+    assert (after.owner, after.scope.principal, after.requested_by) == (BOB.key, "bob", "ada")
+
+
+async def test_lists_and_counts_of_both_owners_are_right_at_once(desk: Desk) -> None:
+    waiting, seen = await desk.create(), await start_shown(desk)
+    assert await count_seen(desk, ADA) == (1, 1)
+    for task_id in (waiting, seen):
+        await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+        assert not await is_listed(desk, ADA, task_id)
+        assert await is_listed(desk, BOB, task_id)
+    assert await read_rows(desk, ADA) == set()
+    assert await read_rows(desk, BOB) == {waiting, seen}
+    assert await count_seen(desk, ADA) == (0, 0)
+    assert await count_seen(desk, BOB) == (1, 1)
+
+
+async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk: Desk) -> None:
+    task_id = await start_shown(desk)
+    record = await desk.record(task_id)
+    never = f"{task_id[:-4]}0000"
+    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    for method in ("get_task", "pause_task", "get_task_summary", "fail_task"):
+        said: list[str] = []
+        for name in (task_id, never):
+            with pytest.raises(NotFound) as refused:
+                await desk.do(method, None, ADA, taskId=name)
+            said.append(str(refused.value).replace(name, "it"))
+        assert said[0] == said[1]
+    read = await desk.do("get_task", None, BOB, taskId=task_id)
+    assert read["taskId"] == task_id
+    assert (await desk.do("pause_task", None, BOB, taskId=task_id))["repeated"] is False
+    access = ServiceAccess(desk.house.service)
+    task, session = (
+        parse_stream_name(name) for name in (f"task:{task_id}", f"session:{record.session_id}")
+    )
+    with pytest.raises(NotFound):
+        await access.grant(ADA, task, full=False)
+    with pytest.raises(Forbidden) as refused_session:
+        await access.grant(ADA, session, full=False)
+    assert refused_session.value.details["why"] == "task_given"
+    assert (await access.grant(BOB, task, full=False)).stream.id == record.session_id
+    with pytest.raises(NotFound):
+        await access.grant(BOB, session, full=False)
+
+
+async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk) -> None:
+    task_id = await start_shown(desk)
+    record = await desk.record(task_id)
+    await desk.do("give_task", "there", PLAIN, taskId=task_id, owner="bob")
+    await desk.do("give_task", "back", BOB, taskId=task_id, owner="ada")
+    assert await read_rows(desk, BOB) == set()
+    assert await count_seen(desk, ADA) == (1, 1)
+    session = parse_stream_name(f"session:{record.session_id}")
+    assert await ServiceAccess(desk.house.service).grant(ADA, session, full=False)
+    again = await desk.record(task_id)
+    assert (again.owner, again.scope) == (record.owner, record.scope)
+
+
+async def test_a_key_that_is_used_again_gets_what_the_first_one_got(desk: Desk) -> None:
+    task_id = await desk.create()
+    first = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
+    again = await desk.do("give_task", "k", PLAIN, taskId=task_id, owner="bob")
+    assert (first["repeated"], again["repeated"]) == (False, True)
+    assert {**again, "repeated": False} == first
+    with pytest.raises(NotFound):
+        await desk.do("give_task", "other", PLAIN, taskId=task_id, owner="bob")
+    stored = await desk.do("get_task", None, BOB, taskId=task_id)
+    assert stored["version"] == first["version"]
+
+
+async def test_it_is_given_as_it_was_read_or_not_at_all(desk: Desk) -> None:
+    task_id = await desk.create()
+    read = await desk.do("get_task", taskId=task_id)
+    await desk.do("update_task", taskId=task_id, title="boats")
+    with pytest.raises(VersionMismatch):
+        await desk.do("give_task", taskId=task_id, owner="bob", version=read["version"])
+    version = (await desk.do("get_task", taskId=task_id))["version"]
+    await desk.do("give_task", taskId=task_id, owner="bob", version=version)
+    assert (await desk.record(task_id)).owner == BOB.key
+
+
+@pytest.mark.parametrize("who", [one[1] for one in OTHERS], ids=[one[0] for one in OTHERS])
+async def test_nobody_takes_a_task_that_is_not_theirs(desk: Desk, who: Principal) -> None:
+    task_id = await desk.create()
+    with pytest.raises(NotFound):
+        await desk.do("give_task", None, who, taskId=task_id, owner="bob")
+    assert (await desk.record(task_id)).owner == ADA.key
+
+
+async def test_who_operates_the_runtime_may_give_the_tasks_of_its_tenant(desk: Desk) -> None:
+    task_id = await desk.create()
+    operator = Principal("root", kind="person", scopes=frozenset(Scope))
+    await desk.do("give_task", None, operator, taskId=task_id, owner="bob")
+    assert (await desk.record(task_id)).owner == BOB.key
+    with pytest.raises(NotFound):
+        await desk.do("get_task", None, operator, taskId=task_id)
+
+
+async def test_it_is_given_to_somebody_who_is_known_only(desk: Desk) -> None:
+    task_id = await desk.create()
+    with pytest.raises(InvalidInput) as refused:
+        await desk.do("give_task", taskId=task_id, owner="nobody")
+    assert refused.value.field == "owner"
+    before = await desk.record(task_id)
+    await desk.do("give_task", taskId=task_id, owner="ada")
+    assert await desk.record(task_id) == before
+
+
+async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
+    asked = await desk.start("ask first")
+    question = await desk.until(asked, Status.WAITING_INPUT)
+    with pytest.raises(UnsupportedOperation) as refused:
+        await desk.do("give_task", taskId=asked, owner="bob")
+    assert refused.value.details["why"] == "open_question"
+    assert refused.value.details["actions"] == question.open_actions[0]
+    parent = await desk.create()
+    child = await desk.create(parentTaskId=parent)
+    for related in (parent, child):
+        with pytest.raises(UnsupportedOperation) as refused:
+            await desk.do("give_task", taskId=related, owner="bob")
+        assert refused.value.details["why"] == "related"
+    ended = await desk.create()
+    await desk.do("fail_task", taskId=ended)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("give_task", taskId=ended, owner="bob")
+    for task_id in (asked, parent, child, ended):
+        assert (await desk.record(task_id)).owner == ADA.key
+
+
+async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(desk: Desk) -> None:
+    task_id = await start_shown(desk)
+    begun = asyncio.Event()
+
+    async def follow() -> PasserelleError | None:
+        try:
+            async with desk.house.service.follow(ADA, task_id) as followed:
+                async for _ in followed.frames:
+                    begun.set()
+        except PasserelleError as error:
+            return error
+        return None
+
+    following = asyncio.create_task(follow())
+    async with asyncio.timeout(20):
+        await begun.wait()
+        await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+        assert isinstance(await following, NotFound)
+        async with desk.house.service.follow(BOB, task_id) as followed:
+            assert await anext(aiter(followed.frames))
+
+
+async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(desk: Desk) -> None:
+    task_id = await desk.create("ask first")
+    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    await desk.do("start_task", "s", BOB, taskId=task_id)
+    await desk.until(task_id, Status.WAITING_INPUT)
+    (action,) = (await desk.record(task_id)).open_actions
+    ref = EntityRef(EntityKind.ACTION, action)
+    asked = (await desk.house.service.writes.load([ref]))[ref].record
+    assert isinstance(asked, ActionRecord)
+    assert (asked.request.owner, asked.request.principal) == (BOB.key, "bob")
