@@ -17,6 +17,7 @@ from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, Uns
 from passerelle.core.ids import parse_facade
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.record import change
+from passerelle.core.session import SessionRecord
 from passerelle.core.standing import list_rows
 from passerelle.core.status import Visibility
 from passerelle.core.task_commands import UpdateTask
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.task_changes import TaskChanges
     from passerelle.gateway.control.webhook_names import StoredWebhook
 
+MOST_GIVEN: Final = 64
 _FAMILY: Final = frozenset({"parent", "child", "blocks", "blocked_by"})
 
 
@@ -79,6 +81,7 @@ class Giving:
             facts = decide_gift(before, heir)
             if not facts:
                 return Terms()
+            _check_room(decision.state(session))
             ended, webhooks = self.webhooks.end_all(decision, session, task.id)
             gone[:] = webhooks
             targets = (*forget_all(decision, task, before), *ended)
@@ -162,6 +165,13 @@ def decide_gift(record: TaskRecord, heir: Principal) -> list[Fact]:
         message = "other tasks of its owner wait for the task, or it for them: unlink them first"
         raise UnsupportedOperation(message, why="related", tasks=" ".join(related))
     return facts
+
+
+def _check_room(session: object) -> None:
+    """A session names those of its tasks that are somebody else's, and its record has to stay small."""
+    if isinstance(session, SessionRecord) and len(session.given) >= MOST_GIVEN:
+        message = f"{MOST_GIVEN} tasks of the session have been given away already"
+        raise UnsupportedOperation(message, why="too_many_given")
 
 
 def _may_give(principal: Principal, record: TaskRecord) -> bool:

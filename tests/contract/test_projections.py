@@ -240,3 +240,22 @@ async def test_ended_task_leaves_the_open_part_and_stays_in_its_end(store: Store
     assert await index.count_index(owner, AGENT, None) == len(whole)
     assert await index.count_index(owner, AGENT, 200) == 2
     assert await index.count_index(owner, AGENT, 250, ["completed", "canceled"]) == 1
+
+
+@pytest.mark.requirement("I10", "TEV-5")
+async def test_given_task_leaves_the_open_part_of_one_list_and_no_other(store: Store) -> None:
+    shard, owner = make_owner()
+    index = store.projections
+    rows = [IndexRow(owner, agent, "task_1", 100) for agent in (AGENT, "other")]
+    await index.advance(SOURCE, shard, "1-0", [*rows, IndexRow(owner, AGENT, "task_2", 50)])
+    gone = IndexRow(owner, AGENT, "task_1", 100, "gone")
+    await index.advance(SOURCE, shard, "2-0", [gone])
+    assert await index.read_index(owner, AGENT, None, 10) == [("task_2", 50)]
+    assert await index.count_index(owner, AGENT, None) == 1
+    assert await index.read_index(owner, "other", None, 10) == [("task_1", 100)]
+    await index.advance(SOURCE, shard, "3-0", [rows[0]])
+    assert await index.read_index(owner, AGENT, None, 10) == [("task_1", 100), ("task_2", 50)]
+    await index.advance(SOURCE, shard, "2-0", [gone])
+    assert await index.count_index(owner, AGENT, None) == 2, "what was applied is not applied again"
+    await index.index_now(gone)
+    assert await index.read_index(owner, AGENT, None, 10) == [("task_2", 50)]

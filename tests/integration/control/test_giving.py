@@ -25,6 +25,7 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.standing import UNSEEN
 from passerelle.core.status import Status
 from passerelle.gateway.channel import ServiceAccess
+from passerelle.gateway.control import giving
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until
@@ -222,6 +223,18 @@ async def test_what_hangs_on_its_owner_is_not_given(desk: Desk) -> None:
         await desk.do("give_task", taskId=ended, owner="bob")
     for task_id in (asked, parent, child, ended):
         assert (await desk.record(task_id)).owner == ADA.key
+
+
+async def test_a_session_gives_away_so_many_tasks_and_no_more(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(giving, "MOST_GIVEN", 1)
+    opened = cast("JsonObject", (await desk.do("open_session", title="Gifts"))["session"])
+    first, second = [await desk.create(sessionId=opened["sessionId"]) for _ in range(2)]
+    await desk.do("give_task", None, PLAIN, taskId=first, owner="bob")
+    with pytest.raises(UnsupportedOperation) as refused:
+        await desk.do("give_task", None, PLAIN, taskId=second, owner="bob")
+    assert refused.value.details["why"] == "too_many_given"
 
 
 async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(desk: Desk) -> None:

@@ -8,7 +8,9 @@ from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Event, Fact
 from passerelle.core.facts import Scope
+from passerelle.core.json import JsonObject
 from passerelle.core.payloads.conversation import SessionCreated, SessionUpdated, ThreadStarted
+from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.session import (
     DescribeSession,
     OpenSession,
@@ -80,6 +82,24 @@ def test_session_counts_all_its_threads_and_lists_the_newest() -> None:
     assert stream.now.thread_count == 70
     assert stream.now.threads == tuple(f"th_{number}" for number in range(6, 70))
     assert len(to_bytes(stream.now)) < 16 * 1024
+
+
+@pytest.mark.requirement("TEV-5")
+def test_session_knows_which_of_its_tasks_are_somebody_elses() -> None:
+    stream = Stream(OPEN)
+
+    def update(task: str, **changed: JsonObject) -> None:
+        stream.push(Fact(Scope("se_1", task_id=task), TaskUpdated(changed)))
+
+    update("task_1", title={"old": "a", "new": "b"})
+    assert stream.now.given == ()
+    update("task_1", owner={"old": "ada", "new": "bob"})
+    update("task_2", owner={"old": "ada", "new": "bob"})
+    update("task_1", owner={"old": "bob", "new": "eve"})
+    assert stream.now.given == ("task_2", "task_1")
+    update("task_1", owner={"old": "eve", "new": "ada"})
+    assert stream.now.given == ("task_2",)
+    assert stream.now.owner == "pr_1"
 
 
 def test_event_that_is_contained_changes_nothing_and_the_record_reads_back() -> None:

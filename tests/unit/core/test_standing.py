@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from passerelle.core.batch import EntityKind, EntityRef, OpenChange
 from passerelle.core.machine import Record
 from passerelle.core.ports.projections import IndexRow
-from passerelle.core.standing import Standing, derive_standing, find_part, is_open
+from passerelle.core.principal import Principal
+from passerelle.core.standing import UNSEEN, Standing, derive_standing, find_part, is_open
 from passerelle.core.status import ENDED, Status
-from passerelle.core.task_commands import FailTask, StartRun, TaskCommand
+from passerelle.core.task_commands import FailTask, StartRun, TaskCommand, UpdateTask
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
 from tests.support.approvals import Stream, make_answer
@@ -119,3 +120,22 @@ def test_task_that_ended_is_listed_by_its_end() -> None:
     assert find_part(replace(running, status=Status.FAILED, rejected=True)) == "rejected"
     assert find_part(replace(running, status=Status.TIMED_OUT)) == "failed"
     assert find_part(replace(running, status=Status.LOST)) == "open"
+
+
+@pytest.mark.requirement("TEV-5")
+def test_given_task_leaves_both_lists_of_its_owner_and_enters_one_of_the_next() -> None:
+    story = make_story(StartRun("run_1", STARTED))
+    shown = story.state = show(story.state)
+    story.tell(UpdateTask({"owner": {"old": "owner", "new": "bob"}}))
+    given = story.state
+    assert given is not None
+    bob = Principal("bob", "default")
+    assert (given.owner, given.scope.principal, given.requested_by) == (bob.key, "bob", "owner")
+    standing, at_ms = derive(shown, given), parse_ms(shown.status_at)
+    assert standing.index == (
+        IndexRow(shown.owner, UNSEEN, "task_1", at_ms, "gone"),
+        IndexRow(shown.owner, shown.kind, "task_1", at_ms, "gone"),
+        IndexRow(bob.key, shown.kind, "task_1", at_ms),
+    )
+    assert standing.task_times == (("task_1", at_ms),)
+    assert standing.opened == ()
