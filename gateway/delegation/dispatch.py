@@ -223,7 +223,7 @@ class Dispatch:
 
     def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
         if self.spending is not None:
-            self.spending.settle(record.requested_by, record.owner, cost)
+            self.spending.settle(record.scope.principal, record.owner, cost)
 
     def list_row(self, row: IndexRow) -> Coroutine[None, None, None]:
         """Puts a task into its owner's list, at once; the relay does it in any case."""

@@ -10,16 +10,12 @@ import pytest
 
 from passerelle.core.ids import parse_facade
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.principal import Principal
 from passerelle.gateway.verify import verify_store
-from passerelle.store import keys
 from tests.integration.channels.test_connection import HELLO
-from tests.support.engine import ask
 from tests.support.raw_channel import open_channel
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from tests.integration.callers.rig import Answer, Instance, Rig
 
@@ -71,7 +67,7 @@ async def list_a2a(one: Instance, who: str) -> tuple[list[str], int]:
 
 async def test_given_task_is_the_new_owners_on_every_face_at_once(rig: Rig) -> None:
     one = await rig.start(clients=CLIENTS)
-    task, session = await send_silent(one)
+    task, _ = await send_silent(one)
     read = await get(one, "ada", f"/v1/tasks/{task}")
     stale = await give(one, "ada", task, **{"If-Match": '"1"'})
     assert stale.status_code == httpx.codes.PRECONDITION_FAILED
@@ -100,24 +96,7 @@ async def test_given_task_is_the_new_owners_on_every_face_at_once(rig: Rig) -> N
     assert (await ask_a2a(one, "bob", "GetTask", id=task))["result"]["id"] == task
     cancelled = await ask_a2a(one, "bob", "CancelTask", id=task)
     assert cancelled["result"]["status"]["state"] == "TASK_STATE_CANCELED"
-
-    async def is_carried() -> bool:
-        owed = await one.gateway.store.projections.read_mark(_shard(session), "relay")
-        rows = await one.gateway.store.projections.read_feed(_shard(session), None, 512)
-        return owed is not None and owed.partition(".")[2] == rows[-1].id
-
-    await wait_until(is_carried, 30, "the relay has carried everything")
-    assert (await list_a2a(one, "ada"), await list_a2a(one, "bob")) == (([], 0), ([task], 1))
-    report = await verify_store(one.gateway.store, rebuild=True)
-    assert report.problems == []
-    left = keys.owner_index(Principal("ada").home, Principal("ada").key, "echo", "open")
-    ask(rig.url, "ZADD", left, "1", task)
-    report = await verify_store(one.gateway.store, rebuild=True)
-    assert [(found.kind, found.subject) for found in report.problems] == [("listed", task)]
-
-
-def _shard(session: str) -> Shard:
-    return StreamRef(StreamKind.SESSION, session).shard
+    assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
 
 
 async def test_what_the_old_owner_had_on_it_ends_with_it(rig: Rig) -> None:
@@ -187,7 +166,8 @@ async def test_a_question_of_a_given_task_stands_in_the_inbox_of_the_new_owner(r
     assert answered.is_success, answered.text
 
     async def has_ended() -> bool:
-        return (await get(one, "bob", f"/v1/tasks/{task}")).json()["status"] == "completed"
+        record = cast("Answer", (await get(one, "bob", f"/v1/tasks/{task}")).json())
+        return str(record["status"]) == "completed"
 
     await wait_until(has_ended, 30, "the task of the new owner ends")
     assert ((await list_a2a(one, "ada"))[0], (await list_a2a(one, "bob"))[0]) == ([], [task])

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import orjson
 import pytest
 
 from passerelle.channels.services import parse_stream_name
@@ -21,11 +22,13 @@ from passerelle.core.errors import (
     VersionMismatch,
 )
 from passerelle.core.payloads.task import TaskUpdated
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.standing import UNSEEN
 from passerelle.core.status import Status
 from passerelle.gateway.channel import ServiceAccess
 from passerelle.gateway.control import giving
+from passerelle.gateway.verify import verify_store
 from tests.support.desk import Desk
 from tests.support.house import ADA, BOB
 from tests.support.waiting import wait_until
@@ -112,6 +115,22 @@ async def test_lists_and_counts_of_both_owners_are_right_at_once(desk: Desk) -> 
     assert await count_seen(desk, BOB) == (1, 1)
 
 
+async def test_a_row_that_stays_with_the_old_owner_is_found(desk: Desk) -> None:
+    task_id, store = await start_shown(desk), desk.house.store
+    await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
+    shard = EntityRef(EntityKind.TASK, task_id).shard
+    feed = await store.projections.read_feed(shard, None, 512)
+    await store.projections.move_mark(shard, "relay", feed[-1].id)
+    listed: list[bool] = []
+    for agent in (None, "echo", UNSEEN):
+        if agent is not None:
+            await store.projections.index_now(IndexRow(ADA.key, agent, task_id, 1))
+        report = await verify_store(store, rebuild=True)
+        listed.append(("listed", task_id) in {(one.kind, one.subject) for one in report.problems})
+        await store.projections.index_now(IndexRow(ADA.key, agent or "", task_id, 1, "gone"))
+    assert listed == [False, True, True]
+
+
 async def test_the_old_owner_is_told_what_is_told_of_a_task_that_never_was(desk: Desk) -> None:
     task_id = await start_shown(desk)
     record = await desk.record(task_id)
@@ -149,7 +168,8 @@ async def test_a_task_that_comes_back_is_as_if_it_had_never_been_away(desk: Desk
     assert await read_rows(desk, BOB) == set()
     assert await count_seen(desk, ADA) == (1, 1)
     session = parse_stream_name(f"session:{record.session_id}")
-    assert await ServiceAccess(desk.house.service).grant(ADA, session, full=False)
+    grant = await ServiceAccess(desk.house.service).grant(ADA, session, full=False)
+    assert grant.stream.id == record.session_id
     again = await desk.record(task_id)
     assert (again.owner, again.scope) == (record.owner, record.scope)
 
@@ -256,7 +276,8 @@ async def test_whoever_follows_it_over_a2a_is_told_that_there_is_no_such_task(de
         await desk.do("give_task", None, PLAIN, taskId=task_id, owner="bob")
         assert isinstance(await following, NotFound)
         async with desk.house.service.follow(BOB, task_id) as followed:
-            assert await anext(aiter(followed.frames))
+            first = orjson.loads((await anext(aiter(followed.frames))).data)
+        assert first["task"]["id"] == task_id
 
 
 async def test_what_the_agent_asks_afterwards_is_asked_of_the_new_owner(desk: Desk) -> None:

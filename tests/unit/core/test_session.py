@@ -92,13 +92,13 @@ def test_session_knows_which_of_its_tasks_are_somebody_elses() -> None:
         stream.push(Fact(Scope("se_1", task_id=task), TaskUpdated(changed)))
 
     update("task_1", title={"old": "a", "new": "b"})
-    assert stream.now.given == ()
+    assert not stream.now.given
     update("task_1", owner={"old": "ada", "new": "bob"})
     update("task_2", owner={"old": "ada", "new": "bob"})
     update("task_1", owner={"old": "bob", "new": "eve"})
-    assert stream.now.given == ("task_2", "task_1")
+    assert list(stream.now.given) == ["task_2", "task_1"]
     update("task_1", owner={"old": "eve", "new": "ada"})
-    assert stream.now.given == ("task_2",)
+    assert list(stream.now.given) == ["task_2"]
     assert stream.now.owner == "pr_1"
 
 
