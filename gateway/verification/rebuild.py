@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports.projections import FeedRow, IndexRow
+    from passerelle.core.ports.projections import FeedRow, IndexRow, Part
     from passerelle.gateway.verification.stream import Look
     from passerelle.store.store import Store
 
@@ -122,7 +122,9 @@ async def _compare_index(
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
     lists: dict[tuple[str, str, str], dict[str, int]] = {}
-    expected = [(row, find_part(one)) for one in tasks.values() for row in expect_rows(one)]
+    expected: list[tuple[IndexRow, Part]] = [
+        (row, find_part(one)) for one in tasks.values() for row in expect_rows(one)
+    ]
     for row, part in expected:
         name = (row.owner, row.agent, part)
         if name not in lists:

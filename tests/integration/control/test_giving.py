@@ -48,7 +48,7 @@ OTHERS: tuple[tuple[str, Principal], ...] = (
 async def is_listed(desk: Desk, who: Principal, task_id: str) -> bool:
     """Whether a list over ``/v1`` has the task."""
     found = cast("list[JsonObject]", (await desk.do("list_tasks", None, who))["tasks"])
-    return task_id in {one["taskId"] for one in found}
+    return task_id in {str(one["taskId"]) for one in found}
 
 
 async def read_rows(desk: Desk, who: Principal) -> set[str]:
