@@ -52,6 +52,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
     assert (again["session"]["sessionId"], again["repeated"]) == (session_id, True)
     created: Any = await desk.do("create_task", "new", agent="echo", objective="silent")
     other = await desk.create("fail once", sessionId=session_id)
+    gift = await desk.create("give it", sessionId=session_id)
     task_id = str(created["task"]["taskId"])
     task_session = str(created["task"]["sessionId"])
     at: JsonObject = {"taskId": task_id}
@@ -67,6 +68,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         ("pause_task", at),
         ("resume_task", at),
         ("start_task", at),
+        ("give_task", {"taskId": gift, "owner": "bob"}),
         ("fail_task", {"taskId": other, "code": "no_budget"}),
         ("submit_turn", {"agent": "echo", "text": "message hi", "sessionId": session_id}),
     ):
