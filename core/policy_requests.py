@@ -173,6 +173,28 @@ class Judgement:
 
 
 @record
+class GetActionContent:
+    """All of what a question is about, also where the question shows only its beginning."""
+
+    action_id: Id
+
+
+@record
+class ActionContent:
+    """The content as people see it, escaped; ``bytes`` in its canonical form, whose digest is ``contentDigest``.
+
+    ``digest`` is that of the question: it covers the content, or its digest where the question does not show it.
+    """
+
+    action_id: str
+    rev: int
+    digest: str
+    content: JsonObject
+    content_digest: str
+    bytes: int
+
+
+@record
 class ExplainAction:
     """Why a question was asked, what everybody said, and what became of it."""
 
@@ -269,5 +291,11 @@ class PolicyView:
 
 
 PolicyQuery: TypeAlias = (
-    ListGrants | EvaluatePermission | ExplainAction | TryPolicy | GetPermissions | GetPolicy
+    ListGrants
+    | EvaluatePermission
+    | GetActionContent
+    | ExplainAction
+    | TryPolicy
+    | GetPermissions
+    | GetPolicy
 )

@@ -59,6 +59,7 @@ from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
 from passerelle.gateway.control.starting import Starting
 from passerelle.gateway.control.stream_webhooks import StreamWebhooks
+from passerelle.gateway.control.subjects import Subjects
 from passerelle.gateway.control.task_changes import TaskChanges
 from passerelle.gateway.control.task_control import SessionControl, TaskControl
 from passerelle.gateway.control.turns import Turns
@@ -410,4 +411,5 @@ def _make_policy_control(
         Governing(actions, ownership, dispatch),
         PermissionSummaries(models, granting, around.find_rules),
         Attending(actions, dispatch),
+        Subjects(actions, dispatch.blobs),
     )

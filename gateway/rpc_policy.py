@@ -7,10 +7,12 @@ from typing import Final
 
 from passerelle.core.attention_requests import NoteSeen, ReturnAgain, ReturnOwed, SeenNoted
 from passerelle.core.policy_requests import (
+    ActionContent,
     AskPermission,
     BypassSet,
     EvaluatePermission,
     ExplainAction,
+    GetActionContent,
     GetPermissions,
     GetPolicy,
     GrantRevoked,
@@ -109,6 +111,14 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         ReturnAgain,
         lambda given, _: given,
         ReturnOwed,
+    ),
+    Call(
+        "get_action_content",
+        "All of what a question is about, also where it shows only the beginning",
+        (Scope.READ_APPROVALS, Scope.ASK),
+        GetActionContent,
+        lambda given, _: given,
+        model=ActionContent,
     ),
     Call(
         "explain_action",

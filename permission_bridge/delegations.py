@@ -10,7 +10,7 @@ from passerelle.core.display import escape_line
 from passerelle.core.payloads.approval import Option, Origin, Request
 from passerelle.core.prompt import PeerPrompt
 from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS
-from passerelle.permission_bridge.subject import Shown, show_subject
+from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ def digest_use(request: Request, asking: Asking, message: JsonObject) -> str:
 
 
 def show_message(message: JsonObject) -> Shown:
-    """The message as people see it: escaped, and complete or openly incomplete. Its id says nothing to anybody."""
+    """The message as people see it: escaped, and complete or openly incomplete."""
+    return show_subject(_make_prompt(message))
+
+
+def find_whole_message(message: JsonObject, subject: JsonObject) -> bytes | None:
+    """All of the message, where ``subject`` has no more than its digest."""
+    return find_whole(_make_prompt(message), subject)
+
+
+def _make_prompt(message: JsonObject) -> PeerPrompt:
+    """Its id says nothing to anybody."""
     content: JsonObject = {name: one for name, one in message.items() if name != "messageId"}
-    return show_subject(
-        PeerPrompt("", "", "", "permission", "delegation", (SEND,), subject=content)
-    )
+    return PeerPrompt("", "", "", "permission", "delegation", (SEND,), subject=content)

@@ -72,6 +72,13 @@ def show_subject(prompt: PeerPrompt) -> Shown:
     return Shown(subject, message, tuple(doubt for doubt, holds in doubts.items() if holds))
 
 
+def find_whole(prompt: PeerPrompt, subject: JsonObject) -> bytes | None:
+    """All of the content as it is shown, in canonical form, where ``subject`` has only its digest; else None."""
+    if "contentDigest" not in subject:
+        return None
+    return canonicalize(_SafeCopy().of(prompt.subject or {}, DEPTH_LIMIT))
+
+
 def _show_message(text: str | None) -> tuple[str | None, bool]:
     if text is None or not text.strip():
         return None, False

@@ -24,10 +24,12 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import RetryTask
 from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.spill import Spill, keep_subject
 from passerelle.permission_bridge.cases import ControlCommand
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
+from passerelle.permission_bridge.subject import find_whole, show_subject
 from passerelle.permission_bridge.worker_asks import make_prompt, make_worker_request
 
 if TYPE_CHECKING:
@@ -150,6 +152,10 @@ class Governing:
             governed.action_type, Subject(tool=governed.tool, arguments=governed.args)
         )
 
+        whole = find_whole(prompt, show_subject(prompt).subject)
+        if whole is not None:
+            await self.dispatch.blobs.put(ref.shard, whole)
+
         def body(decision: Decision) -> Terms:
             record = decision.state(owned.ref)
             if not isinstance(record, TaskRecord):
@@ -169,7 +175,8 @@ class Governing:
             now_ms = decision.now_ms
             request = make_worker_request(prompt, asking, evaluation, now_ms, is_command=True)
             decision.add([Fact(scope, evaluation.to_payload())])
-            decision.add(approval.decide(None, OpenAction(request, scope), now_ms))
+            opening = approval.decide(None, OpenAction(request, scope), now_ms)
+            decision.add(keep_subject(Spill(), opening, whole))
             return Terms(due=open_rows(request))
 
         await self.dispatch.writes.decide(owned.record.session_id, [owned.ref, ref], body)

@@ -12,6 +12,7 @@ from passerelle.core.policy_requests import (
     AskPermission,
     EvaluatePermission,
     ExplainAction,
+    GetActionContent,
     GetPermissions,
     GetPolicy,
     ListGrants,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.judging import Judging
     from passerelle.gateway.control.permission_summaries import PermissionSummaries
+    from passerelle.gateway.control.subjects import Subjects
     from passerelle.gateway.control.worker_asking import WorkerAsking
 
 
@@ -48,6 +50,7 @@ class PolicyControl:
     governing: Governing
     summaries: PermissionSummaries
     attending: Attending
+    subjects: Subjects
 
     async def execute(
         self, principal: Principal, command: PolicyRequest, idem: str | None = None
@@ -96,6 +99,8 @@ class PolicyControl:
                 return await self.granting.show(principal)
             case EvaluatePermission():
                 return await self.judging.evaluate(principal, query)
+            case GetActionContent():
+                return await self.subjects.read(principal, query)
             case ExplainAction():
                 return await self.explaining.explain(principal, query)
             case GetPermissions():

@@ -49,6 +49,7 @@ from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.policy_requests import (
     EvaluatePermission,
     ExplainAction,
+    GetActionContent,
     GetPermissions,
     GetPolicy,
     ListGrants,
@@ -256,6 +257,7 @@ class Service:
             case (
                 ListGrants()
                 | EvaluatePermission()
+                | GetActionContent()
                 | ExplainAction()
                 | TryPolicy()
                 | GetPermissions()

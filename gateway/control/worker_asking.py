@@ -36,11 +36,12 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.action_rows import close_rows, open_rows
 from passerelle.gateway.control.actions import find_record, has_asked, is_asker
 from passerelle.gateway.control.writes import Terms, Written
-from passerelle.gateway.delegation.spill import Spill, write_notes
+from passerelle.gateway.delegation.spill import Spill, keep_subject, write_notes
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking
+from passerelle.permission_bridge.subject import find_whole, show_subject
 from passerelle.permission_bridge.views import render_view
 from passerelle.permission_bridge.worker_asks import (
     digest_use,
@@ -103,7 +104,10 @@ class WorkerAsking:
             lambda prefix: writes.ids.mint(prefix, task.shard),
         )
         consulted = replace(consulted, facts=replace(consulted.facts, unsound=fault))
-        opening = _Opening(self.dispatch, task, known, prompt, case, principal.id, consulted)
+        whole = find_whole(prompt, show_subject(prompt).subject)
+        if whole is not None:
+            await self.dispatch.blobs.put(task.shard, whole)
+        opening = _Opening(self.dispatch, task, known, prompt, case, principal.id, consulted, whole)
         spill = Spill()
         for content in (one for note in consulted.notes for one in note.contents.values()):
             await self.dispatch.blobs.put(task.shard, content)
@@ -228,6 +232,7 @@ class _Opening:
     case: PeerAsks
     worker: str
     consulted: Consulted
+    whole: bytes | None
 
     def decide(self, decision: Decision, spill: Spill) -> tuple[DueChange, ...]:
         """Adds the question, and what policy has answered; nothing where it has been asked meanwhile."""
@@ -254,7 +259,8 @@ class _Opening:
         request = make_worker_request(self.prompt, asking, evaluation, now_ms)
         decision.add(write_notes(spill, scope, self.consulted.notes))
         decision.add([Fact(scope, evaluation.to_payload())])
-        decision.add(approval.decide(None, OpenAction(request, scope), now_ms))
+        facts = approval.decide(None, OpenAction(request, scope), now_ms)
+        decision.add(keep_subject(spill, facts, self.whole))
         if evaluation.decision == "ask":
             if record.status in tasks.TABLE[WaitFor]:
                 decision.add(tasks.decide(record, _wait(request.title, self.action_id)))

@@ -46,9 +46,13 @@ from passerelle.core.times import format_ms
 from passerelle.gateway.control.action_rows import open_rows
 from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.judging_sends import Judged, Send, judge_send
-from passerelle.gateway.delegation.spill import write_notes
+from passerelle.gateway.delegation.spill import keep_subject, write_notes
 from passerelle.gateway.delegation.step import find_action
-from passerelle.permission_bridge.delegations import digest_use, make_delegation_request
+from passerelle.permission_bridge.delegations import (
+    digest_use,
+    find_whole_message,
+    make_delegation_request,
+)
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 from passerelle.permission_bridge.requests import Asking
 
@@ -153,7 +157,9 @@ def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> Non
     asking = replace(asking, tier=tier)
     request = make_delegation_request(judged.message, asking, judged.strictest, now_ms)
     step.decision.introduce(find_action(request.action_id))
-    step.add(approval.decide(None, OpenAction(request, asking.scope), now_ms))
+    whole = find_whole_message(judged.message, request.subject)
+    opening = approval.decide(None, OpenAction(request, asking.scope), now_ms)
+    step.add(keep_subject(step.spill, opening, whole))
     step.due.extend(open_rows(request))
     waiting = TaskWaiting(
         waiting_for="permission",

@@ -12,13 +12,14 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange
 from passerelle.core.events import Fact
 from passerelle.gateway.control.action_rows import open_rows
-from passerelle.gateway.delegation.spill import write_notes
+from passerelle.gateway.delegation.spill import keep_subject, write_notes
 from passerelle.gateway.delegation.step import Step, find_action
 from passerelle.permission_bridge.cases import PeerAsks, read_prompt
 from passerelle.permission_bridge.granting import make_offer
 from passerelle.permission_bridge.policy import Evaluation, PolicyFacts, evaluate
 from passerelle.permission_bridge.recorded_cases import state_case
 from passerelle.permission_bridge.requests import Asking, make_request
+from passerelle.permission_bridge.subject import find_whole
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Request
@@ -34,6 +35,8 @@ class Judged:
     evaluation: Evaluation
     notes: tuple[Note, ...] = ()
     """The facts of those who were heard."""
+    whole: bytes | None = None
+    """What the question is about, where it is too large to stand in it."""
 
     @property
     def asks(self) -> bool:
@@ -68,7 +71,8 @@ def judge(step: Step, prompt: PeerPrompt, group: str | None) -> Judged:
         tier=rules.find_tier(evaluation.rules, evaluation.risk),
     )
     request = make_request(prompt, asking, evaluation, now_ms)
-    return Judged(request, evaluation, heard.notes if heard else ())
+    whole = find_whole(prompt, request.subject)
+    return Judged(request, evaluation, heard.notes if heard else (), whole)
 
 
 def open_question(step: Step, judged: Judged) -> None:
@@ -78,7 +82,8 @@ def open_question(step: Step, judged: Judged) -> None:
     step.decision.introduce(ref)
     step.add(write_notes(step.spill, scope, judged.notes))
     step.add([Fact(scope, judged.evaluation.to_payload())])
-    step.add(approval.decide(None, OpenAction(request, scope), now_ms))
+    opening = approval.decide(None, OpenAction(request, scope), now_ms)
+    step.add(keep_subject(step.spill, opening, judged.whole))
     if judged.asks:
         step.due.extend(open_rows(request))
         return

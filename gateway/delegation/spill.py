@@ -6,7 +6,7 @@ Pure: what has to be stored is collected, and the write path stores it before th
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import orjson
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.gateway.hooks.hearing import Note
 
+SUBJECT: Final = "subject"
+"""Name of the reference to all of what a question is about."""
 CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
 
@@ -42,6 +44,14 @@ class Spill:
             media_type="application/json",
             preview=preview or None,
         )
+
+
+def keep_subject(spill: Spill, facts: list[Fact], whole: bytes | None) -> list[Fact]:
+    """The facts that open a question; the first refers to what is too large to be shown in it."""
+    if whole is None:
+        return facts
+    opening, *others = facts
+    return [replace(opening, refs={**opening.refs, SUBJECT: spill.keep(whole)}), *others]
 
 
 def write_notes(spill: Spill, scope: Scope, notes: Iterable[Note]) -> list[Fact]:

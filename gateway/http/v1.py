@@ -153,6 +153,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("DELETE", "/v1/devices/{deviceId}/push", CALLS["remove_device_push"]),
     Operation("POST", "/v1/approvals", CALLS["ask_permission"], 201),
     Operation("POST", "/v1/approvals/evaluate", CALLS["evaluate_permission"]),
+    Operation("GET", "/v1/approvals/{actionId}/content", CALLS["get_action_content"]),
     Operation("GET", "/v1/approvals/{actionId}/explain", CALLS["explain_action"]),
     Operation("POST", "/v1/approvals/{actionId}/use", CALLS["use_permission"]),
     Operation("POST", "/v1/approvals/{actionId}/cancel", CALLS["withdraw_permission"]),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
 
 _PATH: Final = "/v1/approvals"
+_WHOLE_BYTES: Final = 1024 * 1024
 _GRAVE: Final = frozenset({"high", "critical"})
 
 answers: Final = typer.Typer()
@@ -38,7 +39,7 @@ DigestFlag = Annotated[
 def show(link: Link, question: QuestionArgument) -> None:
     """Show a question in full, with what may be chosen and what became of it."""
     answer = link.read(name_path(_PATH, question))
-    link.tell(answer, describe_question(answer))
+    link.tell(answer, describe_question(answer if link.as_json else _read_whole(link, answer)))
 
 
 @add_verb(answers, "approvals allow act_2f… --comment 'as agreed'")
@@ -145,6 +146,16 @@ def _decide(
     signed = sign_answer(link, said, action)
     told = link.post(name_path(_PATH, action, "decision"), signed, key=str(said["decisionId"]))
     link.tell(told, [_describe_outcome(told)])
+
+
+def _read_whole(link: Link, view: JsonObject) -> JsonObject:
+    """The question with all of its content, where it shows only the beginning; as it is where that is too large."""
+    subject = object_at(view, "subject")
+    size = subject.get("bytes")
+    if "contentDigest" not in subject or not isinstance(size, int) or size > _WHOLE_BYTES:
+        return view
+    whole = link.read(name_path(_PATH, text_at(view, "actionId"), "content"))
+    return {**view, "subject": {**subject, "content": object_at(whole, "content")}}
 
 
 def _describe_outcome(told: JsonObject) -> str:
