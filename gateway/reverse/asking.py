@@ -164,12 +164,12 @@ class Asking:
             traceparent=ask.headers.get("traceparent"),
             tracestate=ask.headers.get("tracestate"),
             wish=wish,
-            judge=_Standing(ask, method).judge,
+            judge=AskStanding(ask, method).judge,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class AskStanding:
     """Whether the caller may still have what it waits for; its credential is the link's business."""
 
     ask: AgentAsk

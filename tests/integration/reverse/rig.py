@@ -98,6 +98,7 @@ class Rig:
         *,
         scopes: Sequence[str] = ("a2a:call", "tasks:read", "tasks:write"),
         limits: JsonObject | None = None,
+        people: Sequence[dict[str, object]] = (),
         **settings: object,
     ) -> Instance:
         """A gateway with a second agent that dials in and may call the first one, and a third that it may not call."""
@@ -109,7 +110,7 @@ class Rig:
             "limits": limits or {},
         }
         agents = [{"name": name, "transport": "channel"} for name in (NAME, ASKER, "vault")]
-        clients = [*(dict(one) for one in CLIENTS), asker]
+        clients = [*(dict(one) for one in CLIENTS), asker, *people]
         return await self.callers.start(agents=agents, clients=clients, **settings)
 
     @asynccontextmanager

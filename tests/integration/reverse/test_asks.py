@@ -23,6 +23,7 @@ from passerelle.channels.reverse_client import (
 )
 from passerelle.core.json import JsonObject
 from tests.integration.callers.rig import Instance
+from tests.integration.devices.asking import BOB, bearer, list_pending
 from tests.integration.reverse.rig import ASKER, NAME, Answer, Caller, Rig, read_texts
 from tests.integration.reverse.test_rights import Frame, open_raw
 from tests.support.sdk_agent import SdkExecutor, build_card, make_app
@@ -43,6 +44,12 @@ def ask(call: str, method: str = "SendMessage", **members: object) -> Frame:
 async def send(asker: ReverseAgent, text: str, idem: str | None = None) -> Answer:
     answer = await asker.call(NAME, "SendMessage", write(text), idem=idem)
     return cast("Answer", answer["task"])
+
+
+async def collect(asker: ReverseAgent, params: JsonObject, window: int = 32) -> list[Reply]:
+    """Every answer of a streaming call."""
+    replies = asker.stream(NAME, "SendStreamingMessage", params, window=window)
+    return [one async for one in replies]
 
 
 async def is_at_work(rig: Rig) -> None:
@@ -151,6 +158,38 @@ async def test_a_rule_holds_for_a_call_of_an_agent(rig: Rig) -> None:
     assert rig.agent.executor.executed == {}
 
 
+async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig) -> None:
+    hold = {"name": "hold", "effect": "ask", "about": ["delegations"]}
+    tier = {"risk": "low", "who": ["bob"]}
+    instance = await rig.start_with_asker(
+        policy={"rules": [hold], "approvers": [tier]}, people=[BOB]
+    )
+    async with rig.link(instance), rig.link_asker(instance) as asker:
+        calling = asyncio.create_task(collect(asker, write("build it")))
+
+        async def find() -> JsonObject | None:
+            return next(iter(await list_pending(instance, "bob")), None)
+
+        view = await wait_until(find, 20, "the question stands")
+        assert view is not None
+        assert rig.agent.executor.executed == {}
+        answer = {
+            "rev": view["rev"],
+            "digest": view["digest"],
+            "decisionId": "dec_1",
+            "optionId": "send",
+        }
+        answered = await instance.http.post(
+            f"/v1/approvals/{view['actionId']}/decision",
+            json=answer,
+            headers={**bearer("bob"), "Idempotency-Key": "k-1"},
+        )
+        assert answered.status_code == 200, answered.text
+        *_, last = await calling
+    assert cast("Any", last.data)["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert len(rig.agent.executor.executed) == 1
+
+
 @pytest.mark.parametrize(
     ("method", "params", "code"),
     [
@@ -233,12 +272,7 @@ def read_pieces(replies: list[Reply]) -> list[str]:
 async def test_a_stream_of_another_agent_comes_whole_and_in_order(rig: Rig) -> None:
     instance = await rig.start_with_asker()
     async with rig.link(instance), rig.link_asker(instance) as asker:
-        replies = [
-            reply
-            async for reply in asker.stream(
-                NAME, "SendStreamingMessage", write("chunks 80"), window=3
-            )
-        ]
+        replies = await collect(asker, write("chunks 80"), 3)
     assert read_pieces(replies) == [f"chunk-{number} " for number in range(1, 81)]
     assert "task" in replies[0].data
     assert cast("Any", replies[-1].data)["statusUpdate"]["status"]["state"].endswith("COMPLETED")

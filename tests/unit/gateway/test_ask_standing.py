@@ -1,0 +1,36 @@
+"""Whether an agent may still have what its call waits for, when what its credential may do has changed meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.channels.reverse_asks import AgentAsk
+from passerelle.core.errors import Forbidden, NotFound
+from passerelle.core.principal import Principal, Scope
+from passerelle.gateway.reverse.asking import AskStanding
+
+pytestmark = pytest.mark.anyio
+
+ASKER = Principal(
+    "asker", agents=frozenset({"planner"}), scopes=frozenset({Scope.CALL, Scope.READ_TASKS})
+)
+
+
+@pytest.mark.parametrize(
+    ("now", "refusal"),
+    [
+        (ASKER, None),
+        (replace(ASKER, agents=frozenset()), NotFound),
+        (replace(ASKER, scopes=frozenset({Scope.SERVE})), Forbidden),
+        (replace(ASKER, operations={"planner": frozenset({"GetTask"})}), Forbidden),
+    ],
+)
+async def test_a_right_that_is_taken_away_ends_what_waits_by_it(
+    now: Principal, refusal: type[Exception] | None
+) -> None:
+    ask = AgentAsk(lambda: now, "planner", "SubscribeToTask", {}, {}, None)
+    error = await AskStanding(ask, Method.SUBSCRIBE_TO_TASK).judge()
+    assert (None if error is None else type(error)) == refusal
