@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
@@ -47,6 +48,10 @@ class Agents:
                     await asyncio.Event().wait()
                 finally:
                     self.left += 1
+            case "End":
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+                self.left += 1
             case "Count":
                 for number in range(1, 11):
                     await deliver(b'{"task":{"id":"t"}}', f"c{number}")
@@ -151,6 +156,17 @@ async def test_a_call_that_nobody_waits_for_is_left_and_its_id_is_free() -> None
     side.asking.take(StopAsking("1"))
     side.ask("1", "Echo", {"x": 2})
     assert await side.until_answered(2) == Answer("1", {"x": 2})
+
+
+async def test_a_call_that_ends_while_it_is_stopped_is_answered_once() -> None:
+    side = Side()
+    side.ask("1", "End")
+    await wait_until(lambda: side.agents.asked, 10, "it is under way")
+    side.asking.take(StopAsking("1"))
+    await wait_until(lambda: side.agents.left == 1, 10, "it has ended")
+    side.ask("2", "Echo")
+    await side.until_answered(2)
+    assert [one.id for one in side.answers] == ["1", "2"]
 
 
 async def test_a_call_that_is_stopped_before_it_began_is_answered_once() -> None:
