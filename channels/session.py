@@ -84,7 +84,7 @@ from passerelle.channels.reverse_frames import (
     Unregister,
 )
 from passerelle.channels.session_acks import acknowledge, answer_beat, judge_stored
-from passerelle.channels.session_calls import execute, hear_agent, settle
+from passerelle.channels.session_calls import asks, execute, hear_agent, settle
 from passerelle.channels.session_ending import (
     close,
     count_frame,
@@ -175,6 +175,9 @@ def _receive(state: State, given: Received, now_s: float) -> Step:
         case Item() | Piece() | Done() | Failed() | TakeMore() | StopAsking():
             # Not counted: calls are, and a window bounds what may be said about one.
             return hear_agent(state, frame)
+        case Call() if asks(state, frame):
+            # Not counted either: so many are open at once, and the limits of its caller hold for each.
+            return execute(state, frame)
         case _:
             return _serve(count_frame(state, now_s), frame)
 

@@ -28,9 +28,14 @@ def execute(state: State, call: Call) -> Step:
     """Begins a call; one to an agent is a command like any other from who is no agent, and one that nobody knows."""
     if call.id in state.calls | state.asks:
         return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
-    if _is_agent(state) and call.method.startswith(AGENT_METHODS):
+    if asks(state, call):
         return _ask(state, call)
     return replace(state, calls=state.calls | {call.id}), (Execute(call),)
+
+
+def asks(state: State, call: Call) -> bool:
+    """Whether an agent calls another one."""
+    return _is_agent(state) and call.method.startswith(AGENT_METHODS)
 
 
 def settle(state: State, frame: Answer | Failure) -> Step:

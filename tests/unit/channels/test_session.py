@@ -473,6 +473,11 @@ def test_what_an_agent_says_about_its_calls_does_not_count_against_its_rate() ->
     assert closes(outputs) == []
     state, outputs = run(state, *(Received(one) for one in ASKING_FRAMES * limit))
     assert closes(outputs) == []
+    calls = (one for _ in range(limit + 1) for one in (Received(ASKED), Answered(Answer("7"))))
+    state, outputs = run(state, *calls)
+    assert (closes(outputs), outputs.count(Ask(ASKED))) == ([], limit + 1)
+    commands = (Received(replace(ASKED, id=str(one))) for one in range(limit + 1))
+    assert closes(run(welcome("ui"), *commands)[1]) == [CloseCode.RATE_LIMIT]
     _, outputs = run(state, *(Received(Register("a", {})) for _ in range(limit + 1)))
     assert closes(outputs) == [CloseCode.RATE_LIMIT]
 
