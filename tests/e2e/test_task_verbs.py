@@ -177,6 +177,8 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
         (("tasks", "update", task_id, "--priority", "500"), ExitStatus.CALLER, "priority: input"),
         (("tasks", "link", task_id, "knows", "x"), ExitStatus.CALLER, "kind: input should be "),
         (("tasks", "pause", task_id, "--version", "9"), ExitStatus.STALE, "version 9 was read"),
+        (("tasks", "give", task_id, "nobody"), ExitStatus.CALLER, "owner: is not known here"),
+        (("tasks", "give", task_id, "owner", "--version", "9"), ExitStatus.STALE, "version 9"),
         (("tasks", "create", "nobody", "hello"), ExitStatus.CALLER, "there is no agent 'nobody'"),
         (("tasks", "complete", task_id), ExitStatus.CALLER, ""),
         (("sessions", "rename", "se_1"), ExitStatus.CALLER, "Invalid value for 'TITLE': give a"),
@@ -184,6 +186,8 @@ async def test_complaints_name_what_is_wrong(gateway: GatewayProcess, peer: Scri
     ):
         found, line = complain(await run_command(gateway, *words))
         assert (found, line[: len(said)]) == (status, said), words
+    given = await run_command(gateway, "tasks", "give", task_id, "owner")
+    assert given.lines == [f"{task_id}  is owner's"]
 
 
 async def test_json_is_what_the_gateway_answers(

@@ -131,6 +131,32 @@ async def test_what_the_old_owner_had_on_it_ends_with_it(rig: Rig) -> None:
     assert configs["result"].get("configs", []) == []
 
 
+async def test_a_turn_that_is_under_way_ends_for_its_sender_and_goes_on_for_the_next(
+    rig: Rig,
+) -> None:
+    one = await rig.start(clients=CLIENTS)
+    rig.peer.hold()
+    waiting = asyncio.create_task(one.send("ada-key", "hello"))
+    await wait_until(lambda: rig.counted() == 1, 30, "the agent has the message")
+    (session,) = rig.list_sessions()
+    listed = (await get(one, "ada", f"/v1/tasks?sessionId={session}")).json()["tasks"]
+    task = str(listed[0]["taskId"])
+    assert (await give(one, "ada", task)).is_success
+    assert (await waiting).json()["error"]["code"] == TASK_NOT_FOUND
+    rig.peer.release_all()
+
+    async def is_done() -> bool:
+        answer = await ask_a2a(one, "bob", "GetTask", id=task)
+        seen = answer.get("result", {}).get("status", {}).get("state")
+        return bool(seen == "TASK_STATE_COMPLETED")
+
+    await wait_until(is_done, 30, "the new owner sees what the agent has done")
+    done = (await ask_a2a(one, "bob", "GetTask", id=task))["result"]
+    assert done["artifacts"][0]["parts"][0]["text"] == "hello"
+    assert ((await list_a2a(one, "ada"))[0], (await list_a2a(one, "bob"))[0]) == ([], [task])
+    assert (await verify_store(one.gateway.store, rebuild=True)).problems == []
+
+
 async def ask_again(one: Instance, task: str) -> Answer:
     """A further message of Ada's, and the answer that she waits for."""
     message = one.message("silent")["message"]
