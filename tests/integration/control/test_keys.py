@@ -24,9 +24,6 @@ UNREPEATED: Final = frozenset(
         *("set_stream_webhook", "delete_stream_webhook"),
         # An answer has a name of its own: test_approval.py, test_questions.py.
         "respond_action",
-        # Who has seen a question stands there once: test_forwarding.py. An answer that is on its way again is refused
-        # another time: delegation/test_owed_acts.py.
-        *("see_action", "return_again"),
         # A task that is ended well by its owner needs facts that come late: test_completing.py.
         "complete_task",
         # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
