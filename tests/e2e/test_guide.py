@@ -138,13 +138,13 @@ async def test_shown_program_goes_on_after_the_last_event_that_it_printed(tmp_pa
         stream = f"session:{turn['sessionId']}"
 
         def has_taken(said: Path) -> bool:
-            """Whether the whole task is printed, and the cursor of its last event is kept."""
+            """Whether the whole turn is printed, and the cursor of its last event is kept."""
             seen = read_sequences(said)
-            done = "task.completed" in said.read_text("utf-8")
+            done = "snapshot.updated" in said.read_text("utf-8")
             return done and read_saved(tmp_path / "cursors.json", stream) == max(seen)
 
         with run_follower(tmp_path, gateway, stream) as said:
-            block_until(lambda: has_taken(said), 15, "the program prints the whole task")
+            block_until(lambda: has_taken(said), 15, "the program prints the whole turn")
             before = read_sequences(said)
         assert before == list(range(1, len(before) + 1))
         body = {"agent": "echo", "text": "again", "sessionId": turn["sessionId"]}

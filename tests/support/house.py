@@ -206,10 +206,12 @@ class House:
         """Has a session proved after the test."""
         self._sessions[session_id] = None
 
-    async def hear(self, accepted: TurnAccepted, *, at_once: bool = False) -> JsonObject:
+    async def hear(
+        self, accepted: TurnAccepted, *, who: Principal = ADA, at_once: bool = False
+    ) -> JsonObject:
         """The answer of a turn."""
         return await asyncio.wait_for(
-            self.service.answer(ADA, accepted, at_once=at_once), _WITHIN_S
+            self.service.answer(who, accepted, at_once=at_once), _WITHIN_S
         )
 
     async def talk(self, text: str, *, agent: str = "echo") -> tuple[TurnAccepted, JsonObject]:

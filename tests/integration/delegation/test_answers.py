@@ -109,7 +109,7 @@ async def test_somebody_elses_task_is_not_there(house: House) -> None:
     assert (await house.service.read(BOB, by_context))["totalSize"] == 0
     theirs = await house.send("mine", who=BOB, context_id=accepted.context_id)
     assert theirs.thread_id != accepted.thread_id
-    await house.hear(theirs)
+    await house.hear(theirs, who=BOB)
 
 
 @pytest.mark.parametrize("how", ["unary", "stream"])
