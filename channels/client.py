@@ -71,6 +71,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
     from passerelle.core.presence import PresenceState
+    from passerelle.core.withdrawal import WithdrawalReason
 
 __all__ = [
     "CallRefused",
@@ -110,18 +111,21 @@ class ChannelClient:
         on_gap: OnGap | None = None,
         on_status: Callable[[Status], None] | None = None,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
+        on_withdrawn: Callable[[str, WithdrawalReason], None] | None = None,
         jitter: Callable[[], float] = draw,
         tls: SSLContext | None = None,
     ) -> None:
         """``url`` begins with ws:// or wss://; ``tls`` is whom to trust; ``jitter`` gives numbers from 0 to 1.
 
         ``on_presence`` is told of all devices of the person that are there, once this one has said that it is.
+        ``on_withdrawn`` is told of an open question that this device may no longer see or answer, and why: take its
+        prompt away. The question itself is unchanged.
         """
         identity = Identity(url, device, token, tab, role, tls)
         self._keeper = LinkKeeper(identity, jitter, on_status)
         self._cursors = cursors or MemoryCursors()
         self._on_gap = on_gap
-        self._exchange = Exchange(self._keeper, on_presence)
+        self._exchange = Exchange(self._keeper, on_presence, on_withdrawn)
         self._run_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:

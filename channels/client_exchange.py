@@ -32,6 +32,7 @@ from passerelle.channels.frames import (
     Unsubscribed,
     Volatile,
     Welcome,
+    Withdrawn,
 )
 from passerelle.channels.reverse_frames import (
     AgentCall,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.channels.client_keeper import LinkKeeper
     from passerelle.channels.client_link import Link
     from passerelle.core.json import JsonObject
+    from passerelle.core.withdrawal import WithdrawalReason
 
 _ACK_EVERY_S: Final = 1.0
 
@@ -60,6 +62,7 @@ class Exchange:
         self,
         keeper: LinkKeeper,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None,
+        on_withdrawn: Callable[[str, WithdrawalReason], None] | None,
     ) -> None:
         self.streams = Streams()
         self.calls = CallsInFlight()
@@ -67,6 +70,7 @@ class Exchange:
         self.welcome: Welcome | None = None
         self._keeper = keeper
         self._on_presence = on_presence
+        self._on_withdrawn = on_withdrawn
         self._presence: SayPresence | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -143,7 +147,7 @@ class Exchange:
         for ask in self.streams.ask_rest():
             await link.send(ask)
 
-    async def _take(self, link: Link, frame: ServerFrame) -> None:  # noqa: C901 - one arm per frame of the closed union
+    async def _take(self, link: Link, frame: ServerFrame) -> None:  # noqa: C901, PLR0912 - one arm per frame of the closed union
         match frame:
             case Event() | Live() | Gap() | Snapshot() | Subscribed() | Volatile():
                 for answer in self.streams.take(frame):
@@ -161,6 +165,9 @@ class Exchange:
             case ShowPresence(_, devices):
                 if self._on_presence is not None:
                     self._on_presence(devices)
+            case Withdrawn(action, why):
+                if self._on_withdrawn is not None:
+                    self._on_withdrawn(action, why)
             case Welcome():
                 return
             case (

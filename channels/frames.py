@@ -40,6 +40,7 @@ from passerelle.channels.members import (
 from passerelle.channels.reverse_frames import AgentFrame, HostFrame
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.presence import PresenceState
+from passerelle.core.withdrawal import WithdrawalReason
 
 SUBPROTOCOL: Final = "passerelle.v1+json"
 VERSION: Final = 1
@@ -401,6 +402,18 @@ class ShowPresence(Frame):
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn(Frame):
+    """This device may no longer see an open question, or no longer answer it. The question itself is unchanged."""
+
+    TAG: ClassVar = "action.withdrawn"
+    action: Annotated[str, Wire("action", Text(NAME), "the question")]
+    why: Annotated[
+        WithdrawalReason,
+        Wire("why", Word(WithdrawalReason), "what the device has no longer, or is no longer"),
+    ]
+
+
 ServerFrame: TypeAlias = (
     Welcome
     | Subscribed
@@ -418,6 +431,7 @@ ServerFrame: TypeAlias = (
     | Drain
     | HostFrame
     | ShowPresence
+    | Withdrawn
 )
 
 CLIENT_TYPES: Final = frozenset(frame.TAG for frame in get_args(ClientFrame))

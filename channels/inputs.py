@@ -20,8 +20,13 @@ from passerelle.channels.frames import (
     Subscribed,
     Unsubscribed,
     Welcome,
+    Withdrawn,
 )
 from passerelle.core.ports.channels import AckResult
+
+ToldFrame: TypeAlias = (
+    Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence | Withdrawn
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +61,9 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The client is to be told about one of its streams, or about its other devices."""
+    """The client is to be told about one of its streams, its other devices, or what it may not see any more."""
 
-    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence
+    frame: ToldFrame
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from passerelle.core.errors import NotFound, Unauthenticated
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.types import Scope
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.channels import Acks, Channels, Presences
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.principal import Principal
+    from passerelle.core.withdrawal import WithdrawalReason
 
 StreamWord: TypeAlias = Literal["session", "task", "inbox"]
 
@@ -92,6 +93,12 @@ class Snapshots(Protocol):
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
         """Open actions of the principal from keyed state, and whether there are more."""
+        ...
+
+    async def read_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> Sequence[tuple[str, WithdrawalReason]]:
+        """Open actions that a principal could see or answer ``before`` and cannot ``now``, and why."""
         ...
 
 

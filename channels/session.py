@@ -47,6 +47,7 @@ from passerelle.channels.frames import (
     Subscribed,
     Unsubscribe,
     Unsubscribed,
+    Withdrawn,
 )
 from passerelle.channels.inputs import (
     AckJudged,
@@ -61,6 +62,7 @@ from passerelle.channels.inputs import (
     Renewed,
     Ticked,
     Told,
+    ToldFrame,
     Undecodable,
 )
 from passerelle.channels.outputs import (
@@ -242,10 +244,7 @@ def _unsubscribe(state: State, stream: str) -> Step:
     return forgotten, (*flush_acks(state), Release(stream))
 
 
-def _tell(
-    state: State,
-    frame: Subscribed | Live | Gap | Snapshot | Unsubscribed | Refusal | Failure | ShowPresence,
-) -> Step:
+def _tell(state: State, frame: ToldFrame) -> Step:
     match frame:
         case Subscribed(stream):
             later = choose_later(state.told.get(stream), frame.cursor)
@@ -257,7 +256,7 @@ def _tell(
             return forgotten, (*flush_acks(state), Send(frame))
         case Refusal(stream=stream) if frame.of == "sub" and stream is not None:
             state = forget(state, stream)
-        case Gap() | Refusal() | Failure() | ShowPresence():
+        case Gap() | Refusal() | Failure() | ShowPresence() | Withdrawn():
             pass
         case _:
             assert_never(frame)

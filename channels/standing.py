@@ -15,8 +15,8 @@ from zlib import crc32
 from passerelle.channels.admission import admit, identify, show
 from passerelle.channels.closing import CloseCode
 from passerelle.channels.failures import end_connection
-from passerelle.channels.frames import Refusal
-from passerelle.channels.inputs import Ended, Renewed
+from passerelle.channels.frames import Refusal, Withdrawn
+from passerelle.channels.inputs import Ended, Renewed, Told
 from passerelle.core.errors import CallerError, PasserelleError, RemoteError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Standing:
 
     __slots__ = (
         "_admission",
+        "_again",
         "_credentials",
         "_holder",
         "_limits",
@@ -70,6 +71,7 @@ class Standing:
         "_rechecking",
         "_services",
         "_timer",
+        "_told_as",
         "owner",
     )
 
@@ -86,6 +88,8 @@ class Standing:
         self._admission: Admission | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._rechecking: asyncio.Task[None] | None = None
+        self._again = False
+        self._told_as: Principal | None = None
 
     @property
     def admission(self) -> Admission | None:
@@ -117,6 +121,7 @@ class Standing:
             StoreUnavailable: the record could not be written.
         """
         self._admission = await admit(self._services, self._limits, hello, principal)
+        self._told_as = principal
         return self._admission
 
     async def renew(self, token: str) -> None:
@@ -131,8 +136,11 @@ class Standing:
             notice = Refusal("unauthenticated", "another principal", "auth", fatal=True)
             self._holder.feed(Ended(CloseCode.BAD_CREDENTIALS, notice))
             return
+        changed = found != self.known.principal
         self._credentials, self._admission = shown, replace(self.known, principal=found)
         self._holder.feed(Renewed(self.find_end_s()))
+        if changed:
+            self.recheck()
 
     def find_end_s(self) -> float | None:
         """When the credential ends, by the clock of the loop; None where it does not."""
@@ -149,7 +157,10 @@ class Standing:
 
     def recheck(self) -> None:
         """Looks at credential and rights now: at intervals, and when who may come in has changed."""
-        if self._admission is None or self._holder.is_over or self._rechecking is not None:
+        if self._admission is None or self._holder.is_over:
+            return
+        if self._rechecking is not None:
+            self._again = True  # what has changed may have been looked at already
             return
         self.stop()
         self._rechecking = self._holder.spawn(self._recheck_once())
@@ -176,25 +187,45 @@ class Standing:
                     self._holder.supersede()
                     return
                 await self._holder.recheck_rights()
+                await self._tell_withdrawn()
         finally:
             self._rechecking = None
-        self.recheck_later()
+        again, self._again = self._again, False
+        if again:
+            self.recheck()
+        else:
+            self.recheck_later()
+
+    async def _tell_withdrawn(self) -> None:
+        """Says which open questions the client knows of and may not see or answer any more.
+
+        Where they cannot be read this is owed still, and done at the next round.
+        """
+        before, now = self._told_as, self.known.principal
+        if before is None or before == now:
+            return
+        for action, why in await self._services.snapshots.read_withdrawn(before, now):
+            self._holder.feed(Told(Withdrawn(action, why)))
+        self._told_as = now
 
     async def _recheck_caller(self) -> bool:
         """Whether the credential still opens this channel; what it may do is what it may do now.
 
         One that has run out is the machine's business: it may still be renewed.
         """
-        known = self.known
+        known, shown = self.known, self._credentials
         ends_ms = known.principal.expires_ms
         if ends_ms is not None and ends_ms <= self._services.clock.now_ms():
             return True
         try:
-            principal = await identify(self._services, self._credentials)
+            principal = await identify(self._services, shown)
             if principal.key != self.owner:
                 raise Unauthenticated("the credential is somebody else's now")
         except CallerError as error:
-            self._holder.feed(Ended(*end_connection(error, "auth", admitted=True)))
-            return False
-        self._admission = replace(known, principal=principal)
+            if self._credentials is shown:
+                self._holder.feed(Ended(*end_connection(error, "auth", admitted=True)))
+                return False
+            return True
+        if self._credentials is shown:  # else a newer one was taken meanwhile, and counts
+            self._admission = replace(known, principal=principal)
         return True

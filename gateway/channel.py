@@ -30,8 +30,11 @@ from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
 from passerelle.store.gathering import Gathering
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.service import Service
     from passerelle.gateway.limits.gate import Gate
 
@@ -188,6 +191,12 @@ class ServiceSnapshots:
             return (), False
         found = await self.service.list_pending(principal, limit + 1)
         return tuple(found[:limit]), len(found) > limit
+
+    async def read_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> Sequence[tuple[str, WithdrawalReason]]:
+        """Open questions that a principal could see or answer ``before`` and cannot ``now``."""
+        return await self.service.question_lists.find_withdrawn(before, now)
 
 
 @dataclass(frozen=True, slots=True)

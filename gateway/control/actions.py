@@ -233,14 +233,14 @@ class Actions:
 
     async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
         """The views of those that are open and the principal's to decide, read together."""
+        records = await self.load_open(action_ids)
+        return [render_view(record) for record in records if may_read(record, principal)]
+
+    async def load_open(self, action_ids: Sequence[str]) -> list[ActionRecord]:
+        """Those that are open, read together."""
         held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
-        return [
-            render_view(one.record)
-            for one in held.values()
-            if isinstance(one.record, ActionRecord)
-            and one.record.is_open
-            and may_read(one.record, principal)
-        ]
+        records = (one.record for one in held.values())
+        return [one for one in records if isinstance(one, ActionRecord) and one.is_open]
 
     async def read(self, principal: Principal, action_id: str) -> JsonObject:
         """The view of a question, for its owner."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.ids import parse_facade
+from passerelle.core.withdrawal import find_withdrawal
 from passerelle.gateway.control.listing import read_token, write_token
 from passerelle.permission_bridge.risk import RISKS
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
+    from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.actions import Actions
 
 _AT_ONCE: Final = 100
@@ -59,6 +61,28 @@ class QuestionLists:
             if len(rows) == len(looked):
                 return QuestionPage(found)
             before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
+
+    async def find_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> list[tuple[str, WithdrawalReason]]:
+        """Open questions of a caller that it could see or answer ``before`` and cannot ``now``, and why; newest first.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        rows = await self.projections.list_inbox(before.key)
+        records = [
+            record
+            for first in range(0, len(rows), _AT_ONCE)
+            for record in await self.actions.load_open(
+                [action for action, _ in rows[first : first + _AT_ONCE]]
+            )
+        ]
+        return [
+            (record.request.action_id, why)
+            for record in records
+            if (why := find_withdrawal(record, before, now)) is not None
+        ]
 
 
 def _name(row: tuple[str, int]) -> str:

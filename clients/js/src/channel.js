@@ -45,6 +45,8 @@ const CAPABILITIES = ["perm", "rpc", "vol"];
  * @property {(status: Status) => void} [onStatus]
  * @property {(devices: frames.JsonObject[]) => void} [onPresence] told of the person's devices that are there, once this
  *   one has said that it is
+ * @property {(action: string, why: frames.Withdrawn["why"]) => void} [onWithdrawn] told of an open question that this
+ *   device may no longer see or answer: take its prompt away; the question itself is unchanged
  * @property {() => number} [jitter] numbers from 0 to 1
  * @property {WebSocketClass} [webSocket] the platform's by default
  */
@@ -339,6 +341,9 @@ export class Channel {
         break;
       case "presence":
         this.#options.onPresence?.(frame.devices);
+        break;
+      case "action.withdrawn":
+        this.#options.onWithdrawn?.(frame.action, frame.why);
         break;
       case "hb":
         this.#streams.passOver(frame.c ?? {});

@@ -474,6 +474,15 @@ export interface ShowPresence {
   devices: JsonObject[];
 }
 
+/** This device may no longer see an open question, or no longer answer it. The question itself is unchanged. */
+export interface Withdrawn {
+  t: "action.withdrawn";
+  /** the question */
+  action: string;
+  /** what the device has no longer, or is no longer */
+  why: "audience" | "pairing" | "scope";
+}
+
 export type ClientFrame =
   | Hello
   | Subscribe
@@ -515,4 +524,5 @@ export type ServerFrame =
   | StopWaiting
   | CallPiece
   | StreamItem
-  | ShowPresence;
+  | ShowPresence
+  | Withdrawn;

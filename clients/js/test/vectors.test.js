@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
 import { readRefusal, readResult } from "../src/answers.js";
+import { Channel } from "../src/channel.js";
 import { isRetryable } from "../src/closing.js";
 import { parseCursor } from "../src/cursor.js";
 import { CallRefused } from "../src/errors.js";
@@ -39,6 +40,44 @@ for (const { name, saved, wish, steps } of vectors.tracks) {
     if (!("ask" in steps[0])) track.ask();
     for (const step of steps) play(track, step);
   });
+}
+
+for (const { take, tells } of vectors.withdrawals) {
+  test(`a question that is withdrawn for ${take.why} is told`, async () => {
+    const welcome = { t: "welcome", hb: 25, idle: 35, resume: "ch_1.1", pending: [] };
+    const channel = await new Promise((resolve) => {
+      const opened = new Channel("ws://nowhere.example", {
+        device: "screen",
+        webSocket: makeSocket([welcome, take]),
+        onWithdrawn: (...told) => {
+          assert.deepEqual(told, tells);
+          resolve(opened);
+        },
+      });
+    });
+    channel.close();
+  });
+}
+
+/** A server that says its lines as soon as it is greeted. */
+function makeSocket(lines) {
+  return class {
+    readyState = 0;
+    constructor() {
+      setTimeout(() => {
+        this.readyState = 1;
+        this.onopen();
+      });
+    }
+    send(hello) {
+      assert.equal(JSON.parse(hello).t, "hello");
+      this.onmessage({ data: lines.map((line) => JSON.stringify(line)).join("\n") });
+    }
+    close() {
+      this.readyState = 3;
+      this.onclose({ code: 1000, reason: "" });
+    }
+  };
 }
 
 function play(track, step) {

@@ -52,6 +52,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.deltas import Delta, OpenText
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.withdrawal import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
@@ -107,6 +108,7 @@ class ControlPlane:
     away: StoreUnavailable | None = None
     pending: tuple[JsonObject, ...] = ()
     hold: asyncio.Event | None = None
+    withdrawals: int = 0
     after_snapshot: Callable[[], Awaitable[object]] | None = None
 
     def foresee(self, principal: Principal, method: str, data: JsonObject) -> None:
@@ -141,6 +143,16 @@ class ControlPlane:
         if self.away is not None:
             raise self.away
         return self.pending[:limit], len(self.pending) > limit
+
+    async def read_withdrawn(
+        self, before: Principal, now: Principal
+    ) -> list[tuple[str, WithdrawalReason]]:
+        """Every pending one, as soon as somebody may decide nothing any more."""
+        self.withdrawals += 1
+        if self.away is not None:
+            raise self.away
+        lost = Scope.DECIDE in before.scopes and Scope.DECIDE not in now.scopes
+        return [(str(view["actionId"]), "scope") for view in self.pending] if lost else []
 
     async def call(
         self, principal: Principal, method: str, data: JsonObject, idem: str | None
@@ -233,6 +245,7 @@ class Rig:
         url: str | None = None,
         on_status: Callable[[Status], None] | None = None,
         on_presence: Callable[[tuple[JsonObject, ...]], None] | None = None,
+        on_withdrawn: Callable[[str, WithdrawalReason], None] | None = None,
     ) -> ChannelClient:
         """The real client, which tries again quickly."""
         return ChannelClient(
@@ -243,6 +256,7 @@ class Rig:
             on_gap=on_gap,
             on_status=on_status,
             on_presence=on_presence,
+            on_withdrawn=on_withdrawn,
             jitter=lambda: 0.0005,
         )
 

@@ -33,6 +33,9 @@ class Socket:
         await self._socket.send(orjson.dumps(frame).decode())
         return await self.hear(lambda one: one.get("id") == idem)
 
+    async def send(self, frame: JsonObject) -> None:
+        await self._socket.send(orjson.dumps(frame).decode())
+
     async def hear(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         async with asyncio.timeout(10):
             while True:

@@ -38,6 +38,7 @@ from passerelle.channels.frames import (
     Unsubscribed,
     Volatile,
     Welcome,
+    Withdrawn,
 )
 from passerelle.channels.reverse_frames import (
     AgentCall,
@@ -133,6 +134,7 @@ SERVER_FRAMES: list[ServerFrame] = [
     CallPiece("g2", '{"id":"t"}'),
     StreamItem("7", 1, str(CURSOR), {"task": {"id": "t"}}),
     StreamItem("7", 2),
+    Withdrawn("act_2f1", "pairing"),
     ShowPresence("inbox:pr_ada", ({"device": "phone", "state": "away", "focus": []},)),
 ]  # fmt: skip
 

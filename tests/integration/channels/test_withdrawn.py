@@ -1,0 +1,68 @@
+"""Open questions that leave the sight of a device, as clients are told of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
+
+from passerelle.channels.client import ChannelClient
+from passerelle.channels.frames import SUBPROTOCOL, Welcome
+from passerelle.channels.limits import Limits
+from passerelle.channels.wire import encode_server
+from passerelle.core.errors import StoreUnavailable
+from passerelle.core.principal import Scope
+from passerelle.store.store import Store
+from tests.integration.channels.rig import ADA
+from tests.integration.channels.test_credentials import run
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+VECTORS: Final[dict[str, Any]] = json.loads(
+    (Path(__file__).parents[2] / "vectors/channel.json").read_text("utf-8")
+)
+WELCOME: Final = Welcome(
+    "cn", "ch", 1, "pr", frozenset(), 25, 35, {}, "ch.1", "now", (), pending_more=False
+)
+
+
+@pytest.mark.parametrize("row", VECTORS["withdrawals"], ids=lambda row: str(row["take"]["why"]))
+async def test_the_client_tells_what_is_withdrawn(row: dict[str, Any]) -> None:
+    async def welcome(socket: ServerConnection) -> None:
+        await socket.recv()
+        await socket.send(b"\n".join((encode_server(WELCOME), orjson.dumps(row["take"]))).decode())
+        await socket.wait_closed()
+
+    told: list[list[str]] = []
+    async with serve(welcome, "127.0.0.1", 0, subprotocols=[Subprotocol(SUBPROTOCOL)]) as server:
+        url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/channel"
+        async with ChannelClient(
+            url, device="screen", on_withdrawn=lambda action, why: told.append([action, why])
+        ):
+            await wait_until(lambda: told, 15, "the application is told")
+    assert told == [row["tells"]]
+
+
+@pytest.mark.requirement("CHN-8")
+async def test_what_is_withdrawn_while_the_store_is_away_is_told_when_it_is_back(
+    store: Store,
+) -> None:
+    told: list[tuple[str, str]] = []
+    async with run(store, Limits(recheck_s=0.05)) as (rig, known, _):
+        rig.control.pending = ({"actionId": "act_1"},)
+        async with rig.client(on_withdrawn=lambda action, why: told.append((action, why))) as one:
+            await wait_until(lambda: one.welcome, 15, "the client is welcome")
+            rig.control.away = StoreUnavailable("away", wrote="no")
+            looked = rig.control.withdrawals
+            known.give("ada-token", replace(ADA, scopes=ADA.scopes - {Scope.DECIDE}))
+            await wait_until(lambda: rig.control.withdrawals > looked + 1, 15, "it is asked for")
+            assert told == []
+            rig.control.away = None
+            await wait_until(lambda: told, 15, "the client is told")
+        assert told == [("act_1", "scope")]

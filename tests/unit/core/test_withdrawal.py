@@ -1,0 +1,57 @@
+"""Why an open question leaves a device: each right that it may lose, and what it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from passerelle.core.payloads.approval import AudienceStep
+from passerelle.core.principal import Principal, Scope
+from passerelle.core.withdrawal import WithdrawalReason, find_withdrawal
+from tests.support.approvals import OWNER, Stream, make_request
+
+BOTH = frozenset({Scope.READ_APPROVALS, Scope.DECIDE})
+ADA = replace(OWNER, scopes=BOTH)
+BOB = Principal("bob", ADA.tenant, "person", BOTH, paired=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (BOTH, BOTH, None),
+        (BOTH, frozenset({Scope.READ_APPROVALS}), "scope"),
+        (BOTH, frozenset({Scope.DECIDE}), None),
+        (BOTH, frozenset[Scope](), "scope"),
+        (frozenset({Scope.READ_APPROVALS}), frozenset({Scope.READ_APPROVALS, Scope.CALL}), None),
+        (frozenset({Scope.READ_APPROVALS}), frozenset[Scope](), "scope"),
+        (frozenset({Scope.CALL}), frozenset[Scope](), None),
+        (BOTH | {Scope.DECIDE_HIGH}, BOTH, None),
+    ],
+)
+def test_a_right_that_is_lost_takes_what_it_showed_or_let_answer(
+    before: frozenset[Scope], now: frozenset[Scope], why: WithdrawalReason | None
+) -> None:
+    record = Stream().open()
+    assert find_withdrawal(record, replace(ADA, scopes=before), replace(ADA, scopes=now)) == why
+
+
+def test_a_device_that_is_paired_no_more_loses_what_was_for_paired_ones_alone() -> None:
+    key = replace(BOB, paired=False)
+    paired = Stream().open(make_request(audience=(AudienceStep(("bob",), 0, devices="paired"),)))
+    anywhere = Stream().open(make_request(audience=(AudienceStep(("bob",), 0),)))
+    assert find_withdrawal(paired, BOB, key) == "pairing"
+    assert find_withdrawal(paired, BOB, replace(key, scopes=frozenset())) == "pairing"
+    assert find_withdrawal(paired, key, BOB) is None
+    assert find_withdrawal(anywhere, BOB, key) is None
+    assert find_withdrawal(anywhere, BOB, replace(key, scopes=frozenset())) == "scope"
+
+
+def test_who_is_among_those_asked_no_more_is_told_so_and_others_are_told_nothing() -> None:
+    record = Stream().open(make_request(audience=(AudienceStep(("bob",), 0),)))
+    assert find_withdrawal(record, BOB, replace(BOB, id="cleo")) == "audience"
+    assert (
+        find_withdrawal(record, replace(BOB, id="cleo"), replace(BOB, scopes=frozenset())) is None
+    )
+    # The owner looks on and never decided here, so the right to decide was nothing to it.
+    assert find_withdrawal(record, ADA, replace(ADA, scopes=BOTH - {Scope.DECIDE})) is None
