@@ -178,7 +178,11 @@ class Dispatch:
         )
 
     def _make(
-        self, peer: Peer, sight: Sight, held: dict[EntityRef, Held] | Unread, driver: Incarnation
+        self,
+        peer: Peer,
+        sight: Sight,
+        held: dict[EntityRef, Held] | Unread,
+        driver: Incarnation | None,
     ) -> Driver:
         run = self._make_run(sight, held, driver)
         return Driver(
@@ -294,13 +298,26 @@ class Dispatch:
         Raises:
             NotFound: there is no such task.
         """
+        sight, held = await self._read_back(task_id)
+        return self._make_run(sight, held, read_driver(held[sight.task].fields))
+
+    async def stand_in(self, task_id: str) -> Driver:
+        """The same with its agent: for one exchange in place of the driver. It drives nothing.
+
+        Raises:
+            NotFound: there is no such task, or its agent is not configured any more.
+        """
+        sight, held = await self._read_back(task_id)
+        driver = read_driver(held[sight.task].fields)
+        return self._make(self.find_peer(sight.peer), sight, held, driver)
+
+    async def _read_back(self, task_id: str) -> tuple[Sight, dict[EntityRef, Held]]:
         task = EntityRef(EntityKind.TASK, task_id)
-        held = (await self.writes.load([task]))[task]
-        if not isinstance(held.record, TaskRecord):
+        record = (await self.writes.load([task]))[task].record
+        if not isinstance(record, TaskRecord):
             raise NotFound("task", task_id)
-        sight, refs = await self._look_back(task, held.record)
-        loaded = await self.writes.load(refs)
-        return self._make_run(sight, loaded, read_driver(loaded[task].fields))
+        sight, refs = await self._look_back(task, record)
+        return sight, await self.writes.load(refs)
 
     def mend(self, task: EntityRef) -> None:
         """Has a task taken up that may stand in the store as ours, while nobody drives it."""

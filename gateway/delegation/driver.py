@@ -40,11 +40,10 @@ from passerelle.gateway.delegation.run import Run, RunMovedError, Start
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
-    judge_refusal,
     read_options,
 )
 from passerelle.gateway.delegation.step import Step
-from passerelle.gateway.delegation.taking import settle, take
+from passerelle.gateway.delegation.taking import take
 from passerelle.gateway.outputs.policy import OutputPolicy
 
 if TYPE_CHECKING:
@@ -347,26 +346,14 @@ class Driver:
                     await self.run.changed.wait()
 
     async def send_input(self, message: JsonObject, params: JsonObject) -> PeerOutcome | None:
-        """Sends a further message on the live run; what came of it, None where there is no run any more.
-
-        A Task as its answer is the run that we follow already: taken twice it would say everything twice, so the
-        driver looks for what is new. A bare Message stands nowhere else.
-        """
+        """Sends a further message on the live run; what came of it, None where there is no run any more."""
         run = self.run.record.run
         if run is None:
             return None
         to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
         sent = address_send({**params, "message": message}, to)
         await self.await_leave()
-        outcome = await self.peer.send(sent)
-        if isinstance(outcome, Unreached) or (
-            isinstance(outcome, Refused) and judge_refusal(outcome, 0) is not None
-        ):
-            return outcome  # the peer has not taken it: whoever sends tries again
-        if not (isinstance(outcome, Answered) and "task" in outcome.result):
-            await settle(self, outcome)
-        self.wake()
-        return outcome
+        return await self.peer.send(sent)
 
     async def warn(self, code: str, reason: str) -> None:
         warning = WarningRaised(code, reason)

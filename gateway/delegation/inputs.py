@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Final
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.matching import count_message
 from passerelle.a2a_mapping.members import objects_at
-from passerelle.a2a_mapping.outbound import RemoteAddress, address_send
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.errors import PasserelleError
-from passerelle.core.ids import place
+from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.run import RunMovedError
 from passerelle.gateway.delegation.sending import back_off, judge_refusal
+from passerelle.gateway.delegation.taking import settle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
     from passerelle.core.ports.due import DueRow
     from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.delegation.driver import Driver
 
 ASK: Final = "?"
 """Before the id of a turn: the message may have arrived, so the agent is asked first."""
@@ -84,6 +85,8 @@ class Inputs:
             outcome = await self._insist(task_id, turn_id, message, params)
             if not isinstance(outcome, Unknown | None):
                 await self._settle(task_id, turn_id)
+        except RunMovedError:
+            self.dispatch.log.info("input.moved", task=task_id)  # not sent: its row comes due
         except PasserelleError as error:
             self.dispatch.log.warning("input.failed", task=task_id, code=error.stable_code)
         finally:
@@ -140,23 +143,39 @@ class Inputs:
     async def _deliver(
         self, task_id: str, message: JsonObject, params: JsonObject
     ) -> PeerOutcome | None:
-        driver = self.dispatch.find(task_id)
-        if driver is not None:
-            return await driver.send_input(message, params)
-        # The run is another instance's, or is being taken up: it sees the answer at the peer.
-        record = await self._read(task_id)
-        run = record.run if record is not None else None
-        if record is None or run is None or run.remote_task_id is None:
-            return None
-        to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
-        sent = address_send({**params, "message": message}, to)
-        while not self.dispatch.may_send(place(record.session_id)):
-            if self.dispatch.runs.is_draining:
-                return None
-            await asyncio.sleep(self.dispatch.patience.lease_s)
-        outcome = await self.dispatch.find_peer(run.worker.peer).send(sent)
+        sender = await self._find_sender(task_id)
+        outcome = await sender.send_input(message, params) if sender is not None else None
+        if sender is None or outcome is None or judge_input(outcome, 0) is not None:
+            return outcome
+        # A Task is the run that is followed already: taken twice it would say everything twice.
+        if not (isinstance(outcome, Answered) and "task" in outcome.result):
+            await self._record(sender, outcome)
         self.dispatch.wake(task_id)
         return outcome
+
+    async def _find_sender(self, task_id: str) -> Driver | None:
+        """The driver of a run, or one in its place; None while nobody knows what the run is called at the agent."""
+        driver = self.dispatch.find(task_id)
+        if driver is not None and not driver.run.moved:
+            return driver
+        record = await self._read(task_id)
+        if record is None or record.run is None or record.run.remote_task_id is None:
+            return None
+        return await self.dispatch.stand_in(task_id)
+
+    async def _record(self, sender: Driver, outcome: PeerOutcome) -> None:
+        """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
+        while True:
+            try:
+                if sender.run.moved:
+                    sender = await self.dispatch.stand_in(sender.run.sight.task.id)
+                await settle(sender, outcome)
+            except RunMovedError:
+                await asyncio.sleep(self.dispatch.patience.lease_s)
+            except StoreUnavailable as error:
+                await sender.hold(error)
+            else:
+                return
 
     async def look(
         self, shard: Shard, row: DueRow, drop: Callable[[Shard, DueRow], Awaitable[bool]]

@@ -39,8 +39,8 @@ class Nudging:
         """Tells whoever drives the task, if that is another instance. ``news`` may hold who it is."""
         try:
             instance = await self._find_driver(nudge.task, news)
-            if instance not in {None, self.instance}:
-                await self.nudges.nudge(instance or "", nudge)
+            if instance is not None and instance != self.instance:
+                await self.nudges.nudge(instance, nudge)
         except StoreUnavailable as error:
             self.log.info("nudge.lost", task=nudge.task, reason=error.reason)
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.batch import EntityKind, EntityRef, Incarnation
 from passerelle.core.commands import ListTasks
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
 from passerelle.core.json import JsonObject
@@ -223,3 +223,20 @@ async def test_message_after_a_task_is_a_remark_on_it_and_a_warning(house: House
     warnings = [event for event in events if event.type == "runtime.warning"]
     assert [event.fact.payload.code for event in warnings] == ["message_after_task"]  # type: ignore[union-attr]
     assert (await house.record(accepted)).status is Status.COMPLETED
+
+
+@pytest.mark.requirement("LT-9")
+async def test_bare_message_to_a_run_that_was_moved_meanwhile_is_kept(house: House) -> None:
+    house.peer.subscribes = False
+    accepted = await house.send("close", wait="stream")
+    await house.hear(accepted, at_once=True)
+    house.peer.hold()
+    await house.send("message noted by the agent", wait="stream", task=accepted.facade)
+    await wait_until(lambda: len(house.peer.messages) == 2, 10, "the agent has the message")
+    await house.give_away(accepted, Incarnation("inst_other", 1))
+    house.peer.release_all()
+
+    async def is_kept() -> bool:
+        return "ROLE_AGENT" in str(await house.read(accepted))
+
+    await wait_until(is_kept, 10, "what the agent said is kept")

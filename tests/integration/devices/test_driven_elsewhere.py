@@ -11,7 +11,7 @@ from typing import Final, cast
 import pytest
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.commands import CancelTask
+from passerelle.core.commands import CancelTask, SubmitTurn, TurnAccepted
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_shard
 from passerelle.core.json import JsonObject
 from passerelle.core.principal import Principal, Scope
@@ -57,14 +57,24 @@ class Town:
     async def ask(self) -> JsonObject:
         """A question of an agent whose run ``driver`` drives, and looks at no more."""
         view = await ask(self.driver)
+        await self.until_at_rest(task_of(view))
+        return view
+
+    async def send(self, text: str, at: Instance, task: str | None = None) -> TurnAccepted:
+        """A message that one of the instances takes."""
+        message: JsonObject = {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}
+        command = SubmitTurn("echo", message, "a2a", "stream", task=task)
+        return cast("TurnAccepted", await at.gateway.service.execute(OWNER, command, None))
+
+    async def until_at_rest(self, task_id: str) -> None:
+        """The driver looks at the agent no more by itself."""
 
         def rests() -> bool:
-            driver = self.find(task_of(view))
+            driver = self.find(task_id)
             run = driver.run.record.run if driver else None
             return run is not None and run.delivery_mechanism == "polling"
 
         await wait_until(rests, _WITHIN_S, "the driver rests")
-        return view
 
     async def until_sent(self, sent: int) -> None:
         """The agent has got another message than so many."""
@@ -164,3 +174,25 @@ async def test_call_of_an_agent_taken_elsewhere_has_the_driver_ask(town: Town) -
     asked = town.rig.peer.count("GetTask")
     assert not town.third.gateway.service.dispatch.hint(task_of(view))
     await wait_until(lambda: town.rig.peer.count("GetTask") > asked, _WITHIN_S, "it was asked")
+
+
+@pytest.mark.requirement("LT-9")
+async def test_bare_message_to_what_another_instance_sent_is_kept_and_seen_by_who_drives(
+    town: Town,
+) -> None:
+    town.rig.peer.subscribes = False
+    accepted = await town.send("close", town.driver)
+    await town.until_at_rest(accepted.task_id)
+    driver = town.find(accepted.task_id)
+    assert driver is not None
+    await town.send("message noted by the agent", town.third, accepted.facade)
+    await wait_until(
+        lambda: "ROLE_AGENT" in str(driver.run.content),
+        _WITHIN_S,
+        "the driver knows what the agent said",
+    )
+    told = await town.third.read_session(accepted.session_id)
+    warned = [event["payload"]["code"] for event in told if event["type"] == "runtime.warning"]
+    assert warned == ["message_after_task"]
+    said = [event["payload"].get("text") for event in told if event["type"] == "run.status"]
+    assert said.count("noted by the agent") == 1
