@@ -25,8 +25,11 @@ from passerelle.gateway.correlation import INSTANCE
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.nudging import Nudging
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.devices.attempts import Attempts
 from passerelle.gateway.devices.entrance import find_entrance
 from passerelle.gateway.devices.forwarding import Forwarding
+from passerelle.gateway.devices.holding import Holding
+from passerelle.gateway.devices.pushing import Pushing
 from passerelle.gateway.devices.reaching import Reaching
 from passerelle.gateway.devices.web_push import TIMEOUT_S as PUSH_TIMEOUT_S
 from passerelle.gateway.due_rows import list_handlers
@@ -307,8 +310,16 @@ def _make_forwarding(
         store.targets,
         read_notifiers(settings.approvals),
     )
-    quiet = read_quiet_hours(settings.approvals)
-    return Forwarding(service.writes, reaching, devices.web_push, devices.tokens, late.drop, quiet)
+    approvals = settings.approvals
+    holding = Holding(
+        service.writes.clock,
+        store.notices,
+        approvals.pushes_per_minute,
+        read_quiet_hours(approvals),
+    )
+    pushing = Pushing(devices.web_push, devices.subscriptions)
+    attempts = Attempts(service.writes)
+    return Forwarding(attempts, reaching, holding, pushing, devices.tokens, late.drop)
 
 
 def _make_duties(

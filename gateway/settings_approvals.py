@@ -97,6 +97,13 @@ class ApprovalSettings(Section):
         default="low",
         description="Up to which risk a notification can be answered by its buttons, without opening the question.",
     )
+    pushes_per_minute: int = Field(
+        default=5,
+        ge=1,
+        le=1_000,
+        description="How many questions a minute a person gets a push about by itself; what is beyond that comes in "
+        "one notice, a minute later. Each stays a question of its own.",
+    )
     notifiers: tuple[NotifierSettings, ...] = ()
     quiet: tuple[QuietSettings, ...] = Field(
         default=(), description="Hours in which people get no push for what is not grave."

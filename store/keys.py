@@ -104,6 +104,16 @@ def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
     return _key(shard, "idx", principal, agent, part)
 
 
+def pushes(shard: Shard, principal: str) -> str:
+    """ZSET question -> when a push about it went out to the person, ms; of the last minute, and expires with it."""
+    return _key(shard, "psh", principal)
+
+
+def held(shard: Shard, principal: str) -> str:
+    """ZSET ``<question> <attempt>`` -> when the person's notice tells of it, ms. Expires behind every question."""
+    return _key(shard, "hld", principal)
+
+
 def idempotency(shard: Shard, key: str) -> str:
     """STRING digest, then result; expires."""
     return _key(shard, "idem", key)

@@ -30,6 +30,7 @@ from passerelle.store.limits import RedisLimits
 from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
 from passerelle.store.nodes import Nodes
+from passerelle.store.notices import RedisNotices
 from passerelle.store.nudges import RedisNudges
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
@@ -85,6 +86,7 @@ class Store:
         self.nudges = RedisNudges(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
+        self.notices = RedisNotices(nodes)
         self.push_keys = RedisPushKeys(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)

@@ -259,6 +259,26 @@ async def test_in_quiet_hours_pushes_wait_for_their_end_unless_it_is_grave(
     assert told["outcome"] == "sent"
 
 
+async def test_who_is_still_left_alone_when_a_wait_ends_waits_again(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"], approvals=make_quiet(20))
+    await subscribe(at, push)
+    view = await ask(at)
+    await wait_told(at, view)
+    shard = str(view["actionId"]).partition("_")[2][:2]
+    for ended, owed in (("q", "q1"), ("q1", "q2")):
+        name = f"notify:{view['actionId']}:"
+        come_due(rig, view, name + ended)
+        at.gateway.duties.due.look_again()
+        told = await wait_told(at, view, 2 if ended == "q" else 3)
+        assert (told[-1]["outcome"], told[-1]["attempt"]) == ("suppressed", 4)
+        rows = [command(rig.url, "ZSCORE", f"{{{shard}}}:due", name + one) for one in (ended, owed)]
+        assert rows[0] is None
+        assert rows[1] is not None
+    assert await push.read_seen() == []
+
+
 async def test_what_would_expire_in_quiet_hours_is_pushed_without_a_sound(
     rig: Rig, push: PushService
 ) -> None:

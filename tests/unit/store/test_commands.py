@@ -14,7 +14,8 @@ STORE = Path(__file__).resolve().parents[3] / "store"
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
 _HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HKEYS", "HDEL", "HINCRBY", "HLEN"}
 _SETS = {"SADD", "SMEMBERS"}
-_SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE", "ZREMRANGEBYRANK"}
+_SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE"}
+_SORTED_SETS |= {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
 _HINTS = {"SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE"}
 _SERVER = {"EVALSHA", "SCRIPT", "TIME", "INFO", "PING", "WAIT", "CLIENT", "CLUSTER", "HELLO"}
@@ -25,7 +26,7 @@ ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
-        *("register_agent", "keep_agent"),
+        *("register_agent", "keep_agent", "settle_notice"),
     }
 )
 """A full server keeps its leases, lets devices and agents in, announces a loss, and can be drained."""

@@ -1,0 +1,80 @@
+"""What keeps a push about a question from going out to somebody now, and until when.
+
+Open links, inboxes, webhooks and the time of a question know none of it, and to be left alone is no answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from passerelle.gateway.devices.attempts import AGAIN, number_attempt
+from passerelle.permission_bridge.quiet import find_quiet_end
+from passerelle.store.notices import HeldPush
+
+if TYPE_CHECKING:
+    from passerelle.core.approval_record import ActionRecord
+    from passerelle.core.ports.chance import Clock
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.devices.reaching import Reach
+    from passerelle.permission_bridge.quiet import QuietHours
+    from passerelle.store.notices import RedisNotices
+
+ACTIVE: Final = "active"
+SEEN: Final = "seen"
+QUIET: Final = "quiet"
+CALMS: Final = frozenset({QUIET})
+"""Reasons that end by themselves, at a time that is known."""
+GATHERED: Final = "gathered"
+"""The next notice tells of it, with whatever else has come at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """A time in which somebody is left alone, and why."""
+
+    reason: str
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Judges pushes. ``most`` go out to a person in a minute by themselves."""
+
+    clock: Clock
+    notices: RedisNotices
+    most: int
+    quiet: tuple[QuietHours, ...] = ()
+
+    async def find_calm(self, action: ActionRecord, principal: Principal) -> Calm | None:
+        """The time of calm that somebody is in, for what is not grave."""
+        now_ms = self.clock.now_ms()
+        until_ms = find_quiet_end(self.quiet, principal.id, action.request.risk, now_ms)
+        return None if until_ms is None else Calm(QUIET, until_ms)
+
+    def judge(
+        self,
+        action: ActionRecord,
+        principal: Principal,
+        reach: Reach,
+        attempt: str,
+        calm: Calm | None,
+    ) -> str | None:
+        """Why no push goes out to somebody now. What would expire in a time of calm goes out without a sound."""
+        if number_attempt(attempt) == 1 and reach.is_active:
+            return ACTIVE
+        if attempt == AGAIN and principal.id in action.seen:
+            return SEEN
+        if calm is not None and calm.until_ms < action.request.expires_ms:
+            return calm.reason
+        return None
+
+    async def gather(self, action: ActionRecord, principal: Principal, attempt: str) -> bool:
+        """Whether a push that may go out waits for a notice, since many have gone out within a minute.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        push = HeldPush(action.request.action_id, attempt)
+        expires_ms = action.request.expires_ms
+        return await self.notices.hold(principal.key, push, self.most, expires_ms) is not None

@@ -1,0 +1,102 @@
+"""Pushes that are held back because many come at once: what a person's next notice tells of, in the person's shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.ids import place
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.ports.due import DueRow
+    from passerelle.store.nodes import Nodes
+
+ROW: Final = "notice"
+WINDOW_MS: Final = 60_000
+_KEEP_MS: Final = 31 * 24 * 3_600_000
+"""Longer than a question is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPush:
+    """An attempt to tell of a question, held for the person's next notice."""
+
+    action_id: str
+    attempt: str
+
+    def __str__(self) -> str:
+        return f"{self.action_id} {self.attempt}"
+
+
+class RedisNotices:
+    """Counts pushes by person, with times of the store. Each notice that is owed is a row of its due set (I9)."""
+
+    def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
+        self._nodes = nodes
+        self._window_ms = window_ms
+
+    async def hold(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
+        """When the notice goes out that a push waits for; None where it goes out by itself, and is counted.
+
+        ``most`` pushes of different questions go out in a window. What would end before its notice does not wait.
+        Asked again about the same push the answer is the same.
+
+        Raises:
+            StoreUnavailable: whether it is counted is not known.
+        """
+        shard = place(owner)
+        packed = read_script("hold_push").pack_call(
+            [keys.pushes(shard, owner), keys.held(shard, owner), keys.due(shard)],
+            {
+                "action": push.action_id,
+                "attempt": push.attempt,
+                "row": name_notice(owner),
+                "most": most,
+                "window": self._window_ms,
+                "ends": str(ends_ms),
+                "keep": str(_KEEP_MS),
+            },
+        )
+        reply = cast("bytes", await retry(lambda: self._nodes.write(shard, packed)))
+        return int(float(reply)) if reply else None
+
+    async def list_held(self, owner: str) -> list[HeldPush]:
+        """What waits for the next notice, the first to be held first.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        shard = place(owner)
+        command = pack("ZRANGE", keys.held(shard, owner), 0, -1)
+        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        words = (member.decode().partition(" ") for member in cast("list[bytes]", reply))
+        return [HeldPush(action, attempt) for action, _, attempt in words]
+
+    async def settle(self, row: DueRow, told: Sequence[HeldPush], *, last: bool) -> None:
+        """These are held no more; with ``last`` the row ends, or stays for what came up meanwhile.
+
+        Raises:
+            StoreUnavailable: the row comes due again.
+        """
+        shard = place(row.entity)
+        packed = read_script("settle_notice").pack_call(
+            [keys.held(shard, row.entity), keys.due(shard)],
+            {
+                "row": row.member,
+                "token": row.token,
+                "last": last,
+                "told": [str(one) for one in told],
+            },
+        )
+        await retry(lambda: self._nodes.write(shard, packed))
+
+
+def name_notice(owner: str) -> str:
+    """The row of the due set that owes a person a notice."""
+    return f"{ROW}:{owner}"
