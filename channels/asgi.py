@@ -63,9 +63,7 @@ class AsgiSocket:
         left = False
         try:
             while (message := await self._receive())["type"] != "websocket.disconnect":
-                text: str | None = message.get("text")
-                data: bytes = message.get("bytes") or b""
-                receiver.take_message(data if text is None else text)
+                self._give_on(message)
                 if self._paused is not None:
                     await self._paused
             left = message.get("code") in _LEFT
@@ -77,6 +75,18 @@ class AsgiSocket:
                 self._writer.cancel()
             if self._closer is not None:
                 self._closer.cancel()
+            self._reader = None
+            self._tell_end(left=left)
+
+    def _give_on(self, message: Message) -> None:
+        if self._receiver is not None:
+            text: str | None = message.get("text")
+            data: bytes = message.get("bytes") or b""
+            self._receiver.take_message(data if text is None else text)
+
+    def _tell_end(self, *, left: bool) -> None:
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None:
             receiver.take_end(left=left)
 
     def write(self, message: bytes) -> None:
@@ -95,7 +105,8 @@ class AsgiSocket:
             self._paused = None
 
     def close(self, code: int, reason: str) -> None:
-        if self._closing is None:
+        self._receiver = None
+        if self._closing is None and self._reader is not None:
             self._closing = {"type": "websocket.close", "code": code, "reason": reason}
             self._start_writing()
             self.resume()
@@ -104,6 +115,7 @@ class AsgiSocket:
     def abort(self) -> None:
         """The server drops a socket whose application has returned; there is no other way to ask for it."""
         self._aborted = True
+        self._receiver = None
         if self._reader is not None:
             self._reader.cancel()
 

@@ -173,7 +173,9 @@ class Connection:
         return self._state.phase is Phase.ADMITTING or self._state.is_saturated
 
     def feed(self, given: Input) -> None:
-        """Gives the machine an input and carries out what follows."""
+        """Gives the machine an input and carries out what follows; at its end there is nothing that it would do."""
+        if self._ending is not None:
+            return
         if self._story is not None and isinstance(given, Told):
             self._telling.tell(self._standing.known, self._story.take(given), self.spawn)
         self._state, outputs = step(self._state, given, self._loop.time())
@@ -276,8 +278,15 @@ class Connection:
             over = self._story.end(code, left=self._left)
             await self._telling.finish(self._standing.known, over, _FLUSH_S)
         await self.acks.finish(_FLUSH_S)
-        self._subscriptions.clear()
         self._on_end(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Gives up the parts that know it: nothing is called any more, and it goes without the cycle collector."""
+        self._subscriptions.clear()
+        self.outbox.drop()
+        del self._intake, self._standing, self._subscriptions, self._agent, self._asking
+        del self.acks, self.outbox
 
     async def _close_socket(self) -> None:
         drains = self._closing is not None and self._closing.code is CloseCode.DRAIN

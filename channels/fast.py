@@ -100,6 +100,7 @@ class FastSocket(WSListener):
             self._stream.resume_reading()
 
     def close(self, code: int, reason: str) -> None:
+        self._receiver = None
         transport = self._transport
         if transport is None or transport.is_disconnected or transport.is_close_frame_sent:
             return
@@ -109,7 +110,9 @@ class FastSocket(WSListener):
         self._closer = loop.call_later(_CLOSING_S, self._stream.abort)
 
     def abort(self) -> None:
-        self._stream.abort()
+        self._receiver = None
+        if self._transport is not None:
+            self._stream.abort()
 
     # What picows tells
 

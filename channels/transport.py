@@ -21,7 +21,10 @@ class Receiver(Protocol):
         ...
 
     def take_end(self, *, left: bool) -> None:
-        """The socket is gone; ``left``: the other side closed it, with a code that says so. Told once at the least."""
+        """The socket is gone; ``left``: the other side closed it, with a code that says so.
+
+        Told once at the least, but to a receiver that has closed or aborted the socket: that one is told nothing more.
+        """
         ...
 
 
