@@ -70,6 +70,11 @@ class Principal:
         """The owner key of this principal's things; tenant and id, hashed into an id of its home shard."""
         return _derive_key(self.tenant, self.id)
 
+    @property
+    def has_inbox(self) -> bool:
+        """Whether it may follow and list all that is asked in its name, which an agent's own credential never may."""
+        return self.kind != "agent"
+
     def sees(self, agent: str) -> bool:
         """Whether ``agent`` exists for this principal: where it does not, the answers are those for a name unknown."""
         return self.agents is None or agent in self.agents or find_base(agent) in self.agents

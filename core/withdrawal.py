@@ -34,7 +34,7 @@ def find_withdrawal(
 
 def _sees(record: ActionRecord, who: Principal) -> bool:
     may_look = Scope.READ_APPROVALS in who.scopes or Scope.DECIDE in who.scopes
-    return may_look and may_read(record, who)
+    return may_look and who.has_inbox and may_read(record, who)
 
 
 def _answers(record: ActionRecord, who: Principal) -> bool:

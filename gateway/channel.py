@@ -25,6 +25,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Visibility
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.question_lists import require_inbox
 from passerelle.gateway.rpc import ANSWERING, call
 from passerelle.gateway.rpc_call import Caller, require_operation, require_scope
 from passerelle.store.gathering import Gathering
@@ -61,7 +62,8 @@ class ServiceAccess:
 
         Raises:
             NotFound: unknown, another principal's, or at an agent that it may not see: they look the same.
-            Forbidden: the principal has not the scope, or its grants do not allow to follow tasks there.
+            Forbidden: the principal has not the scope, its grants do not allow to follow tasks there, or it is an agent
+                that wants an inbox.
         """
         match name.word:
             case "session":
@@ -83,6 +85,7 @@ class ServiceAccess:
                 if name.id not in {None, principal.key, principal.id}:
                     raise NotFound("stream", f"inbox:{name.id}")
                 require_scope(principal, _DECIDE)
+                require_inbox(principal)
                 view = FullView() if principal.paired else UnpairedView()
                 return Grant(StreamRef(StreamKind.INBOX, principal.key), view)
             case _:
@@ -187,7 +190,8 @@ class ServiceSnapshots:
         self, principal: Principal, limit: int
     ) -> tuple[tuple[JsonObject, ...], bool]:
         """Open questions from their own records, and whether there are more; none for who may read none."""
-        if not any(scope in principal.scopes for scope in _DECIDE):
+        may_read = any(scope in principal.scopes for scope in _DECIDE)
+        if not (may_read and principal.has_inbox):
             return (), False
         found = await self.service.list_pending(principal, limit + 1)
         return tuple(found[:limit]), len(found) > limit

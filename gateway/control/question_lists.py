@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.errors import Forbidden
 from passerelle.core.ids import parse_facade
 from passerelle.core.withdrawal import find_withdrawal
 from passerelle.gateway.control.listing import read_token, write_token
@@ -43,9 +44,11 @@ class QuestionLists:
         fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page.
 
         Raises:
+            Forbidden: an agent asks.
             InvalidInput: a page token that is not ours.
             StoreUnavailable: nobody knows.
         """
+        require_inbox(principal)
         before = read_token(query.page_token)
         found: list[JsonObject] = []
         at_once = _AT_ONCE if query.is_narrow else query.limit
@@ -83,6 +86,12 @@ class QuestionLists:
             for record in records
             if (why := find_withdrawal(record, before, now)) is not None
         ]
+
+
+def require_inbox(principal: Principal) -> None:
+    """Raises Forbidden for an agent's own credential: it never decides, and waits for one question by its id."""
+    if not principal.has_inbox:
+        raise Forbidden("a credential of kind agent has no inbox", kind=principal.kind)
 
 
 def _name(row: tuple[str, int]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 import pytest
 
 from passerelle.core.json import JsonObject
+from tests.integration.callers.rig import Instance
 from tests.integration.reverse.rig import NAME, Rig
+from tests.integration.reverse.test_rights import open_raw
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +31,17 @@ BUILDER = {
 }
 
 
+async def ask_itself(at: Instance) -> None:
+    """Has a question stand in the agent's own name."""
+    message: JsonObject = {
+        "messageId": "m-1",
+        "role": "ROLE_USER",
+        "parts": [{"text": "ask May I?"}],
+    }
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+    assert (await at.http.post(f"/agents/{NAME}", json=body, headers=KEY)).status_code == 200
+
+
 @pytest.mark.requirement("VAL-4")
 @pytest.mark.parametrize("kind", ["service", "person"])
 async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
@@ -37,13 +51,7 @@ async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
         agents=[{"name": NAME, "transport": "channel"}], clients=[{**BUILDER, "kind": kind}]
     )
     async with rig.link(at):
-        message: JsonObject = {
-            "messageId": "m-1",
-            "role": "ROLE_USER",
-            "parts": [{"text": "ask May I?"}],
-        }
-        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
-        await at.http.post(f"/agents/{NAME}", json=body, headers=KEY)
+        await ask_itself(at)
 
         async def find() -> JsonObject | None:
             listed = (await at.http.get("/v1/approvals", headers=KEY)).json()["pending"]
@@ -63,3 +71,28 @@ async def test_agent_with_the_rights_of_a_person_answers_no_question_of_its_own(
         refused = await at.http.post(f"{path}/decision", json=answer, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "asker")
         assert (await at.http.get(path, headers=KEY)).json()["state"] == "pending"
+
+
+async def test_agent_that_may_read_questions_finds_one_by_its_id_and_has_no_inbox(rig: Rig) -> None:
+    scopes = [one for one in BUILDER["scopes"] if one != "approvals:decide"]
+    at = await rig.callers.start(
+        agents=[{"name": NAME, "transport": "channel"}],
+        clients=[{**BUILDER, "kind": "agent", "scopes": scopes}],
+    )
+    async with rig.link(at):
+        await ask_itself(at)
+        told = [await at.read_session(name) for name in rig.callers.list_sessions()]
+        action = next(iter(re.findall(r"act_[0-9a-z]{20,}", str(told))))
+        found = await at.http.get(f"/v1/approvals/{action}", headers=KEY)
+        assert (found.status_code, found.json()["state"]) == (200, "pending")
+        for path in ("/v1/approvals", "/v1/streams/inbox/events"):
+            refused = await at.http.get(path, headers=KEY)
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), path
+        hook = {"url": "https://hooks.example.com/"}
+        refused = await at.http.put("/v1/streams/inbox/webhooks/mine", json=hook, headers=KEY)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        async with open_raw(at) as raw:
+            assert raw.welcome["pending"] == []
+            await raw.tell({"t": "sub", "s": "inbox"})
+            error = await raw.hear("error")
+            assert (error["code"], error["s"]) == ("forbidden", "inbox")

@@ -31,6 +31,7 @@ class Raw:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self._heard: list[Frame] = []
+        self.welcome: Frame = {}
 
     async def tell(self, *frames: Frame) -> None:
         await self._socket.send("\n".join(orjson.dumps(frame).decode() for frame in frames))
@@ -65,7 +66,7 @@ async def open_raw(
         raw = Raw(socket)
         hello = {"t": "hello", "v": 1, "token": f"{who}-key", "device": device, "role": "agent"}
         await raw.tell({**hello, **members})
-        await raw.hear("welcome")
+        raw.welcome = await raw.hear("welcome")
         yield raw
 
 

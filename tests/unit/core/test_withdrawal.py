@@ -36,6 +36,11 @@ def test_a_right_that_is_lost_takes_what_it_showed_or_let_answer(
     assert find_withdrawal(record, replace(ADA, scopes=before), replace(ADA, scopes=now)) == why
 
 
+def test_an_agent_is_told_of_nothing_that_it_loses() -> None:
+    agent = replace(ADA, kind="agent")
+    assert find_withdrawal(Stream().open(), agent, replace(agent, scopes=frozenset())) is None
+
+
 def test_a_device_that_is_paired_no_more_loses_what_was_for_paired_ones_alone() -> None:
     key = replace(BOB, paired=False)
     paired = Stream().open(make_request(audience=(AudienceStep(("bob",), 0, devices="paired"),)))
