@@ -40,7 +40,7 @@ async def ask(gateway: GatewayProcess, caller: Caller, risk: str = "medium") -> 
         "digest": "sha256:ab",
         "kind": "permission",
         "title": "Pay",
-        "subject": {"type": "tool_call", "tool": "pay", "args": {"amount": "40"}},
+        "subject": {"type": "tool_call", "name": "pay", "arguments": {"amount": "40"}},
         "options": [
             {"option_id": "yes", "name": "Pay", "kind": "allow_once"},
             {"option_id": "no", "name": "Do not", "kind": "reject_once"},

@@ -44,7 +44,7 @@ async def open_large(at: Instance) -> JsonObject:
         "digest": "sha256:ab",
         "kind": "permission",
         "title": "Write",
-        "subject": {"type": "tool_call", "tool": "write", "args": {"text": LONG}},
+        "subject": {"type": "tool_call", "name": "write", "arguments": {"text": LONG}},
         "options": [
             {"option_id": "yes", "name": "Write", "kind": "allow_once"},
             {"option_id": "no", "name": "Do not", "kind": "reject_once"},
@@ -88,7 +88,7 @@ async def test_content_that_an_agent_asks_about_is_read_whole_and_escaped(rig: R
     view = await open_large(at)
     whole = await read(at, view)
     check(view, whole)
-    text = whole["content"]["args"]["text"]
+    text = whole["content"]["arguments"]["text"]
     assert text == LONG.replace("\u202e", "\\u{202e}")
     path = f"/v1/approvals/{view['actionId']}/content"
     assert (await at.http.get(path, headers=bearer("bob"))).status_code == 404

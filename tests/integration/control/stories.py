@@ -96,7 +96,7 @@ async def ask_leave(turn: Turn) -> None:
         "digest": "sha256:00",
         "kind": "permission",
         "title": "Pay",
-        "subject": {"type": "tool_call", "tool": "pay"},
+        "subject": {"type": "tool_call", "name": "pay"},
         "options": [
             {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
             {"option_id": "no", "name": "Reject", "kind": "reject_once"},

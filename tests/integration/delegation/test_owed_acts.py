@@ -229,7 +229,7 @@ def permission_form(native: str) -> JsonObject:
         "digest": "sha256:00",
         "kind": "permission",
         "title": f"Do {native}",
-        "subject": {"type": "tool_call", "tool": native},
+        "subject": {"type": "tool_call", "name": native},
         "options": [
             {"option_id": "yes", "name": "Allow", "kind": "allow_once"},
             {"option_id": "no", "name": "Reject", "kind": "reject_once"},

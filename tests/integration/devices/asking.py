@@ -46,7 +46,7 @@ def asks(risk: str = "medium", action: str = "act_peer", **further: str) -> str:
         "digest": "sha256:ab",
         "kind": "permission",
         "title": "Pay 40 EUR",
-        "subject": {"type": "tool_call", "tool": "pay", "args": {"amount": "40"}},
+        "subject": {"type": "tool_call", "name": "pay", "arguments": {"amount": "40"}},
         "options": [
             {"option_id": "yes", "name": "Pay", "kind": "allow_once"},
             {"option_id": "no", "name": "Do not", "kind": "reject_once"},
