@@ -1,4 +1,4 @@
-"""What people do about a question beside answering it: see it, and have an answer tried again that did not arrive."""
+"""What people do about questions beside answering: see one, have an answer tried again, hear less of an agent."""
 
 from __future__ import annotations
 
@@ -41,5 +41,43 @@ class ReturnOwed:
     return_state: str
 
 
-AttentionRequest: TypeAlias = NoteSeen | ReturnAgain
-AttentionAnswer: TypeAlias = SeenNoted | ReturnOwed
+MuteMinutes: TypeAlias = Annotated[int, Field(ge=1, le=480)]
+
+
+@record
+class MutePeer:
+    """No pushes for what this agent asks, unless it is grave. It answers nothing, and everything is in the inbox."""
+
+    peer: Id
+    minutes: MuteMinutes = 60
+
+
+@record
+class UnmutePeer:
+    """Pushes for what this agent asks from now on; what was held back comes at the time that it was told."""
+
+    peer: Id
+
+
+@record
+class PeerMuted:
+    """Until when an agent is muted; None: it is not."""
+
+    peer: str
+    until: str | None
+
+
+@record
+class ListMutes:
+    """The agents that the caller has muted."""
+
+
+@record
+class Mutes:
+    """The agents that are muted now, those that end first at the top."""
+
+    mutes: tuple[PeerMuted, ...]
+
+
+AttentionRequest: TypeAlias = NoteSeen | ReturnAgain | MutePeer | UnmutePeer
+AttentionAnswer: TypeAlias = SeenNoted | ReturnOwed | PeerMuted

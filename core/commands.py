@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.attention_requests import MuteMinutes
 from passerelle.core.audit_requests import GetAudit
 from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
 from passerelle.core.json import JsonObject
@@ -93,6 +94,8 @@ class RespondAction:
     content: JsonObject | None = None
     comment: str | None = None
     signature: SignedBy | None = None
+    mute_minutes: MuteMinutes | None = None
+    """For how long whoever is answered wants no pushes for what this agent asks; it is no part of the answer."""
 
 
 @dataclass(frozen=True, slots=True)

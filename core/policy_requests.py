@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias, cast
 
 from pydantic import Field
 
-from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest
+from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest, ListMutes
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionType, AudienceStep, Risk, TrailStep
 from passerelle.core.record import record
@@ -292,6 +292,7 @@ class PolicyView:
 
 PolicyQuery: TypeAlias = (
     ListGrants
+    | ListMutes
     | EvaluatePermission
     | GetActionContent
     | ExplainAction

@@ -314,6 +314,7 @@ def _make_forwarding(
     holding = Holding(
         service.writes.clock,
         store.notices,
+        store.mutes,
         approvals.pushes_per_minute,
         read_quiet_hours(approvals),
     )

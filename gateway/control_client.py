@@ -59,7 +59,7 @@ class ControlClient:
 
     def send(
         self,
-        method: Literal["POST", "PATCH", "DELETE"],
+        method: Literal["POST", "PUT", "PATCH", "DELETE"],
         path: str,
         body: JsonObject,
         key: str | None = None,

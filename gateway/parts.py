@@ -410,6 +410,6 @@ def _make_policy_control(
         Explaining(actions, records, dispatch.writes.log),
         Governing(actions, ownership, dispatch),
         PermissionSummaries(models, granting, around.find_rules),
-        Attending(actions, dispatch),
+        Attending(actions, dispatch, around.store.mutes),
         Subjects(actions, dispatch.blobs),
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, assert_never, cast
 import structlog
 
 from passerelle.a2a_mapping.rpc import Method
-from passerelle.core.attention_requests import ReturnOwed, SeenNoted
+from passerelle.core.attention_requests import PeerMuted, ReturnOwed, SeenNoted
 from passerelle.core.codec import from_wire, to_wire
 from passerelle.core.commands import (
     ActionAnswered,
@@ -251,6 +251,7 @@ def render_result(result: Result) -> JsonObject:
             | PermissionView()
             | SeenNoted()
             | ReturnOwed()
+            | PeerMuted()
         ):
             return to_wire(result)
         case PushConfigSet():

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from passerelle.core.attention_requests import NoteSeen, ReturnAgain, ReturnOwed, SeenNoted
+from passerelle.core.attention_requests import (
+    ListMutes,
+    MutePeer,
+    Mutes,
+    NoteSeen,
+    PeerMuted,
+    ReturnAgain,
+    ReturnOwed,
+    SeenNoted,
+    UnmutePeer,
+)
 from passerelle.core.policy_requests import (
     ActionContent,
     AskPermission,
@@ -111,6 +121,30 @@ POLICY_ROWS: Final[Sequence[Call]] = (
         ReturnAgain,
         lambda given, _: given,
         ReturnOwed,
+    ),
+    Call(
+        "mute_peer",
+        "Have no pushes for what an agent asks for a while, unless it is grave",
+        (Scope.READ_APPROVALS,),
+        MutePeer,
+        lambda given, _: given,
+        PeerMuted,
+    ),
+    Call(
+        "unmute_peer",
+        "Have pushes again for what an agent asks",
+        (Scope.READ_APPROVALS,),
+        UnmutePeer,
+        lambda given, _: given,
+        PeerMuted,
+    ),
+    Call(
+        "list_mutes",
+        "The agents that the caller has muted",
+        (Scope.READ_APPROVALS,),
+        ListMutes,
+        lambda given, _: given,
+        model=Mutes,
     ),
     Call(
         "get_action_content",

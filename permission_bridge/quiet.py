@@ -48,9 +48,12 @@ class QuietHours:
         return round(end.timestamp() * 1000)
 
 
-def find_quiet_end(hours: Iterable[QuietHours], person: str, risk: Risk, now_ms: int) -> int | None:
-    """Until when a push to somebody waits; None where it goes out now, as from high risk on it always does."""
-    if not reaches("medium", risk):
-        return None
+def is_grave(risk: Risk) -> bool:
+    """Whether something is of high risk or above it: nobody is left alone with that."""
+    return not reaches("medium", risk)
+
+
+def find_quiet_end(hours: Iterable[QuietHours], person: str, now_ms: int) -> int | None:
+    """Until when a push to somebody waits that is not grave; None where it goes out now."""
     ends = [one.find_end_ms(person, now_ms) for one in hours]
     return max((end for end in ends if end is not None), default=None)

@@ -114,6 +114,11 @@ def held(shard: Shard, principal: str) -> str:
     return _key(shard, "hld", principal)
 
 
+def mutes(shard: Shard, principal: str) -> str:
+    """ZSET agent -> until when the person wants no pushes for it, ms. Expires with the last of them."""
+    return _key(shard, "mut", principal)
+
+
 def idempotency(shard: Shard, key: str) -> str:
     """STRING digest, then result; expires."""
     return _key(shard, "idem", key)

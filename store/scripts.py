@@ -34,6 +34,7 @@ OPERATIONS: Final = (
     "lease",
     "owe_link",
     "register_agent",
+    "mute",
     "presence",
     "release",
     "revive",

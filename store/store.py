@@ -29,6 +29,7 @@ from passerelle.store.leases import RedisLeases
 from passerelle.store.limits import RedisLimits
 from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
+from passerelle.store.mutes import RedisMutes
 from passerelle.store.nodes import Nodes
 from passerelle.store.notices import RedisNotices
 from passerelle.store.nudges import RedisNudges
@@ -86,6 +87,7 @@ class Store:
         self.nudges = RedisNudges(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
+        self.mutes = RedisMutes(nodes)
         self.notices = RedisNotices(nodes)
         self.push_keys = RedisPushKeys(nodes)
         self.limits = RedisLimits(nodes)

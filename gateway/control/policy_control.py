@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from passerelle.core.attention_requests import NoteSeen, ReturnAgain
+from passerelle.core.attention_requests import (
+    ListMutes,
+    MutePeer,
+    NoteSeen,
+    ReturnAgain,
+    UnmutePeer,
+)
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import Forbidden
 from passerelle.core.policy_requests import (
@@ -67,7 +73,7 @@ class PolicyControl:
                 return await self.workers.use(principal, command)
             case WithdrawPermission():
                 return await self.workers.withdraw(principal, command)
-            case NoteSeen() | ReturnAgain():
+            case NoteSeen() | ReturnAgain() | MutePeer() | UnmutePeer():
                 return await self.attending.execute(principal, command)
             case RevokeGrant() | SetBypass() | ResolvePermission():
                 return await self._loosen(principal, command, idem)
@@ -97,6 +103,8 @@ class PolicyControl:
         match query:
             case ListGrants():
                 return await self.granting.show(principal)
+            case ListMutes():
+                return to_wire(await self.attending.list_mutes(principal))
             case EvaluatePermission():
                 return await self.judging.evaluate(principal, query)
             case GetActionContent():

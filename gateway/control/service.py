@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.resume import mark
 from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.attention_requests import ListMutes
 from passerelle.core.audit_requests import GetAudit
 from passerelle.core.codec import to_wire
 from passerelle.core.commands import (
@@ -256,6 +257,7 @@ class Service:
                 return await self.devices.read(principal, query)
             case (
                 ListGrants()
+                | ListMutes()
                 | EvaluatePermission()
                 | GetActionContent()
                 | ExplainAction()
@@ -402,6 +404,10 @@ class Service:
         answered, written = await self.actions.respond(principal, command)
         record = find_record(written.held, command.action_id)
         self.dispatch.wake(record.scope.task_id or "", command.action_id, written)
+        peer = record.request.origin.peer
+        if command.mute_minutes is not None and peer is not None:
+            # An answer that is repeated finds itself and comes here again, so that this cannot be lost beside it.
+            await self.policy_control.attending.mute(principal, peer, command.mute_minutes)
         return answered
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.core.agent_name import find_base
 from passerelle.gateway.devices.attempts import AGAIN, number_attempt
-from passerelle.permission_bridge.quiet import find_quiet_end
+from passerelle.permission_bridge.quiet import find_quiet_end, is_grave
 from passerelle.store.notices import HeldPush
 
 if TYPE_CHECKING:
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.reaching import Reach
     from passerelle.permission_bridge.quiet import QuietHours
+    from passerelle.store.mutes import RedisMutes
     from passerelle.store.notices import RedisNotices
 
 ACTIVE: Final = "active"
 SEEN: Final = "seen"
 QUIET: Final = "quiet"
-CALMS: Final = frozenset({QUIET})
+MUTED: Final = "muted"
+CALMS: Final = frozenset({QUIET, MUTED})
 """Reasons that end by themselves, at a time that is known."""
 GATHERED: Final = "gathered"
 """The next notice tells of it, with whatever else has come at once."""
@@ -43,14 +46,28 @@ class Holding:
 
     clock: Clock
     notices: RedisNotices
+    mutes: RedisMutes
     most: int
     quiet: tuple[QuietHours, ...] = ()
 
     async def find_calm(self, action: ActionRecord, principal: Principal) -> Calm | None:
-        """The time of calm that somebody is in, for what is not grave."""
-        now_ms = self.clock.now_ms()
-        until_ms = find_quiet_end(self.quiet, principal.id, action.request.risk, now_ms)
-        return None if until_ms is None else Calm(QUIET, until_ms)
+        """The time of calm that somebody is in, for what is not grave: the one that lasts longest.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        request = action.request
+        if is_grave(request.risk):
+            return None
+        calms: list[Calm] = []
+        quiet_ms = find_quiet_end(self.quiet, principal.id, self.clock.now_ms())
+        if quiet_ms is not None:
+            calms.append(Calm(QUIET, quiet_ms))
+        muted = await self.mutes.list_muted(principal.key) if request.origin.peer else {}
+        muted_ms = muted.get(find_base(request.origin.peer or ""))
+        if muted_ms is not None:
+            calms.append(Calm(MUTED, muted_ms))
+        return max(calms, key=lambda calm: calm.until_ms, default=None)
 
     def judge(
         self,

@@ -13,6 +13,7 @@ from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.errors import Forbidden, StaleAnswer
 from passerelle.gateway.verbs.approval_text import describe_audit, describe_question
 from passerelle.gateway.verbs.link import Link, name_path
+from passerelle.gateway.verbs.mutes import MuteFlag
 from passerelle.gateway.verbs.verb import add_verb
 
 if TYPE_CHECKING:
@@ -68,12 +69,13 @@ def deny(
     option: OptionFlag = None,
     comment: CommentFlag = None,
     digest: DigestFlag = None,
+    mute: MuteFlag = None,
 ) -> None:
     """Say no."""
     view = link.read(name_path(_PATH, question))
     _check_digest(view, digest)
     chosen = option or _find_option(view, ("reject_once", "reject_always", "cancel"))
-    _decide(link, view, chosen, comment)
+    _decide(link, view, chosen, comment, mute_min=mute)
 
 
 @add_verb(answers, "approvals answer act_2f… 'the blue one'")
@@ -133,6 +135,7 @@ def _decide(
     option: str,
     comment: str | None,
     content: JsonObject | None = None,
+    mute_min: int | None = None,
 ) -> None:
     action = text_at(view, "actionId")
     said: dict[str, Json] = {
@@ -142,6 +145,7 @@ def _decide(
         "decisionId": f"dec_{secrets.token_hex(16)}",
         **({"comment": comment} if comment else {}),
         **({"content": content} if content else {}),
+        **({"muteMinutes": mute_min} if mute_min else {}),
     }
     signed = sign_answer(link, said, action)
     told = link.post(name_path(_PATH, action, "decision"), signed, key=str(said["decisionId"]))

@@ -64,6 +64,10 @@ class Link:
         """The answer of a command that changes what describes something."""
         return self.open().send("PATCH", path, _leave_out(body), self.key)
 
+    def put(self, path: str, body: Mapping[str, Json]) -> JsonObject:
+        """The answer of a command that puts something in the place of what was there."""
+        return self.open().send("PUT", path, _leave_out(body), self.key)
+
     def delete(self, path: str) -> JsonObject:
         """The answer of a command that ends something."""
         return self.open().send("DELETE", path, {}, self.key)

@@ -99,6 +99,21 @@ async def test_high_risk_wants_the_digest_that_was_read_where_nobody_can_be_aske
     assert won.lines[0].startswith("won")
 
 
+async def test_an_agent_is_muted_with_a_no_and_by_itself(
+    gateway: GatewayProcess, peer: ScriptedPeer, caller: Caller
+) -> None:
+    view = await ask(gateway, caller)
+    won = await run_command(gateway, "approvals", "deny", str(view["actionId"]), "--mute", "60")
+    assert won.lines[0].startswith("won  rejected")
+    listed = (await run_command(gateway, "approvals", "mutes")).lines
+    assert (listed[1].split()[0], listed[-1]) == (peer.name, "mutes: 1")
+    ended = await run_command(gateway, "approvals", "unmute", peer.name)
+    assert ended.lines == [f"not muted  {peer.name}"]
+    again = await run_command(gateway, "approvals", "mute", peer.name, "--minutes", "5")
+    assert again.lines[0].startswith(f"muted  {peer.name}  until ")
+    assert await list_open(gateway) == []
+
+
 async def test_a_phone_is_paired_listed_renamed_and_revoked(
     gateway: GatewayProcess, peer: ScriptedPeer
 ) -> None:

@@ -31,6 +31,8 @@ UNREPEATED: Final = frozenset(
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
         # Whoever has seen a question has seen it; what is owed again is owed: test_forwarding.py, test_owed_acts.py.
         *("see_action", "return_again"),
+        # The last word about an agent counts: devices/test_mutes.py.
+        *("mute_peer", "unmute_peer"),
         # What a worker asks for has the id of its call, and what is answered is used once: test_workers.py.
         *("ask_permission", "use_permission", "withdraw_permission", "resolve_permission"),
     }

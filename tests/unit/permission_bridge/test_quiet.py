@@ -9,7 +9,7 @@ import pytest
 
 from passerelle.core.payloads.approval import Risk
 from passerelle.core.times import parse_ms
-from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end
+from passerelle.permission_bridge.quiet import QuietHours, find_quiet_end, is_grave
 
 BERLIN = ZoneInfo("Europe/Berlin")
 NIGHT = QuietHours(22 * 60, 7 * 60, BERLIN)
@@ -40,14 +40,13 @@ def test_hours_of_one_day_are_for_those_who_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("risk", "waits"), [("low", True), ("medium", True), ("high", False), ("critical", False)]
+    ("risk", "grave"), [("low", False), ("medium", False), ("high", True), ("critical", True)]
 )
-def test_what_is_grave_waits_for_nothing(risk: Risk, waits: bool) -> None:  # noqa: FBT001  a case
-    now_ms = parse_ms("2026-11-21T12:30:00Z")
-    assert (find_quiet_end([NIGHT, NOON], "ada", risk, now_ms) is not None) is waits
+def test_what_is_grave_waits_for_nothing(risk: Risk, grave: bool) -> None:  # noqa: FBT001  a case
+    assert is_grave(risk) is grave
 
 
 def test_of_several_the_last_end_counts() -> None:
     longer = QuietHours(11 * 60, 15 * 60, UTC)
     now_ms = parse_ms("2026-11-21T12:30:00Z")
-    assert find_quiet_end([NOON, longer], "ada", "low", now_ms) == parse_ms("2026-11-21T15:00:00Z")
+    assert find_quiet_end([NOON, longer], "ada", now_ms) == parse_ms("2026-11-21T15:00:00Z")

@@ -1,0 +1,120 @@
+"""A person mutes an agent: pushes wait, what is grave comes, and nothing is answered by it (CHN-6)."""
+
+from typing import cast
+
+import httpx
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.core.times import parse_ms
+from passerelle.gateway.clock import SystemClock
+from passerelle.gateway.verify import verify_store
+from tests.integration.callers.rig import Instance, Rig
+from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, read, say
+from tests.integration.devices.test_forwarding import (
+    PushService,
+    come_due,
+    push,
+    start,
+    subscribe,
+    wait_told,
+)
+from tests.support.engine import ask as command
+from tests.support.raw_channel import open_channel
+
+__all__ = ["push"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CHN-6")]
+
+HOUR_MIN = 60
+
+
+async def mute(at: Instance, who: str = "ada", **body: int) -> httpx.Response:
+    return await at.http.put("/v1/mutes/echo", json=body, headers=bearer(who))
+
+
+async def list_mutes(at: Instance, who: str = "ada") -> list[JsonObject]:
+    answer = await at.http.get("/v1/mutes", headers=bearer(who))
+    assert answer.status_code == 200, answer.text
+    return cast("list[JsonObject]", answer.json()["mutes"])
+
+
+def count_minutes(until: object) -> float:
+    return (parse_ms(str(until)) - SystemClock().now_ms()) / 60_000
+
+
+async def test_pushes_for_a_muted_agent_wait_for_the_end_unless_it_is_grave(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"])
+    await subscribe(at, push)
+    muted = await mute(at, minutes=20)
+    assert muted.status_code == 200, muted.text
+    assert 19 < count_minutes(muted.json()["until"]) <= 20
+    assert await list_mutes(at) == [muted.json()]
+    assert await list_mutes(at, "bob") == [], "whoever mutes mutes for themselves"
+    view = await ask(at)
+    (told,) = await wait_told(at, view)
+    assert (told["outcome"], told["reason"]) == ("suppressed", "muted")
+    assert await push.read_seen() == []
+    grave = await ask(at, "high")
+    (told,) = await wait_told(at, grave)
+    assert told["outcome"] == "sent"
+    # What was held comes when the mute ends, of which this takes the rest away.
+    row = f"notify:{view['actionId']}:q"
+    shard = str(view["actionId"]).partition("_")[2][:2]
+    due_ms = cast("float", command(rig.url, "ZSCORE", f"{{{shard}}}:due", row))
+    assert abs(due_ms - parse_ms(muted.json()["until"])) < 1
+    ended = await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
+    assert (ended.status_code, ended.json()) == (200, {"peer": "echo", "until": None})
+    assert await list_mutes(at) == []
+    come_due(rig, view, row)
+    at.gateway.duties.due.look_again()
+    *_, last = await wait_told(at, view, 2)
+    assert (last["outcome"], last["attempt"]) == ("sent", 4)
+    (told,) = await wait_told(at, await ask(at))
+    assert told["outcome"] == "sent"
+
+
+async def test_a_mute_answers_nothing_and_hides_nothing(rig: Rig, push: PushService) -> None:
+    at = await start(rig, push.made["origin"])
+    await subscribe(at, push)
+    assert (await mute(at)).status_code == 200
+    async with open_channel(str(at.http.base_url).rstrip("/")) as desk:
+        await desk.greet("ada-key")
+        await desk.send({"t": "sub", "id": "1", "s": "inbox"})
+        await desk.expect("live")
+        view = await ask(at)
+        shown = await desk.expect("ev")
+        assert shown["d"]["actionId"] == view["actionId"], "over open links it comes as ever"
+    assert [one["actionId"] for one in await list_pending(at, "ada")] == [view["actionId"]]
+    now = await read(at, "ada", view["actionId"])
+    assert (now["state"], now["rev"], now["expiresAt"]) == ("pending", 1, view["expiresAt"])
+    assert not (await verify_store(at.gateway.store)).problems
+
+
+async def test_a_no_can_mute_the_agent_for_an_hour(rig: Rig, push: PushService) -> None:
+    at = await start(rig, push.made["origin"])
+    await subscribe(at, push)
+    view = await ask(at)
+    answer = {**make_answer(view, "no"), "muteMinutes": HOUR_MIN}
+    for outcome in ("won", "replayed"):
+        said = await say(at, bearer("ada"), answer)
+        assert said.json()["outcome"] == outcome, said.text
+        (muted,) = await list_mutes(at)
+        assert muted["peer"] == "echo"
+        assert HOUR_MIN - 1 < count_minutes(muted["until"]) <= HOUR_MIN
+    assert (await read(at, "ada", view["actionId"]))["state"] == "rejected"
+    # Whoever lost has muted nobody.
+    lost = await say(at, bearer("ada"), {**make_answer(view), "muteMinutes": 1})
+    assert lost.status_code == 409
+    (muted,) = await list_mutes(at)
+    assert count_minutes(muted["until"]) > HOUR_MIN - 1
+
+
+async def test_an_endless_mute_is_refused(rig: Rig) -> None:
+    at = await start(rig)
+    for minutes in (0, 481):
+        refused = await mute(at, minutes=minutes)
+        assert refused.status_code == 400
+    assert await list_mutes(at) == []
