@@ -49,6 +49,7 @@ from passerelle.channels.reverse_frames import (
     Unregister,
     Unregistered,
 )
+from passerelle.channels.reverse_upload import upload
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -92,6 +93,7 @@ class ReverseAgent:
             url, device or f"agent-{name}", token, secrets.token_hex(4), "agent", tls
         )
         self.name = name
+        self._identity = identity
         self._keeper = LinkKeeper(identity, jitter, on_status)
         self._handler = handler
         self._card = card
@@ -191,6 +193,18 @@ class ReverseAgent:
             ChannelStopped: there will be no link.
         """
         return self._asks.stream(to, method, params, idem, headers, window)
+
+    async def upload(self, content: bytes, media_type: str = "application/octet-stream") -> str:
+        """Uploads what is large, over HTTP beside the link; its address goes into the ``url`` of a part of an artifact.
+
+        The gateway keeps it for a day, for this agent alone, and a task that names it gets a copy. The same again is
+        safe.
+
+        Raises:
+            CallRefused: too large, more than there is room for, or the credential may not serve the name.
+            UnknownOutcome: no answer came; try again.
+        """
+        return await upload(self._identity, self.name, content, media_type)
 
     async def _wait(self, event: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(one.wait()) for one in (event, self._over)]

@@ -23,6 +23,7 @@ from passerelle.gateway.devices.notices import Notices
 from passerelle.gateway.links import ROW as LINK_ROW
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
 from passerelle.store.notices import ROW as NOTICE_ROW
+from passerelle.store.uploads import ROW as UPLOAD_ROW
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,4 +74,5 @@ def list_handlers(
         OUTPUT_ROW: lambda _shard, row, now_ms: outputs.expire(row, now_ms, drop),
         TARGET_ROW: deliveries.on_due,
         LINK_ROW: links.on_due,
+        UPLOAD_ROW: lambda _shard, row, _now_ms: service.dispatch.uploads.expire(row),
     }

@@ -24,6 +24,7 @@ from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
+from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
@@ -122,6 +123,7 @@ def make_edges(
         *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
         make_button_route(ButtonEdge(gateway.service.devices.tokens, devices, gateway.service)),
         make_socket_route(face, tickets, settings),
+        make_blob_route(_make_blob_edge(gateway, access)),
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),
     ]
@@ -159,6 +161,18 @@ def _make_extended_cards(
         SystemClock(),
         public_url=settings.public_url,
         local_url=f"{'https' if settings.tls else 'http'}://{settings.host}:{settings.port}",
+    )
+
+
+def _make_blob_edge(gateway: Gateway, access: Access) -> BlobEdge:
+    dispatch = gateway.service.dispatch
+    return BlobEdge(
+        dispatch.uploads,
+        dispatch.outputs,
+        gateway.peers.is_dialled,
+        access.authenticator,
+        access.reader,
+        gateway.gate,
     )
 
 

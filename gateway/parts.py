@@ -284,6 +284,7 @@ def _make_dispatch(
         writes=writes,
         blobs=store.blobs,
         copies=store.copies,
+        uploads=store.uploads,
         contents=contents,
         projections=store.projections,
         runs=runs,

@@ -48,7 +48,12 @@ class OutputSettings(Section):
         default=16 * _MIB,
         ge=1_024,
         le=1_024 * _MIB,
-        description="Of one file; the rest is cut off.",
+        description="Of one file; the rest is cut off. An upload of an agent is refused beyond it.",
+    )
+    upload_bytes: int = Field(
+        default=1_024 * _MIB,
+        ge=1_024,
+        description="Of all that one agent has uploaded within a day.",
     )
     timeout: Duration = Field(
         default=parse_duration("1m"),

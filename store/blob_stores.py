@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from passerelle.store.buckets import BucketBlobs
 
 WITHOUT_EXTRA: Final = "buckets take a further library: pip install 'passerelle[s3]'"
+_UPLOADS: Final = "uploads"
+"""The part with what agents have uploaded, and no artifact has named yet."""
 _COPIES: Final = "copies"
 """The part with files that agents named by address: they may expire, what facts are made of may not."""
 
@@ -40,9 +42,16 @@ def open_blobs(place: Path | str) -> BlobStore:
 
 def open_copies(place: Path | str) -> BlobStore:
     """Files of agents, beside the content of facts. Raises as ``open_blobs`` does."""
-    if isinstance(place, Path):
-        return DirectoryBlobs(place / _COPIES)
-    return _open_bucket(place, _COPIES)
+    return _open_part(place, _COPIES)
+
+
+def open_uploads(place: Path | str) -> BlobStore:
+    """Uploads of agents, beside the content of facts. Raises as ``open_blobs`` does."""
+    return _open_part(place, _UPLOADS)
+
+
+def _open_part(place: Path | str, part: str) -> BlobStore:
+    return DirectoryBlobs(place / part) if isinstance(place, Path) else _open_bucket(place, part)
 
 
 def _open_bucket(url: str, part: str = "") -> BucketBlobs:

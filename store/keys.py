@@ -207,6 +207,11 @@ def agent_waiting(shard: Shard, name: str) -> str:
     return _key(shard, "agw", name)
 
 
+def agent_uploads(shard: Shard, name: str) -> str:
+    """HASH SHA-256 of content that an agent has uploaded -> ``<ms> <bytes> <media type>``; expires in a month."""
+    return _key(shard, "agb", name)
+
+
 def agent_hints(shard: Shard, name: str) -> str:
     """Hint channel of an agent that dials in."""
     return _key(shard, "h", "ag", name)

@@ -15,7 +15,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
-from passerelle.store.blob_stores import open_blobs, open_copies
+from passerelle.store.blob_stores import open_blobs, open_copies, open_uploads
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
@@ -41,6 +41,7 @@ from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
+from passerelle.store.uploads import RedisUploads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,9 @@ class StoreSettings:
 class Store:
     """Every port of ``core.ports`` over one server or cluster."""
 
-    def __init__(self, nodes: Nodes, blobs: BlobStore, copies: BlobStore) -> None:
+    def __init__(
+        self, nodes: Nodes, blobs: BlobStore, copies: BlobStore, uploads: BlobStore
+    ) -> None:
         self.nodes = nodes
         self.runtime_id = ""
         self.log = RedisEventLog(nodes)
@@ -99,6 +102,7 @@ class Store:
         self.inspection = RedisInspection(nodes)
         self.blobs = blobs
         self.copies = copies
+        self.uploads = RedisUploads(nodes, uploads)
 
     @classmethod
     async def open(cls, settings: StoreSettings) -> Self:
@@ -110,7 +114,8 @@ class Store:
         """
         endpoint: Endpoint = read_url(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
-        store = cls(await Nodes.open(endpoint, settings.on_batch), blobs, copies)
+        uploads = open_uploads(settings.blobs)
+        store = cls(await Nodes.open(endpoint, settings.on_batch), blobs, copies, uploads)
         store.replicas.counts = settings.replicated_acts
         try:
             for node, facts in (await store.read_facts()).items():

@@ -16,6 +16,7 @@ from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.preview import preview_parts
 from passerelle.core.errors import TooLarge
 from passerelle.core.payloads.run import ArtifactChanged
+from passerelle.core.ports.uploads import UPLOADED
 from passerelle.core.task_commands import ObserveArtifact
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.thread import ThreadRecord
@@ -125,15 +126,22 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
 
 
-def list_files(artifact: JsonObject) -> list[str]:
-    """The addresses of the files of an artifact. One that holds its content itself is no address."""
+def list_files(artifact: JsonObject, *, fetches: bool) -> list[str]:
+    """The addresses of the files of an artifact that are copied: all of them, or what its agent has uploaded.
+
+    One that holds its content itself is no address.
+    """
     urls = (text_at(part, "url") for part in objects_at(artifact, "parts"))
-    return [url for url in urls if url and not url.startswith("data:")]
+    return [
+        url
+        for url in urls
+        if url and not url.startswith("data:") and (fetches or url.startswith(UPLOADED))
+    ]
 
 
 def _is_here(step: Step, artifact: JsonObject, name: str) -> bool:
     """Whether the artifact stands with its frame. Files of one that the record does not name are not waited for."""
-    if not step.sight.fetches or not list_files(artifact):
+    if not list_files(artifact, fetches=step.sight.fetches):
         return True
     named = step.record.artifacts
     return len(named) >= KEPT_ARTIFACTS and all(one.name_at_peer != name for one in named)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.ports.projections import IndexRow, Projections
+    from passerelle.core.ports.uploads import Uploads
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred
@@ -90,6 +91,8 @@ class Dispatch:
     blobs: Blobs
     copies: Blobs
     """Files that agents named by address."""
+    uploads: Uploads
+    """What they have uploaded before they named it."""
     contents: Contents
     projections: Projections
     runs: Runs
@@ -214,6 +217,7 @@ class Dispatch:
             writes=self.writes,
             blobs=self.blobs,
             copies=self.copies,
+            uploads=self.uploads,
             contents=self.contents,
             sight=sight,
             kept=held if isinstance(held, Unread) else _list_own(sight, held),

@@ -55,11 +55,11 @@ class Copy:
         )
 
 
-def find_files(task: JsonObject, artifact: ArtifactRef) -> list[str]:
-    """The addresses of the files of an artifact that a record names."""
+def find_files(task: JsonObject, artifact: ArtifactRef, *, fetches: bool) -> list[str]:
+    """The addresses of the files of an artifact that a record names, as far as they are copied."""
     for one in objects_at(task, "artifacts"):
         if bound_id(text_at(one, "artifactId")) == artifact.name_at_peer:
-            return list_files(one)
+            return list_files(one, fetches=fetches)
     return []
 
 

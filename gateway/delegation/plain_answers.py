@@ -279,6 +279,7 @@ def rehearse_answer(
         writes=writes,
         blobs=run.blobs,
         copies=run.copies,
+        uploads=run.uploads,
         contents=run.contents,
         sight=sight,
         kept=held,

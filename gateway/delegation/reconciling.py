@@ -13,6 +13,7 @@ import orjson
 
 from passerelle.core import task as tasks
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ports.uploads import UPLOADED
 from passerelle.gateway.delegation.completion import go_on
 from passerelle.gateway.delegation.files import (
     MOST_FILES,
@@ -24,6 +25,7 @@ from passerelle.gateway.delegation.files import (
 )
 from passerelle.gateway.delegation.handing_over import hand_over
 from passerelle.gateway.outputs.fetcher import Away, Fetched, Gone
+from passerelle.gateway.outputs.uploads import fetch_upload
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -70,7 +72,8 @@ async def read_withheld(run: Run, withheld: str) -> JsonObject:
 
 async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:
     # What nobody wants fetched any more is not waited for either.
-    urls = find_files(driver.run.content or {}, artifact) if driver.outputs.fetcher else []
+    fetches = driver.outputs.fetcher is not None
+    urls = find_files(driver.run.content or {}, artifact, fetches=fetches)
     if len(urls) > MOST_FILES:
         reason = f"it has more than {MOST_FILES} files"
         await driver.patiently(lambda step: refuse_file(step, artifact, reason))
@@ -92,10 +95,8 @@ async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:
 
 
 async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
-    fetcher, redaction = driver.outputs.fetcher, driver.outputs.redaction
-    if fetcher is None:
-        return Gone("files are not fetched any more")
-    fetched = await fetcher.fetch(url)
+    redaction = driver.outputs.redaction
+    fetched = await _fetch(driver, url)
     if not isinstance(fetched, Fetched):
         return fetched
     content = redaction.clean_file(fetched.content, fetched.media_type)
@@ -109,3 +110,10 @@ async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
         is_cut=fetched.is_cut,
         redacted=redaction.count_marks(content),
     )
+
+
+async def _fetch(driver: Driver, url: str) -> Fetched | Gone | Away:
+    if url.startswith(UPLOADED):
+        return await fetch_upload(driver.run.uploads, driver.run.sight.peer, url)
+    fetcher = driver.outputs.fetcher
+    return Gone("files are not fetched any more") if fetcher is None else await fetcher.fetch(url)

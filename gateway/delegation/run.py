@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
+    from passerelle.core.ports.uploads import Uploads
     from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued
@@ -131,6 +132,8 @@ class Run:
     blobs: Blobs
     copies: Blobs
     """Files that the peer named by address."""
+    uploads: Uploads
+    """What it has uploaded before it named it."""
     contents: ContentReads
     sight: Sight
     kept: dict[EntityRef, Held] | Unread

@@ -1,10 +1,12 @@
-"""What the OpenAPI document says of the paths that are no calls: streams of events, their states, and tickets."""
+"""What the OpenAPI document says of the paths that are no calls: streams of events, their states, tickets and blobs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.codec import wire_schema
+from passerelle.gateway.http.blobs import PATH as BLOBS
+from passerelle.gateway.http.blobs import BlobTaken
 from passerelle.gateway.http.problem import MEDIA_TYPE
 from passerelle.gateway.http.streams import LONGEST_WAIT_S
 from passerelle.gateway.http.tickets import PATH as TICKETS
@@ -44,6 +46,7 @@ def describe_stream_paths() -> dict[str, JsonObject]:
         "/v1/streams/{stream}/events": {"get": _describe_events()},
         "/v1/streams/{stream}/snapshot": {"get": _describe_snapshot()},
         TICKETS: {"post": _describe_tickets()},
+        BLOBS: {"put": _describe_blobs()},
     }
 
 
@@ -91,6 +94,19 @@ def _describe_tickets() -> JsonObject:
         "required": True,
         "content": {"application/json": {"schema": wire_schema(TicketParams)}},
     }
+    return {**described, "requestBody": body}
+
+
+def _describe_blobs() -> JsonObject:
+    digest: JsonObject = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+    parameters: list[Json] = [
+        _param("sha256", "path", digest, "The SHA-256 of the body.", required=True),
+        _param("agent", "query", _TEXT, "The agent that dials in.", required=True),
+    ]
+    content: JsonObject = {"application/json": {"schema": wire_schema(BlobTaken)}}
+    summary = "Content that an artifact of an agent will name"
+    described = _describe("put_blob", summary, parameters, content, 201)
+    body: JsonObject = {"required": True, "content": {"*/*": {"schema": {}}}}
     return {**described, "requestBody": body}
 
 

@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class OutputPolicy:
-    """What is done with outputs. ``keep_ms`` None keeps copies for as long as everything else."""
+    """What is done with outputs. ``keep_ms`` None keeps copies for as long as everything else.
+
+    ``max_bytes`` is of one file, ``upload_bytes`` of all that one agent has uploaded within a day.
+    """
 
     fetcher: Fetcher | None = None
     redaction: Redaction = NO_REDACTION
     keep_ms: int | None = None
+    max_bytes: int = 0
+    upload_bytes: int = 0
     _rules: WebhookRules = field(default_factory=lambda: WebhookRules(()))
 
     def reload(self, settings: OutputSettings) -> None:
@@ -27,6 +32,7 @@ class OutputPolicy:
         self._rules.reload(settings.allow)
         self.redaction = Redaction((rule.name, rule.pattern) for rule in settings.redact)
         self.keep_ms = settings.keep.ms if settings.keep else None
+        self.max_bytes, self.upload_bytes = settings.max_bytes, settings.upload_bytes
         if not settings.fetch:
             self.fetcher = None
             return

@@ -88,10 +88,11 @@ class Rig:
     callers: Callers
     agent: Agent = field(default_factory=Agent)
 
-    async def start(self, **agent: object) -> Instance:
+    async def start(self, *, outputs: JsonObject | None = None, **agent: object) -> Instance:
         """A gateway; several are instances over one engine."""
         agents = [{"name": NAME, "transport": "channel", **agent}]
-        return await self.callers.start(agents=agents, clients=[dict(one) for one in CLIENTS])
+        clients = [dict(one) for one in CLIENTS]
+        return await self.callers.start(agents=agents, clients=clients, outputs=outputs or {})
 
     async def start_with_asker(
         self,

@@ -12,6 +12,7 @@ from passerelle.core.ports.due import DueRows
 from passerelle.core.ports.leases import Leases
 from passerelle.core.ports.log import EventLog, Hints
 from passerelle.core.ports.projections import Projections
+from passerelle.core.ports.uploads import Uploads
 from passerelle.store.acks import RedisAcks
 from passerelle.store.blobs import DirectoryBlobs
 from passerelle.store.channels import RedisChannels
@@ -21,6 +22,7 @@ from passerelle.store.leases import RedisLeases
 from passerelle.store.log import RedisEventLog
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
+from passerelle.store.uploads import RedisUploads
 
 if TYPE_CHECKING:
     from passerelle.store.store import Store
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         _channels: Channels = store.channels
         _presences: Presences = store.presences
         _blobs: Blobs = store.blobs
+        _uploads: Uploads = store.uploads
 
 
 @pytest.mark.parametrize(
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         (Channels, RedisChannels),
         (Presences, RedisPresences),
         (Blobs, DirectoryBlobs),
+        (Uploads, RedisUploads),
     ],
 )
 def test_part_has_every_method_of_its_port(port: type, part: type) -> None:

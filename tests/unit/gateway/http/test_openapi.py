@@ -8,6 +8,7 @@ from httpx import ASGITransport, AsyncClient
 from passerelle.core.json import Json
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.openapi import make_openapi_route, render_openapi
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
@@ -27,6 +28,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
         *make_v1_routes(ScriptedService(), OpenAuthenticator(), SystemIds()),
         *make_stream_routes(streams),
         make_ticket_route(TicketEdge(nothing, nothing, nothing)),
+        make_blob_route(BlobEdge(*([nothing] * 6))),
     ]
     served = {
         (route.path, method.lower())

@@ -1,0 +1,117 @@
+"""``PUT /v1/blobs/{sha256}``: an agent that dials in uploads content, before it names it in an artifact."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from passerelle.core.codec import to_wire
+from passerelle.core.errors import Forbidden, InvalidInput, Limited, TooLarge
+from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.principal import Scope
+from passerelle.core.record import record
+from passerelle.gateway.rpc_call import require_scope
+from passerelle.store.digests import is_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from passerelle.core.commands import Authenticator
+    from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.auth.credentials import CredentialReader
+    from passerelle.gateway.limits.gate import Gate
+    from passerelle.gateway.outputs.policy import OutputPolicy
+
+PATH: Final = "/v1/blobs/{sha256}"
+_AT_ONCE: Final = 8
+"""Bodies that one instance has in memory; the others wait, and TCP slows their senders down."""
+_TYPE_CHARS: Final = 128
+_ANY_TYPE: Final = "application/octet-stream"
+_ROOM_AGAIN_S: Final = 3_600
+
+
+@record
+class BlobTaken:
+    """``url`` stands in a part of an artifact; it is good for a day, for this agent."""
+
+    url: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlobEdge:
+    """Answers for agents that dial in, and for the names that their credential may serve."""
+
+    uploads: Uploads
+    policy: OutputPolicy
+    dials_in: Callable[[str], bool]
+    authenticator: Authenticator
+    reader: CredentialReader
+    gate: Gate | None
+    _taking: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(_AT_ONCE), repr=False
+    )
+
+    async def answer(self, request: Request) -> Response:
+        """One upload. The same again is the same."""
+        principal = await self.authenticator.authenticate(self.reader.read_scope(request.scope))
+        agent = self._find_agent(principal, request.query_params.get("agent", ""))
+        sha256 = request.path_params["sha256"]
+        if not is_digest(sha256):
+            raise InvalidInput("sha256", "is the SHA-256 of the body, in hex")
+        media_type = _read_type(request)
+        if self.gate is not None:
+            await self.gate.enter(principal, slot=False)
+        room_bytes = self.policy.upload_bytes
+        async with self._taking:
+            content = await _read(request, sha256, self.policy.max_bytes)
+            if not await self.uploads.put(agent, sha256, content, media_type, room_bytes):
+                said = f"an agent may upload {room_bytes} bytes within a day"
+                raise Limited("quota", said, _ROOM_AGAIN_S)
+        taken = BlobTaken(f"{UPLOADED}{sha256}", sha256, len(content))
+        return JSONResponse(to_wire(taken), 201, {"Cache-Control": "no-store"})
+
+    def _find_agent(self, principal: Principal, agent: str) -> str:
+        require_scope(principal, (Scope.SERVE,))
+        if not principal.may_serve(agent):
+            raise Forbidden("the name is not granted to this credential", agent=agent)
+        if not self.dials_in(agent):
+            raise InvalidInput("agent", "no agent of this name dials in")
+        return agent
+
+
+def make_blob_route(edge: BlobEdge) -> Route:
+    """The route of the edge."""
+    return Route(PATH, edge.answer, methods=["PUT"], name="put_blob")
+
+
+async def _read(request: Request, sha256: str, limit_bytes: int) -> bytes:
+    announced = request.headers.get("Content-Length", "")
+    if announced.isdigit() and int(announced) > limit_bytes:
+        raise TooLarge("the body", limit_bytes)
+    content, digest = bytearray(), hashlib.sha256()
+    async for chunk in request.stream():
+        content += chunk
+        digest.update(chunk)
+        if len(content) > limit_bytes:
+            raise TooLarge("the body", limit_bytes)
+    if digest.hexdigest() != sha256:
+        raise InvalidInput("sha256", "is not the SHA-256 of the body")
+    return bytes(content)
+
+
+def _read_type(request: Request) -> str:
+    given = request.headers.get("Content-Type", _ANY_TYPE).strip()
+    if not 0 < len(given) <= _TYPE_CHARS or not given.isascii() or not given.isprintable():
+        raise InvalidInput("Content-Type", f"is one line of at most {_TYPE_CHARS} characters")
+    return given

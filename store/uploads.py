@@ -1,0 +1,119 @@
+"""Content that agents have uploaded: noted in the shard of the agent's name, and kept beside the copies for a day.
+
+The note is written first, so content without a note is never left behind. Forgetting is owed by a row of the due set
+(I9), one for each agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from passerelle.core.ids import derive_shard
+from passerelle.core.ports.uploads import Uploaded
+from passerelle.store import keys
+from passerelle.store.connection import pack
+from passerelle.store.log import read_hash
+from passerelle.store.retry import retry
+from passerelle.store.scripts import read_script
+
+if TYPE_CHECKING:
+    from passerelle.core.ids import Shard
+    from passerelle.core.ports.blobs import Copies
+    from passerelle.core.ports.due import DueRow
+    from passerelle.store.nodes import Nodes
+
+ROW: Final = "upload"
+KEEP_MS: Final = 24 * 3600 * 1000
+_FORGET_MS: Final = 30 * 24 * 3600 * 1000
+"""Longer than any row stays undone."""
+_MOST: Final = 1_000
+_AGAIN_MS: Final = 60_000
+"""Until content is looked at again that somebody has put anew, by the clock of where it stands."""
+
+
+class RedisUploads:
+    """``core.ports.uploads.Uploads`` over a server or cluster, and a place for content."""
+
+    def __init__(self, nodes: Nodes, contents: Copies, keep_ms: int = KEEP_MS) -> None:
+        self._nodes = nodes
+        self._contents = contents
+        self._keep_ms = keep_ms
+
+    async def put(
+        self, agent: str, sha256: str, content: bytes, media_type: str, room_bytes: int
+    ) -> bool:
+        """Keeps content, unless the agent has more than ``room_bytes`` then, or too many.
+
+        Raises:
+            StoreUnavailable: it may be kept or not; the same again is safe.
+        """
+        shard = _place(agent)
+        packed = read_script("note_upload").pack_call(
+            [keys.agent_uploads(shard, agent), keys.due(shard)],
+            {
+                "row": f"{ROW}:{agent}",
+                "sha256": sha256,
+                "size": len(content),
+                "type": media_type,
+                "keep": self._keep_ms,
+                "forget": self._keep_ms + _FORGET_MS,
+                "room": room_bytes,
+                "most": _MOST,
+            },
+        )
+        if await retry(lambda: self._nodes.write(shard, packed)) != b"noted":
+            return False
+        await self._contents.put(shard, content)
+        return True
+
+    async def get(self, agent: str, sha256: str) -> Uploaded | None:
+        """What the agent has uploaded.
+
+        Raises:
+            StoreUnavailable: nobody knows.
+        """
+        shard = _place(agent)
+        command = pack("HGET", keys.agent_uploads(shard, agent), sha256)
+        [note] = await retry(lambda: self._nodes.read(shard, command))
+        if not isinstance(note, bytes):
+            return None
+        content = await self._contents.get(shard, sha256)
+        return None if content is None else Uploaded(content, note.decode().split(" ", 2)[2])
+
+    async def expire(self, row: DueRow) -> None:
+        """Removes content first and its note then: a second try finds what is left.
+
+        Raises:
+            StoreUnavailable: it is tried again.
+        """
+        agent, shard = row.entity, _place(row.entity)
+        uploads = keys.agent_uploads(shard, agent)
+        notes, time = await retry(
+            lambda: self._nodes.read(shard, pack("HGETALL", uploads), pack("TIME"))
+        )
+        seconds, micros = cast("list[bytes]", time)
+        before_ms = int(seconds) * 1000 + int(micros) // 1000 - self._keep_ms
+        gone = [
+            (sha256, note.decode())
+            for sha256, note in read_hash(notes).items()
+            if _read_ms(note) <= before_ms and await self._contents.expire(shard, sha256, before_ms)
+        ]
+        packed = read_script("forget_uploads").pack_call(
+            [uploads, keys.due(shard)],
+            {
+                "row": row.member,
+                "token": row.token,
+                "gone": gone,
+                "keep": self._keep_ms,
+                "again": _AGAIN_MS,
+            },
+        )
+        await retry(lambda: self._nodes.write(shard, packed))
+
+
+def _read_ms(note: bytes) -> int:
+    return int(note.split(b" ", 1)[0])
+
+
+def _place(agent: str) -> Shard:
+    return derive_shard("agent", agent)

@@ -1,0 +1,96 @@
+"""What agents upload, in the store: each agent's apart, with bounds, and forgotten after its time."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from passerelle.core.ids import derive_shard
+from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.uploads import Uploaded
+from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.store import Store
+from passerelle.store.uploads import RedisUploads
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+ROOM = 100
+
+
+def name(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+async def put(
+    uploads: RedisUploads, agent: str, content: bytes, media_type: str = "text/plain"
+) -> bool:
+    return await uploads.put(agent, name(content), content, media_type, ROOM)
+
+
+async def claim(store: Store, agent: str) -> DueRow:
+    """The row by which the forgetting is owed, once it is due."""
+
+    async def look() -> DueRow | None:
+        rows = (await store.due.claim(derive_shard("agent", agent), 8, 60_000)).rows
+        return next((row for row in rows if row.member == f"upload:{agent}"), None)
+
+    found = await wait_until(look, 15, "the row is due")
+    assert found is not None
+    return found
+
+
+async def test_content_is_its_agents_alone(store: Store) -> None:
+    assert await put(store.uploads, "owner", b"secret", "image/png; a=b")
+    assert await store.uploads.get("owner", name(b"secret")) == Uploaded(
+        b"secret", "image/png; a=b"
+    )
+    assert await store.uploads.get("other", name(b"secret")) is None
+    assert await store.uploads.get("owner", name(b"never")) is None
+
+
+async def test_an_agent_has_so_much_room_and_the_same_takes_it_once(store: Store) -> None:
+    assert await put(store.uploads, "full", b"a" * 60)
+    assert await put(store.uploads, "full", b"a" * 60)
+    assert not await put(store.uploads, "full", b"b" * 41)
+    assert await store.uploads.get("full", name(b"b" * 41)) is None
+    assert await put(store.uploads, "full", b"b" * 40)
+    assert await put(store.uploads, "roomy", b"b" * 41)
+
+
+async def test_what_is_old_goes_with_its_note_and_its_row_and_what_is_new_stays(
+    store: Store, tmp_path: Path
+) -> None:
+    contents = DirectoryBlobs(tmp_path)
+    uploads = RedisUploads(store.nodes, contents, keep_ms=1)
+    shard = derive_shard("agent", "old")
+    assert await put(uploads, "old", b"one")
+    row = await claim(store, "old")
+    # Somebody else's row settles nothing, and a lasting upload is none of what is old.
+    lasting = RedisUploads(store.nodes, contents)
+    await lasting.expire(row)
+    assert await lasting.get("old", name(b"one")) == Uploaded(b"one", "text/plain")
+
+    async def is_gone() -> bool:
+        await uploads.expire(row)
+        return await contents.get(shard, name(b"one")) is None
+
+    await wait_until(is_gone, 15, "the content is gone")
+    assert await uploads.get("old", name(b"one")) is None
+    assert await put(uploads, "old", b"a" * ROOM)
+
+
+async def test_a_row_is_settled_once_nothing_is_left(store: Store, tmp_path: Path) -> None:
+    contents = DirectoryBlobs(tmp_path)
+    uploads = RedisUploads(store.nodes, contents, keep_ms=20)
+    shard = derive_shard("agent", "brief")
+    assert await put(uploads, "brief", b"one")
+    row = await claim(store, "brief")
+    await wait_until(
+        lambda: contents.expire(shard, name(b"one"), 1 << 60), 15, "the content is gone"
+    )
+    await uploads.expire(row)
+    assert await uploads.get("brief", name(b"one")) is None
+    rows = (await store.due.claim(shard, 64, 60_000)).rows
+    assert [one for one in rows if one.member == "upload:brief"] == []
