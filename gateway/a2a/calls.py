@@ -35,6 +35,7 @@ from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streamin
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
+from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reply import Reply
 
-NO_OPERATION: Final = "none"
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
@@ -72,17 +72,14 @@ class Named(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Visit:
+@dataclass(slots=True, kw_only=True)
+class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
     incoming: Incoming
     receive: Receive
     send: Send
-    agent: str
     binding: Binding
-    operation: str = NO_OPERATION
-    outcome: str = "ok"
     stream: EventStream | None = None
     caller: str | None = None
     shown: Credentials = NOTHING
@@ -123,7 +120,7 @@ class Calls:
     body_limit_bytes: int
     keep_alive_s: float
 
-    async def serve_rpc(self, visit: Visit, principal: Principal) -> None:
+    async def serve_rpc(self, visit: HttpVisit, principal: Principal) -> None:
         """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
         incoming = visit.incoming
         incoming.require_media_type({JSON}, optional=False)
@@ -135,7 +132,7 @@ class Calls:
         await self._perform(visit, asked, principal)
 
     async def serve_http(
-        self, visit: Visit, spot: Spot, target: Target, principal: Principal
+        self, visit: HttpVisit, spot: Spot, target: Target, principal: Principal
     ) -> None:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.incoming
@@ -153,7 +150,7 @@ class Calls:
             case _:
                 assert_never(target)
 
-    async def _perform(self, visit: Visit, asked: Asked, principal: Principal) -> None:
+    async def _perform(self, visit: HttpVisit, asked: Asked, principal: Principal) -> None:
         method = asked.method
         visit.operation = method.value
         if tenant := asked.params.get(TENANT):
@@ -189,7 +186,7 @@ class Calls:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _compose(self, visit: Visit, asked: Asked, principal: Principal) -> Call:
+    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
         incoming = visit.incoming
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         carry_on(named, incoming.headers.get("authorization"))
@@ -209,7 +206,7 @@ class Calls:
             wish=read_wish(incoming.headers, incoming.query, active),
         )
 
-    async def _stream(self, visit: Visit, method: Streaming, asked: Asked, call: Call) -> None:
+    async def _stream(self, visit: HttpVisit, method: Streaming, asked: Asked, call: Call) -> None:
         stream = EventStream(
             visit.send,
             visit.binding,
@@ -247,7 +244,7 @@ def _needs_no_body(target: Target) -> bool:
     return target not in _NEED_BODY
 
 
-def _read_call(visit: Visit, body: bytes) -> RpcRequest:
+def _read_call(visit: HttpVisit, body: bytes) -> RpcRequest:
     """The request; a refusal is answered with its id as far as there is one."""
     try:
         return read_rpc(body)

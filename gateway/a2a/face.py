@@ -16,7 +16,6 @@ from passerelle.a2a_mapping.cards import Place
 from passerelle.a2a_mapping.version import HEADER, LEGACY
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import (
-    PasserelleError,
     Unauthenticated,
     UnknownMethod,
 )
@@ -28,18 +27,18 @@ from passerelle.gateway.a2a.bindings import (
     choose_media_type,
     refuse_verb,
 )
-from passerelle.gateway.a2a.calls import NO_OPERATION, Calls, Visit
+from passerelle.gateway.a2a.calls import Calls, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
 from passerelle.gateway.a2a.extensions import Extensions
 from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
-from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
+from passerelle.gateway.a2a.visits import Visit, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
-from passerelle.gateway.correlation import Requests, explain_fault
+from passerelle.gateway.correlation import Requests
 from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
@@ -120,6 +119,7 @@ class Face:
         self.parts: Final = parts
         self._settings = settings
         self._requests = Requests(parts.ids)
+        self._visits = Visits(parts.metrics, parts.spans, "a2a")
         self._waits = Waits(settings.recheck_s)
         self.operations: Final = Operations(
             parts.service,
@@ -169,9 +169,12 @@ class Face:
                 reply = await self._miss(incoming, agent, binding, target)
                 await reply.write(send)
             else:
-                await self._count(Visit(incoming, receive, send, agent, binding), spot, target)
+                visit = HttpVisit(
+                    incoming=incoming, receive=receive, send=send, agent=agent, binding=binding
+                )
+                await self._count(visit, spot, target)
 
-    async def _count(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+    async def _count(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         spans = self.parts.spans
@@ -182,31 +185,20 @@ class Face:
             if span is not None:
                 _end(span, visit, spot)
             seconds = loop.time() - began_s
-            self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+            self._visits.count(visit, seconds)
             if self._settings.access_log:
                 _log(visit, seconds)
 
-    async def _guard(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+    async def _guard(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
         """Serves, and makes an answer of everything that goes wrong before one was begun."""
         try:
             await self._serve(visit, spot, target)
         except CallerLeftError:
             visit.outcome = "left"
-        except PasserelleError as error:
-            visit.outcome = error.stable_code
-            shown = veil(error, visit.agent)
-            if shown is not error:
-                structlog.get_logger().warning(
-                    "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
-                )
-            await visit.refuse(shown)
         except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
-            visit.outcome = "internal"
-            self.parts.metrics.runtime_errors.labels("a2a").inc()
-            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
-            await visit.refuse(explain_fault())
+            await visit.refuse(self._visits.judge(visit, error))
 
-    async def _serve(self, visit: Visit, spot: Spot, target: Target | None) -> None:
+    async def _serve(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
         incoming = visit.incoming
         if target is Resource.CARD:
             await self._serve_card(visit)
@@ -227,7 +219,7 @@ class Face:
         else:
             await self._calls.serve_http(visit, spot, target, principal)
 
-    async def _serve_card(self, visit: Visit) -> None:
+    async def _serve_card(self, visit: HttpVisit) -> None:
         visit.operation = Resource.CARD.value
         incoming, agent = visit.incoming, visit.agent
         peer = await self.parts.agents.find(agent).describe()
@@ -253,7 +245,7 @@ class Face:
             else:
                 # As for an agent that exists: names cannot be probed without a credential.
                 outcome, reply = error.stable_code, binding.render_error(error)
-        self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
+        self._visits.count(Visit(outcome=outcome), 0.0)
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
@@ -278,7 +270,7 @@ def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Bi
     return HttpBinding(choose_media_type(incoming))
 
 
-def _end(span: Span, visit: Visit, spot: Spot) -> None:
+def _end(span: Span, visit: HttpVisit, spot: Spot) -> None:
     incoming = visit.incoming
     end_request(
         span,
@@ -290,7 +282,7 @@ def _end(span: Span, visit: Visit, spot: Spot) -> None:
     )
 
 
-def _log(visit: Visit, seconds: float) -> None:
+def _log(visit: HttpVisit, seconds: float) -> None:
     """One line for a request; of what the caller wrote it has nothing but the trace, which was read as one."""
     trace = read_trace(visit.incoming.headers.get("traceparent"))
     structlog.get_logger().info(

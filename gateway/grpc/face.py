@@ -7,13 +7,11 @@ has no place for them.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import orjson
-import structlog
 from google.protobuf.message import DecodeError
 
 from passerelle.a2a_mapping.extensions import RESUME
@@ -30,21 +28,19 @@ from passerelle.core.errors import (
     VersionNotSupported,
 )
 from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
-from passerelle.gateway.a2a.calls import NO_OPERATION
 from passerelle.gateway.a2a.extensions import read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
-from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.standing import Standing
+from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.control.stream_frame import unpack
-from passerelle.gateway.correlation import Requests, explain_fault
+from passerelle.gateway.correlation import Requests
 from passerelle.gateway.grpc.metadata import Head, read_head
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
-from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,19 +51,11 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.face import FaceParts
     from passerelle.gateway.a2a.operations import Operations, Streaming
+    from passerelle.gateway.a2a.visits import Visit
     from passerelle.gateway.grpc.metadata import Context
     from passerelle.gateway.grpc.methods import Row, Service
 
 TENANT: Final = "tenant"
-
-
-@dataclass(slots=True)
-class _Visit:
-    """One call on its way; what it is about is known better step by step."""
-
-    agent: str = ""
-    operation: str = NO_OPERATION
-    outcome: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +66,12 @@ class GrpcFace:
     parts: FaceParts
     default_agent: str | None
     requests: Requests = field(init=False)
+    _visits: Visits = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "requests", Requests(self.parts.ids))
+        visits = Visits(self.parts.metrics, self.parts.spans, "grpc")
+        object.__setattr__(self, "_visits", visits)
 
     def make_handler(self, service: Service) -> grpc.GenericRpcHandler:
         """What a server of gRPC is told about one service."""
@@ -98,7 +89,7 @@ class GrpcFace:
         async def serve(request: bytes, context: Context) -> Message | None:
             requests.begin()
             async with self.operations.waits.enter():
-                outcome = await self._count(service, row, request, context)
+                outcome = await self._answer(service, row, request, context)
                 if isinstance(outcome, Refusal):
                     await context.abort(outcome.code, outcome.message, outcome.trailing)
                 return outcome
@@ -108,54 +99,19 @@ class GrpcFace:
             response_serializer=row.response.SerializeToString,
         )
 
-    async def _count(
+    async def _answer(
         self, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | Refusal | None:
-        visit = _Visit()
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        spans = self.parts.spans
-        span = spans.begin_request(read_head(context).headers) if spans else None
-        try:
-            return await self._guard(visit, service, row, request, context)
-        finally:
-            if span is not None:
-                end_request(
-                    span,
-                    agent=visit.agent,
-                    operation=visit.operation,
-                    outcome=visit.outcome,
-                    binding="GRPC",
-                    version=service.version,
-                )
-            seconds = loop.time() - began_s
-            self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
-
-    async def _guard(
-        self, visit: _Visit, service: Service, row: Row, request: bytes, context: Context
-    ) -> Message | Refusal | None:
         """Serves, and makes a status of everything that goes wrong."""
+        headers = read_head(context).headers
         try:
-            return await self._serve(visit, service, row, request, context)
-        except asyncio.CancelledError:
-            visit.outcome = "left"
-            raise
+            async with self._visits.receive(headers, "GRPC", service.version) as visit:
+                return await self._serve(visit, service, row, request, context)
         except PasserelleError as error:
-            visit.outcome = error.stable_code
-            shown = veil(error, visit.agent)
-            if shown is not error:
-                structlog.get_logger().warning(
-                    "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
-                )
-        except Exception as error:  # noqa: BLE001  the top of a call: the caller gets a status, the log the rest
-            visit.outcome = "internal"
-            self.parts.metrics.runtime_errors.labels("grpc").inc()
-            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
-            shown = explain_fault()
-        return render_refusal(shown, service.version)
+            return render_refusal(error, service.version)
 
     async def _serve(
-        self, visit: _Visit, service: Service, row: Row, request: bytes, context: Context
+        self, visit: Visit, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | None:
         head = read_head(context)
         shown = self.parts.reader.read(head.headers, head.address)
@@ -179,7 +135,7 @@ class GrpcFace:
 
     async def _stream(
         self,
-        visit: _Visit,
+        visit: Visit,
         row: Row,
         asked: Asked,
         method: Streaming,

@@ -6,12 +6,9 @@ differs is here: the socket says who calls, and the frame which agent.
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-
-import structlog
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.resume import ResumeWish
@@ -22,19 +19,17 @@ from passerelle.core.errors import (
     CallerError,
     InvalidInput,
     NotFound,
-    PasserelleError,
     VersionNotSupported,
 )
-from passerelle.gateway.a2a.calls import NO_OPERATION, TENANT
+from passerelle.gateway.a2a.calls import TENANT
 from passerelle.gateway.a2a.extensions import read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
-from passerelle.gateway.a2a.refusals import veil
-from passerelle.gateway.correlation import Requests, explain_fault
+from passerelle.gateway.a2a.visits import Visits
+from passerelle.gateway.correlation import Requests
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import check_key, require_operation, require_scope
-from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -44,17 +39,9 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.face import FaceParts
     from passerelle.gateway.a2a.operations import Operations, Streaming
+    from passerelle.gateway.a2a.visits import Visit
 
 _AFTER: Final = "after"
-
-
-@dataclass(slots=True)
-class _Visit:
-    """What is known of a call when it has ended; no agent is counted before it is known that there is one."""
-
-    agent: str = ""
-    operation: str = NO_OPERATION
-    outcome: str = "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,61 +51,26 @@ class Asking:
     operations: Operations
     parts: FaceParts
     _requests: Requests = field(init=False, repr=False)
+    _visits: Visits = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_requests", Requests(self.parts.ids))
+        visits = Visits(self.parts.metrics, self.parts.spans, "channel")
+        object.__setattr__(self, "_visits", visits)
 
     async def ask(
         self, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
         """Carries a call through; it is counted as one over any binding."""
         self._requests.begin()
-        visit = _Visit()
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        spans = self.parts.spans
-        span = spans.begin_request(ask.headers) if spans else None
-        try:
-            async with self.operations.waits.enter():
-                return await self._guard(visit, ask, deliver)
-        finally:
-            if span is not None:
-                end_request(
-                    span,
-                    agent=visit.agent,
-                    operation=visit.operation,
-                    outcome=visit.outcome,
-                    binding="CHANNEL",
-                    version=CURRENT,
-                )
-            seconds = loop.time() - began_s
-            self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
-
-    async def _guard(
-        self, visit: _Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
-    ) -> JsonObject:
-        try:
+        async with (
+            self.operations.waits.enter(),
+            self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit,
+        ):
             return await self._serve(visit, ask, deliver)
-        except asyncio.CancelledError:
-            visit.outcome = "left"
-            raise
-        except PasserelleError as error:
-            visit.outcome = error.stable_code
-            shown = veil(error, visit.agent)
-            if shown is not error:
-                structlog.get_logger().warning(
-                    "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
-                )
-                raise shown from error
-            raise
-        except Exception as error:
-            visit.outcome = "internal"
-            self.parts.metrics.runtime_errors.labels("channel").inc()
-            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
-            raise explain_fault() from error
 
     async def _serve(
-        self, visit: _Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
+        self, visit: Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
     ) -> JsonObject:
         principal = ask.find_principal()
         if ask.to not in self.parts.agents.names or not principal.sees(ask.to):

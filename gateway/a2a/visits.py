@@ -1,0 +1,99 @@
+"""What all bindings do around a call: a span, a count, and the one error that its caller is shown.
+
+Each binding reads its own requests and writes its own answers; what stands in the metrics, the log and the trace is the
+same for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import structlog
+
+from passerelle.core.errors import PasserelleError
+from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.correlation import explain_fault
+from passerelle.gateway.spans import end_request
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from passerelle.gateway.metrics import Metrics
+    from passerelle.gateway.spans import Spans
+
+NO_OPERATION: Final = "none"
+
+
+@dataclass(slots=True)
+class Visit:
+    """What is known of a call when it has ended. No agent is counted before it is known that there is one."""
+
+    agent: str = ""
+    operation: str = NO_OPERATION
+    outcome: str = "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Watches over the calls of one edge. ``edge`` is what its faults are counted under."""
+
+    metrics: Metrics
+    spans: Spans | None
+    edge: Literal["a2a", "grpc", "channel"]
+
+    @asynccontextmanager
+    async def receive(
+        self, headers: Mapping[str, str], binding: str, version: str
+    ) -> AsyncGenerator[Visit]:
+        """A call from its request to its answer, as spans name its binding and its version of A2A.
+
+        Raises:
+            PasserelleError: the one that the caller is shown for whatever went wrong.
+        """
+        visit = Visit()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        span = self.spans.begin_request(headers) if self.spans else None
+        try:
+            yield visit
+        except asyncio.CancelledError:
+            visit.outcome = "left"
+            raise
+        except Exception as error:
+            shown = self.judge(visit, error)
+            if shown is error:
+                raise
+            raise shown from error
+        finally:
+            if span is not None:
+                end_request(
+                    span,
+                    agent=visit.agent,
+                    operation=visit.operation,
+                    outcome=visit.outcome,
+                    binding=binding,
+                    version=version,
+                )
+            self.count(visit, loop.time() - began_s)
+
+    def judge(self, visit: Visit, error: Exception) -> PasserelleError:
+        """What the caller is shown of an error; the log has the rest."""
+        if not isinstance(error, PasserelleError):
+            visit.outcome = "internal"
+            self.metrics.runtime_errors.labels(self.edge).inc()
+            structlog.get_logger().error("a2a.fault", agent=visit.agent, exc_info=error)
+            return explain_fault()
+        visit.outcome = error.stable_code
+        shown = veil(error, visit.agent)
+        if shown is not error:
+            structlog.get_logger().warning(
+                "a2a.peer", agent=visit.agent, code=error.stable_code, reason=error.message
+            )
+        return shown
+
+    def count(self, visit: Visit, seconds: float) -> None:
+        """Counts a call that has ended."""
+        self.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
