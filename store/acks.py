@@ -22,6 +22,8 @@ _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
 
 KEEP_MS: Final = 7 * 24 * 3600 * 1000
 """An ack holds its stream for a week after the device was last seen."""
+TAB_KEEP_MS: Final = 3600 * 1000
+"""One of several tabs: most of them never come back."""
 
 
 class RedisAcks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
 from passerelle.core.ids import place
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
-from passerelle.store.acks import KEEP_MS
+from passerelle.store.acks import KEEP_MS, TAB_KEEP_MS
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -85,6 +85,7 @@ class RedisRetention:
                 "hash": archived.sha256,
                 "archived": str(archived.bytes),
                 "window": KEEP_MS,
+                "tab_window": TAB_KEEP_MS,
                 "cap_entries": cap_entries,
                 "cap_bytes": cap_bytes,
             },

@@ -3,7 +3,8 @@
 --
 -- KEYS  1 session head   2 session stream   3 open set   4 acks   5 targets
 -- ARGV  1 control, JSON: upto (last sequence to remove, text), address and hash of the archive object,
---         archived (bytes of what it holds, text), window (ms for which a device's ack holds the stream),
+--         archived (bytes of what it holds, text), window (ms for which a device's ack holds the stream, and after
+--         which it is forgotten), tab_window (ms for which that of one tab does, a device with '#' in its name),
 --         cap_entries, cap_bytes (past either, the older half goes whatever holds it)
 -- RETURNS  ok first | held what sequence | unarchived | nothing
 -- NEVER  removes what was not archived first, moves the head's sequence or chain, or goes past the top.
@@ -35,9 +36,11 @@ local function holder()
   for n = 1, #acks, 2 do
     local cursor, seen = string.match(acks[n + 1], '^%d+|([^|]*)|(%d+)$')
     local sequence = string.match(cursor, '^%x+%.(%d+)%.')
-    if tonumber(seen) + control.window <= now then
+    local unseen = now - tonumber(seen)
+    local holds = string.find(acks[n], '#', 1, true) and control.tab_window or control.window
+    if unseen >= control.window then
       forgotten[#forgotten + 1] = acks[n]
-    elseif sequence and tonumber(sequence) < upto then
+    elseif unseen < holds and sequence and tonumber(sequence) < upto then
       return 'ack', sequence
     end
   end

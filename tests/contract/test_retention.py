@@ -85,6 +85,21 @@ async def test_device_seen_lately_holds_what_it_has_not_acked(store: Store) -> N
     assert await store.acks.read_ack(at.stream, "long ago") is None
 
 
+async def test_tab_holds_what_it_has_not_acked_for_an_hour_and_is_remembered_for_longer(
+    store: Store,
+) -> None:
+    at = await begin(store)
+    now = await server_now(store, at)
+    two_hours_ago_ms = now - 2 * 3600 * 1000
+    await store.acks.store_ack(at.stream, "laptop#1", 1, f"{EPOCH}.6.0badcafe", now)
+    await store.acks.store_ack(at.stream, "laptop#2", 1, f"{EPOCH}.2.0badcafe", two_hours_ago_ms)
+    assert await store.retention.trim(at.session, 7, ARCHIVE) == Held("ack", 6)
+    await store.acks.store_ack(at.stream, "laptop", 1, f"{EPOCH}.3.0badcafe", two_hours_ago_ms)
+    assert await store.retention.trim(at.session, 6, ARCHIVE) == Held("ack", 3)
+    assert await store.retention.trim(at.session, 3, ARCHIVE) == Trimmed(4)
+    assert await store.acks.read_ack(at.stream, "laptop#2") == f"{EPOCH}.2.0badcafe"
+
+
 async def hook_on(store: Store, at: Place, name: str, outcome: Target) -> None:
     """A target whose delivery has come to ``outcome``."""
     (task,) = await store.log.load([at.task_ref])

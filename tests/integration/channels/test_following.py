@@ -17,7 +17,7 @@ from passerelle.channels.client_items import Connected, Event, Gap, Item, Live
 from passerelle.channels.cursor import GapReason
 from passerelle.channels.limits import Limits
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.store.retention import Archived, Trimmed
+from passerelle.store.retention import Archived, Held, Trimmed
 from passerelle.store.store import Store
 from tests.integration.channels.rig import BOB, OVER_BOTH, Application, Rig, serve
 from tests.support.engine import Server, ask
@@ -197,6 +197,35 @@ async def test_every_broken_cursor_is_a_gap_and_a_snapshot_then_live(
     assert app.repeats == 0
     stored = await rig.store.log.read_page(stream, 0, 1_000)
     assert [entry.event_id for entry in stored] == app.events
+    task.cancel()
+
+
+@pytest.mark.requirement("CHN-4", "CHN-5", "I8")
+async def test_what_a_device_has_not_acknowledged_stays_until_the_cap_and_is_a_gap_then(
+    rig: Rig,
+) -> None:
+    session, app, ready = rig.make_session(), Application(), asyncio.Event()
+    ids = await rig.append(session, 10)
+    stream, archived = f"session:{session}", Archived("blob", "0" * 64, 100)
+    async with rig.client("phone") as channel:
+        async for item in channel.stream(stream, start="start"):
+            if isinstance(item, Event) and item.sequence == 4:
+                await item.ack()
+                break
+    log = StreamRef(StreamKind.SESSION, session)
+
+    async def read_ack() -> str | None:
+        return await rig.store.acks.read_ack(log, "phone") or None
+
+    held = await wait_until(read_ack, 15, "the ack is stored")
+    trim = rig.store.retention.trim
+    assert await trim(session, 5, archived) == Held("ack", 4)
+    assert await trim(session, 5, archived, cap_entries=9) == Trimmed(6)
+    # It brings no cursor of its own: the stored ack is what cannot be honoured.
+    task = asyncio.create_task(follow(rig, stream, app, ready=ready))
+    await wait_until(ready.is_set, 15, "live after the repair")
+    assert (app.reasons, app.gaps[0].have) == ([GapReason.TRIMMED], held)
+    assert app.events == ids[5:]
     task.cancel()
 
 
