@@ -29,7 +29,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.once import Once, make_once
 from passerelle.gateway.control.steering import check_content
 from passerelle.gateway.control.task_changes import render_change
-from passerelle.gateway.control.turns import TITLE_LENGTH
+from passerelle.gateway.control.words import TITLE_LENGTH
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 
 if TYPE_CHECKING:

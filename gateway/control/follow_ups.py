@@ -16,7 +16,7 @@ from passerelle.core import task as tasks
 from passerelle.core import thread as threads
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.codec import from_bytes, to_bytes
+from passerelle.core.codec import from_bytes
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
     Conflict,
@@ -38,13 +38,8 @@ from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
 from passerelle.core.trace import read_trace
 from passerelle.gateway.control.actions import Beside
 from passerelle.gateway.control.places import hash_key
-from passerelle.gateway.control.turns import (
-    IDEMPOTENCY_MS,
-    TurnReceipt,
-    digest_request,
-    read_text,
-    submit,
-)
+from passerelle.gateway.control.receipts import TurnReceipt, remember
+from passerelle.gateway.control.words import digest_request, read_text, submit
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.inputs import name_row
 from passerelle.gateway.delegation.judging_sends import Send, judge_send
@@ -343,12 +338,7 @@ def _remember(message: FollowUp) -> IdempotencyRow | None:
         record.task_id,
         record.scope.context_id,
     )
-    return IdempotencyRow(
-        key=hash_key(message.principal, message.idem),
-        digest=message.digest,
-        result=to_bytes(receipt),
-        ttl_ms=IDEMPOTENCY_MS,
-    )
+    return remember(message.principal, message.idem, message.digest, receipt)
 
 
 def _accept(record: TaskRecord, turn_id: str, *, repeated: bool) -> TurnAccepted:

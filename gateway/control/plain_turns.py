@@ -33,7 +33,9 @@ from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cu
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.places import mint_place
-from passerelle.gateway.control.turns import Delegation, Draft, Opened, Opening, describe
+from passerelle.gateway.control.plan import Delegation
+from passerelle.gateway.control.turn_opening import Draft, Opened, Opening
+from passerelle.gateway.control.words import describe
 from passerelle.gateway.control.writes import Unread, compose
 from passerelle.gateway.delegation.spill import CAP
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.peer import PeerCard
-from passerelle.gateway.control.turns import Delegation
+from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE
 from passerelle.permission_bridge.cases import InboundCall

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.outputs import Outputs
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.plain_turns import PlainTurns
+    from passerelle.gateway.control.plan import Delegation
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.policy_control import PolicyControl
     from passerelle.gateway.control.push_configs import PushConfigs
@@ -106,7 +107,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.references import References
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.task_control import SessionControl, TaskControl
-    from passerelle.gateway.control.turns import Delegation, Opened, Turns
+    from passerelle.gateway.control.turn_opening import Opened
+    from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs

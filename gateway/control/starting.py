@@ -35,9 +35,11 @@ from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import read_trace
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.places import Place
+from passerelle.gateway.control.plan import begin_attempt
 from passerelle.gateway.control.preparing import name_row
 from passerelle.gateway.control.task_changes import read_task, render_change
-from passerelle.gateway.control.turns import Opened, begin_attempt, submit
+from passerelle.gateway.control.turn_opening import Opened
+from passerelle.gateway.control.words import submit
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.constraining import bound_policy, find_obstacle
 from passerelle.gateway.delegation.limits import list_limits
@@ -59,10 +61,11 @@ if TYPE_CHECKING:
     from passerelle.core.thread import SubmitMessage
     from passerelle.gateway.control.once import Once
     from passerelle.gateway.control.ownership import Owned, Ownership
+    from passerelle.gateway.control.plan import Delegation
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.preparing import Preparing
     from passerelle.gateway.control.references import References, Referred
-    from passerelle.gateway.control.turns import Delegation, Turns
+    from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.delegation.dispatch import Dispatch
 
 

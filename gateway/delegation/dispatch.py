@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred
-    from passerelle.gateway.control.turns import Opened
+    from passerelle.gateway.control.turn_opening import Opened
     from passerelle.gateway.control.writes import Writes, Written
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits

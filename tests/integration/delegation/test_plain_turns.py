@@ -21,7 +21,8 @@ from passerelle.gateway.control.plain_turns import (
     make_form,
     rehearse,
 )
-from passerelle.gateway.control.turns import Delegation, Opened
+from passerelle.gateway.control.plan import Delegation
+from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
 from passerelle.gateway.delegation.run import Run
