@@ -1,7 +1,6 @@
 """The HTTP server: bind first, serve on our own loop, stop within a deadline.
 
-uvicorn parses and writes; who stops it is decided here. Its signal handlers are not installed, since they
-would raise the signal again after the shutdown and so change the exit status.
+uvicorn parses and writes; who stops it is decided here.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.prompt_server import PromptServer
 from passerelle.gateway.request_bounds import BoundedRequests
 from passerelle.gateway.socket_bounds import make_socket_protocol
 from passerelle.gateway.version import SERVER
@@ -98,7 +98,7 @@ class Server:
     ) -> None:
         """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
         self._listener = listener
-        self._uvicorn = _Quiet(_configure(app, message_bytes, tls, frame_bytes), drain)
+        self._uvicorn = _Drained(_configure(app, message_bytes, tls, frame_bytes), drain)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.
@@ -111,7 +111,7 @@ class Server:
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            self._uvicorn.should_exit = True
+            self._uvicorn.end()
             await _finish(serving)
             self._listener.close()
 
@@ -147,16 +147,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-class _Quiet(uvicorn.Server):
-    """uvicorn's server without its signals, with a drain between "no new connections" and "close them"."""
+class _Drained(PromptServer):
+    """With a drain between "no new connections" and "close them"."""
 
     def __init__(self, config: uvicorn.Config, drain: Drain | None) -> None:
         super().__init__(config)
         self._drain = drain
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from passerelle.gateway.prompt_server import PromptServer
 from tests.support.conformance_behaviours import Gates, Turn, find_behaviour
 from tests.support.conformance_wire import put_faults_on_the_wire
 
@@ -101,14 +102,6 @@ def read_version(context: ServerCallContext) -> str:
     """The version that a call named; empty when it named none."""
     headers: dict[str, str] = context.state.get("headers", {})
     return next((value for name, value in headers.items() if name.lower() == "a2a-version"), "")
-
-
-class QuietServer(uvicorn.Server):
-    """Leaves signals to us: uvicorn raises the one that it caught again when it is done."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 def make_card(url: str, grpc_address: str, *, requires_extension: bool) -> AgentCard:
@@ -215,12 +208,12 @@ async def _serve_http(
     app: ASGIApp, listener: socket.socket, stopping: asyncio.Event, url: str, address: str
 ) -> None:
     config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-    server = QuietServer(config)
+    server = PromptServer(config)
     serving = asyncio.create_task(server.serve([listener]))
     sys.stdout.write(orjson.dumps({"url": url, "grpc": address}).decode() + "\n")
     sys.stdout.flush()
     await stopping.wait()
-    server.should_exit = True
+    server.end()
     await serving
 
 

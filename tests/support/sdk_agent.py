@@ -38,6 +38,8 @@ from a2a.types import (
 )
 from starlette.applications import Starlette
 
+from passerelle.gateway.prompt_server import PromptServer
+
 
 @dataclass
 class SdkExecutor(AgentExecutor):
@@ -148,7 +150,7 @@ async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
         config = uvicorn.Config(
             make_app(handler, card), log_level="error", lifespan="off", timeout_graceful_shutdown=1
         )
-        server = uvicorn.Server(config)
+        server = PromptServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         if grpc_port:
             a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
@@ -161,5 +163,5 @@ async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
         finally:
             executor.silence.set()
             await dialled.stop(0.1)
-            server.should_exit = True
+            server.end()
             await serving

@@ -54,6 +54,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.withdrawal import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
+from passerelle.gateway.prompt_server import PromptServer
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
 from tests.support.waiting import wait_until
@@ -385,11 +386,11 @@ async def run_app(app: ASGIApp) -> AsyncGenerator[int]:
             ws_per_message_deflate=False,
             timeout_graceful_shutdown=2,
         )
-        server = uvicorn.Server(config)
+        server = PromptServer(config)
         serving = asyncio.create_task(server.serve([listener]))
         await wait_until(lambda: server.started, 15, "the server has started")
         try:
             yield port
         finally:
-            server.should_exit = True
+            server.end()
             await serving
