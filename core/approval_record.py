@@ -53,6 +53,11 @@ class ActionRecord:
         return self.state == "pending"
 
     @property
+    def closed_at(self) -> str:
+        """When it was closed; while it is open, when it last changed."""
+        return self.updated_at if self.decision is None else self.decision.decided_at
+
+    @property
     def was_settled(self) -> bool:
         """Whether policy answered, and nobody was asked."""
         return self.decision is not None and self.decision.source.startswith("policy_")

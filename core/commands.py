@@ -16,7 +16,7 @@ from passerelle.core.audit_requests import GetAudit
 from passerelle.core.device_requests import DeviceAnswer, DeviceQuery, DeviceRequest
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
-from passerelle.core.payloads.approval import ActionKind, Decision, Risk
+from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
 from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
 from passerelle.core.record import record
 from passerelle.core.session_requests import (
@@ -239,13 +239,14 @@ class GetAction:
 
 @dataclass(frozen=True, slots=True)
 class ListActions:
-    """A page of the open questions that the caller may see: all, or those of a kind, from a risk on, of a task."""
+    """A page of the questions that the caller may see: those in a state, and of a kind, from a risk on, of a task."""
 
     limit: int = 100
     kind: ActionKind | None = None
     risk: Risk | None = None
     task: str | None = None
     page_token: str | None = None
+    state: ListedState = "pending"
 
     @property
     def is_narrow(self) -> bool:

@@ -88,11 +88,16 @@ _ROWS: Final = (
     ),
     Call(
         "list_actions",
-        "The open questions of the caller",
+        "The questions of the caller: the open ones, or those that ended",
         (Scope.READ_APPROVALS,),
         ListActionsParams,
         lambda params, _: ListActions(
-            params.limit, params.kind, params.risk, params.task_id, params.page_token
+            params.limit,
+            params.kind,
+            params.risk,
+            params.task_id,
+            params.page_token,
+            params.state,
         ),
     ),
     Call(

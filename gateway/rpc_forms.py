@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeAlias
 from pydantic import Field
 
 from passerelle.core.json import JsonObject
-from passerelle.core.payloads.approval import ActionKind, Decision, Risk
+from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
 from passerelle.core.record import record
 
 PENDING_LIMIT: Final = 500
@@ -110,13 +110,14 @@ class ActionParams:
 
 @record
 class ListActionsParams:
-    """How many open questions at most; those of a ``kind``, from a ``risk`` on, of one task; which page of them."""
+    """How many questions at most, in which state; those of a ``kind``, from a ``risk`` on, of one task; which page."""
 
     limit: Annotated[int, Field(ge=1, le=PENDING_LIMIT)] = 100
     kind: ActionKind | None = None
     risk: Risk | None = None
     task_id: _Id | None = None
     page_token: Annotated[str, Field(max_length=512)] | None = None
+    state: ListedState = "pending"
 
 
 @record

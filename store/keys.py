@@ -14,6 +14,7 @@ from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
 from passerelle.core.ports.log import StreamKind
 
 if TYPE_CHECKING:
+    from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.ports.projections import Part
 
@@ -97,6 +98,11 @@ def inbox_open(shard: Shard, principal: str) -> str:
 def inbox_order(shard: Shard, principal: str) -> str:
     """ZSET open action -> when it was asked, in ms."""
     return _key(shard, "inz", principal)
+
+
+def inbox_closed(shard: Shard, principal: str, state: ClosingState) -> str:
+    """ZSET action that ended so -> when, in ms."""
+    return _key(shard, "inc", principal, state)
 
 
 def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
@@ -275,6 +281,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
+    r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime|vapid)"
 )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from passerelle.core.ids import place
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
 from passerelle.store.retry import retry
+from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -56,18 +56,8 @@ class OwnerIndex:
     ) -> list[tuple[str, int]]:
         """Facade ids with their times, newest first, strictly below ``before`` = (time, id)."""
         shard = place(owner)
-        pages = await asyncio.gather(
-            *(
-                self._read_part(shard, keys.owner_index(shard, owner, agent, part), before, limit)
-                for part in parts
-            )
-        )
-        if len(pages) == 1:
-            return pages[0]
-        # A task that ends meanwhile may be met in two parts.
-        rows = dict(sorted((row for page in pages for row in page), key=lambda row: row[1]))
-        found = sorted(rows.items(), key=lambda row: (row[1], row[0]), reverse=True)
-        return found[:limit]
+        names = [keys.owner_index(shard, owner, agent, part) for part in parts]
+        return await read_page(self._nodes, shard, names, before, limit)
 
     async def count(
         self, owner: str, agent: str, after_ms: int | None, parts: Sequence[Part]
@@ -85,27 +75,6 @@ class OwnerIndex:
             )
         )
         return sum(cast("list[int]", replies))
-
-    async def _read_part(
-        self, shard: Shard, key: str, before: tuple[int, str] | None, limit: int
-    ) -> list[tuple[str, int]]:
-        top = "+inf" if before is None else str(before[0])
-        found: list[tuple[str, int]] = []
-        offset = 0
-        while len(found) < limit:
-            command = pack(
-                "ZRANGE", key, top, "-inf", "BYSCORE", "REV", "LIMIT", offset, limit, "WITHSCORES"
-            )
-            page = read_scores(await self._ask(shard, command))
-            found += [
-                (facade, at_ms)
-                for facade, at_ms in page
-                if before is None or (at_ms, facade) < before
-            ]
-            if len(page) < limit:
-                break
-            offset += limit
-        return found[:limit]
 
     async def _ask(self, shard: Shard, command: bytes) -> Reply:
         [reply] = await retry(lambda: self._nodes.read(shard, command))

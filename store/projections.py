@@ -19,10 +19,12 @@ from passerelle.store.owner_index import OwnerIndex
 from passerelle.store.pending import Pending
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
+from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
+    from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
     from passerelle.store.connection import Reply
     from passerelle.store.log import RedisEventLog
@@ -133,6 +135,18 @@ class RedisProjections:
         """Ids of the pending actions of an owner with the times at which they were asked, the newest first."""
         return await self._pending.list_newest(owner, limit, before)
 
+    async def list_closed(
+        self,
+        owner: str,
+        states: Sequence[ClosingState],
+        limit: int,
+        before: tuple[int, str] | None = None,
+    ) -> list[tuple[str, int]]:
+        """Ids of actions of an owner that ended so, with the times at which they did, the last to end first."""
+        shard = place(owner)
+        names = [keys.inbox_closed(shard, owner, state) for state in states]
+        return await read_page(self._nodes, shard, names, before, limit)
+
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:
         """Pending actions of an owner with the views that were copied."""
         shard = place(owner)
@@ -205,11 +219,21 @@ def _inbox(owner: str, rows: Sequence[InboxRow], arguments: Arguments) -> Contro
         "mint": secrets.token_hex(4),
         "events": [arguments.event(row.event) for row in rows],
         "pending": [
-            [row.action, 0 if row.view is None else arguments.value(row.view), str(row.asked_ms)]
+            _entry(inbox.shard, owner, row.action, row, arguments)
             for row in rows
             if row.action is not None
         ],
     }
+
+
+def _entry(
+    shard: Shard, owner: str, action: str, row: InboxRow, arguments: Arguments
+) -> ControlValue:
+    view = 0 if row.view is None else arguments.value(row.view)
+    if row.closed is None:
+        return [action, view, str(row.asked_ms), 0, "0"]
+    key = arguments.key(keys.inbox_closed(shard, owner, row.closed))
+    return [action, view, str(row.asked_ms), key, str(row.closed_ms)]
 
 
 def _order(feed_id: str) -> tuple[int, int]:

@@ -38,6 +38,18 @@ AudienceDevices: TypeAlias = Literal["paired"]
 ClosingState: TypeAlias = Literal[
     "allowed", "rejected", "answered", "expired", "cancelled", "superseded"
 ]
+ListedState: TypeAlias = Literal[
+    "pending",
+    "closed",
+    "resolved",
+    "allowed",
+    "rejected",
+    "answered",
+    "expired",
+    "cancelled",
+    "superseded",
+]
+"""Which questions are listed; ``resolved``: somebody has answered; ``closed``: all that are not pending."""
 Cause: TypeAlias = Literal[
     "human",
     "host_policy",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import EncodedEvent
     from passerelle.core.ids import Shard
+    from passerelle.core.payloads.approval import ClosingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,9 @@ class InboxRow:
     view: bytes | None
     asked_ms: int = 0
     """When ``action`` was asked: its place among the pending ones."""
+    closed: ClosingState | None = None
+    """How it ended, which is the list of the closed ones where it stands, by ``closed_ms``."""
+    closed_ms: int = 0
 
 
 ProjectionRow: TypeAlias = IndexRow | InboxRow
@@ -126,6 +130,16 @@ class Projections(Protocol):
 
         All of them, or so many; strictly below ``before`` = (time, id).
         """
+        ...
+
+    async def list_closed(
+        self,
+        owner: str,
+        states: Sequence[ClosingState],
+        limit: int,
+        before: tuple[int, str] | None = None,
+    ) -> list[tuple[str, int]]:
+        """Ids of actions of an owner that ended so, with the times at which they did, the last to end first."""
         ...
 
     async def read_inbox(self, owner: str) -> list[tuple[str, bytes]]:

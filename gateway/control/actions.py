@@ -236,6 +236,18 @@ class Actions:
         records = await self.load_open(action_ids)
         return [render_view(record) for record in records if may_read(record, principal)]
 
+    async def read_closed(
+        self, principal: Principal, action_ids: Sequence[str], states: Sequence[str]
+    ) -> list[JsonObject]:
+        """The views of those that ended so and were the principal's to see, read together."""
+        held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])
+        records = (one.record for one in held.values())
+        return [
+            render_view(one)
+            for one in records
+            if isinstance(one, ActionRecord) and one.state in states and may_read(one, principal)
+        ]
+
     async def load_open(self, action_ids: Sequence[str]) -> list[ActionRecord]:
         """Those that are open, read together."""
         held = await self.writes.load([EntityRef(EntityKind.ACTION, one) for one in action_ids])

@@ -1,12 +1,13 @@
-"""Open questions of a caller, page by page: all, or those of one kind, from one risk on, of one task."""
+"""Questions of a caller, page by page: open or ended ones; all, or those of one kind, from one risk on, of one task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from passerelle.core.errors import Forbidden
 from passerelle.core.ids import parse_facade
+from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.withdrawal import find_withdrawal
 from passerelle.gateway.control.listing import read_token, write_token
 from passerelle.permission_bridge.risk import RISKS
@@ -14,17 +15,22 @@ from passerelle.permission_bridge.risk import RISKS
 if TYPE_CHECKING:
     from passerelle.core.commands import ListActions
     from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import ListedState
     from passerelle.core.ports.projections import Projections
     from passerelle.core.principal import Principal
     from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.actions import Actions
 
 _AT_ONCE: Final = 100
+_MOST_LOOKED: Final = 1_000
+"""Closed questions that one page looks through: there may be any number, and none that fits."""
+_CLOSED: Final[tuple[ClosingState, ...]] = get_args(ClosingState)
+_RESOLVED: Final[tuple[ClosingState, ...]] = ("allowed", "rejected", "answered")
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionPage:
-    """Views, the newest question first. ``token`` leads to what was asked before them; empty at the end."""
+    """Views, the newest question first, or the last to end. ``token`` leads to what comes behind; empty at the end."""
 
     views: list[JsonObject]
     token: str = ""
@@ -32,16 +38,17 @@ class QuestionPage:
 
 @dataclass(frozen=True, slots=True)
 class QuestionLists:
-    """Looks through the open questions of a caller."""
+    """Looks through the questions of a caller."""
 
     actions: Actions
     projections: Projections
 
     async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
-        """At most ``limit`` views that fit, from their own records: a question that was closed is never in it.
+        """At most ``limit`` views that fit, from their own records: a question in another state is never in it.
 
         What more are open costs nothing: further ones are read only where some of these are closed by now, or do not
-        fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page.
+        fit. A token names a time and an id, so what comes or goes meanwhile moves nothing into another page. Of closed
+        ones a page may hold fewer, and lead on all the same.
 
         Raises:
             Forbidden: an agent asks.
@@ -52,18 +59,36 @@ class QuestionLists:
         before = read_token(query.page_token)
         found: list[JsonObject] = []
         at_once = _AT_ONCE if query.is_narrow else query.limit
+        left = _MOST_LOOKED
         while True:
-            rows = await self.projections.list_inbox(principal.key, at_once + 1, before)
+            rows = await self._list(principal, query.state, at_once + 1, before)
             looked = rows[:at_once]
-            views = await self.actions.read_open(principal, [action for action, _ in looked])
-            found += [view for view in views if _fits(view, query)]
+            ids = [action for action, _ in looked]
+            found += [v for v in await self._read(principal, query.state, ids) if _fits(v, query)]
+            left -= 0 if query.state == "pending" else len(looked)
             if len(found) >= query.limit:
                 page = found[: query.limit]
                 last = next(row for row in looked if row[0] == page[-1]["actionId"])
                 return QuestionPage(page, _name(last) if last != rows[-1] else "")
             if len(rows) == len(looked):
                 return QuestionPage(found)
+            if left <= 0:
+                return QuestionPage(found, _name(looked[-1]))
             before, at_once = (looked[-1][1], looked[-1][0]), max(at_once, _AT_ONCE)
+
+    async def _list(
+        self, principal: Principal, state: ListedState, limit: int, before: tuple[int, str] | None
+    ) -> list[tuple[str, int]]:
+        if state == "pending":
+            return await self.projections.list_inbox(principal.key, limit, before)
+        return await self.projections.list_closed(principal.key, _find_states(state), limit, before)
+
+    async def _read(
+        self, principal: Principal, state: ListedState, ids: list[str]
+    ) -> list[JsonObject]:
+        if state == "pending":
+            return await self.actions.read_open(principal, ids)
+        return await self.actions.read_closed(principal, ids, _find_states(state))
 
     async def find_withdrawn(
         self, before: Principal, now: Principal
@@ -92,6 +117,18 @@ def require_inbox(principal: Principal) -> None:
     """Raises Forbidden for an agent's own credential: it never decides, and waits for one question by its id."""
     if not principal.has_inbox:
         raise Forbidden("a credential of kind agent has no inbox", kind=principal.kind)
+
+
+def _find_states(state: ListedState) -> tuple[ClosingState, ...]:
+    match state:
+        case "pending":
+            return ()
+        case "closed":
+            return _CLOSED
+        case "resolved":
+            return _RESOLVED
+        case _:
+            return (state,)
 
 
 def _name(row: tuple[str, int]) -> str:

@@ -277,7 +277,8 @@ class Service:
         if isinstance(query, GetAction):
             return await self.question_waits.read(principal, query)
         page = await self.question_lists.find(principal, query)
-        return {"pending": [*page.views], "nextPageToken": page.token}
+        name = "pending" if query.state == "pending" else "closed"
+        return {name: [*page.views], "nextPageToken": page.token}
 
     async def list_pending(self, principal: Principal, limit: int) -> list[JsonObject]:
         """The newest open questions of the caller."""

@@ -25,6 +25,7 @@ from passerelle.core.ports.log import Entry
 from passerelle.core.ports.projections import InboxRow, ProjectionRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.standing import LINK_EVENTS
+from passerelle.core.times import parse_ms
 from passerelle.permission_bridge.views import render_view
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
     action = None if says_no_more else record.request.action_id
     view = render_view(record) if opens else None
     event, asked_ms = copy_event(entry), record.request.created_ms
+    closed = None if says_no_more or record.state == "pending" else record.state
+    row = InboxRow("", event, action, None, asked_ms, closed, parse_ms(record.closed_at))
     paired = list_paired_readers(record)
     return [
-        _address(InboxRow(reader, event, action, None, asked_ms), view, paired=reader in paired)
+        _address(replace(row, owner=reader), view, paired=reader in paired)
         for reader in list_readers(record)
     ]
 

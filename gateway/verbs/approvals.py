@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
 
 _MOST: Final = 1_000
+_State = Literal[
+    "pending",
+    "closed",
+    "resolved",
+    "allowed",
+    "rejected",
+    "answered",
+    "expired",
+    "cancelled",
+    "superseded",
+]
 _Kind = Literal["permission", "input", "auth", "confirmation"]
 
 approvals: Final = typer.Typer(
@@ -44,12 +55,20 @@ def list_pending(
     kind: Annotated[_Kind | None, typer.Option(help="Those of a kind.")] = None,
     risk: Annotated[RiskWord | None, typer.Option(help="Those from a risk on.")] = None,
     task: Annotated[str | None, typer.Option(help="Those of a task.")] = None,
+    state: Annotated[_State, typer.Option(help="Open ones, or those that ended so.")] = "pending",
     page: Annotated[str | None, typer.Option(help="Go on where a list ended.")] = None,
 ) -> None:
-    """List the questions that wait for an answer, the newest first."""
+    """List the questions that wait for an answer, the newest first.
+
+    With --state those that ended, the last to end first.
+    """
     asked = {"limit": limit, "kind": kind, "risk": risk, "taskId": task, "pageToken": page}
-    answer = link.read("/v1/approvals", asked)
-    link.tell(answer, _list(objects_at(answer, "pending"), text_at(answer, "nextPageToken")))
+    answer = link.read("/v1/approvals", {**asked, "state": state})
+    token = text_at(answer, "nextPageToken")
+    if state == "pending":
+        link.tell(answer, _list(objects_at(answer, "pending"), token))
+    else:
+        link.tell(answer, _list_closed(objects_at(answer, "closed"), token))
 
 
 @add_verb(approvals, "approvals explain act_2f…")
@@ -130,6 +149,23 @@ def _list(found: list[JsonObject], token: str) -> Iterator[str]:
     ]
     yield from format_table(("QUESTION", "RISK", "EXPIRES", "TITLE"), rows)
     yield f"approvals: {len(found)} pending{' on this page' if token else ''}"
+    if token:
+        yield f"more: --page {token}"
+
+
+def _list_closed(found: list[JsonObject], token: str) -> Iterator[str]:
+    rows = [
+        [
+            text_at(one, "actionId"),
+            text_at(one, "state"),
+            text_at(object_at(one, "decision"), "decidedBy"),
+            text_at(object_at(one, "decision"), "decidedAt"),
+            flatten(text_at(one, "title")),
+        ]
+        for one in found
+    ]
+    yield from format_table(("QUESTION", "ENDED", "BY", "AT", "TITLE"), rows)
+    yield f"approvals: {len(found)} ended{' on this page' if token else ''}"
     if token:
         yield f"more: --page {token}"
 

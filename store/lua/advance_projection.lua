@@ -11,7 +11,8 @@
 --                      key 0: the member leaves only
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
 --                      events as in append: [id, type, body, length, facade];
---                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text]
+--                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
+--                      key of those that ended so or 0, milliseconds of the end as text]
 --       2.. byte strings
 -- RETURNS  {"ok", mark found or ""} | {"epoch", current}
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
@@ -113,6 +114,9 @@ for _, inbox in ipairs(control.inbox) do
     else
       redis.call('HDEL', KEYS[inbox.keys[3]], action[1])
       redis.call('ZREM', KEYS[inbox.keys[6]], action[1])
+      if action[4] > 0 then
+        redis.call('ZADD', KEYS[action[4]], action[5], action[1])
+      end
     end
   end
   if top >= first then

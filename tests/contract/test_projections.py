@@ -9,6 +9,7 @@ import pytest
 
 from passerelle.core.batch import Batch, IdempotencyRow
 from passerelle.core.ids import Shard
+from passerelle.core.payloads.approval import ClosingState
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import InboxRow, IndexRow
 from passerelle.store import keys
@@ -100,6 +101,35 @@ async def test_inbox_lists_what_is_open_and_drops_what_closed(store: Store) -> N
     await store.projections.advance(SOURCE, shard, "2-0", [pending(owner, "act_1", None)])
     assert await store.projections.read_inbox(owner) == [("act_2", b'{"title":"two"}')]
     assert await store.projections.read_inbox(other) == [("act_3", b'{"title":"three"}')]
+
+
+async def test_what_closed_is_listed_by_how_and_when_it_did(store: Store) -> None:
+    shard, owner = make_owner()
+    ended: list[tuple[str, ClosingState, int]] = [
+        ("act_a", "allowed", 3_000),
+        ("act_b", "expired", 2_000),
+        ("act_c", "allowed", 1_000),
+        ("act_d", "rejected", 2_000),
+    ]
+    rows = [
+        replace(pending(owner, name, None), closed=state, closed_ms=at_ms)
+        for name, state, at_ms in ended
+    ]
+    opened = [pending(owner, name, b"{}") for name, _, _ in ended]
+    await store.projections.advance(SOURCE, shard, "1-0", opened)
+    # What is carried twice, and in the events of one end is, stands there once.
+    await store.projections.advance(SOURCE, shard, "2-0", [*rows, *rows])
+    listed = store.projections.list_closed
+    assert await store.projections.list_inbox(owner) == []
+    assert await listed(owner, ("allowed",), 10) == [("act_a", 3_000), ("act_c", 1_000)]
+    both: tuple[ClosingState, ...] = ("allowed", "expired", "rejected")
+    walked: list[tuple[str, int]] = []
+    before: tuple[int, str] | None = None
+    while page := await listed(owner, both, 1, before):
+        walked += page
+        before = (page[-1][1], page[-1][0])
+    assert walked == [("act_a", 3_000), ("act_d", 2_000), ("act_b", 2_000), ("act_c", 1_000)]
+    assert await listed(make_owner()[1], both, 10) == []
 
 
 async def list_names(store: Store, owner: str, limit: int | None = None) -> list[str]:

@@ -81,6 +81,13 @@ async def test_a_question_is_shown_in_full_and_answered_once(
     late = await run_command(gateway, "approvals", "deny", action)
     assert late.status == ExitStatus.ALREADY_RESOLVED
     assert "decidedBy: owner" in late.err
+
+    async def is_listed() -> bool:
+        ended = await run_command(gateway, "approvals", "list", "--state", "allowed")
+        rows = [line.split()[:3] for line in ended.lines]
+        return [action, "allowed", "owner"] in rows and ended.lines[-1].endswith(" ended")
+
+    await wait_until(is_listed, WITHIN_S, "it stands among those that were allowed")
     told = await run_command(gateway, "approvals", "audit", action)
     assert any("action.resolved" in line and "decidedBy=owner" in line for line in told.lines)
     assert told.lines[-1].startswith("record: whole")
