@@ -81,8 +81,8 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
     Never out of the URL, which ends up in logs.
     """
     read = services.read_credentials(scope)
-    shown = replace(read, origin=Headers(scope=scope).get("origin"))
-    return shown if shown.bearer else replace(shown, bearer=_read_offered(scope))
+    origin = Headers(scope=scope).get("origin")
+    return replace(read, origin=origin, bearer=read.bearer or _read_offered(scope))
 
 
 def _is_same_host(origin: str, host: str | None) -> bool:

@@ -22,7 +22,6 @@ a file each beside this one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final, assert_never
 
 from passerelle.channels.acks import choose_later
@@ -104,6 +103,7 @@ from passerelle.channels.session_state import (
     mark_delivered,
 )
 from passerelle.channels.session_time import count_down, drain, tick
+from passerelle.core.record import change
 
 ACCEPTS: Final[Mapping[Phase, frozenset[type[Input]]]] = {
     Phase.GREETING: frozenset({Received, Undecodable, Ticked, DrainAsked, Ended, Left}),
@@ -134,16 +134,16 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
         return state, ()
     match given:
         case Received():
-            return _receive(replace(state, heard_s=now_s), given, now_s)
+            return _receive(change(state, heard_s=now_s), given, now_s)
         case Undecodable(answer):
-            return refuse(count_frame(replace(state, heard_s=now_s), now_s), answer)
+            return refuse(count_frame(change(state, heard_s=now_s), now_s), answer)
         case Admitted(welcome, expires_s):
             wanted = state.hello.subscriptions if state.hello else ()
-            opened = replace(state, phase=Phase.OPEN, heard_s=now_s, expires_s=expires_s)
+            opened = change(state, phase=Phase.OPEN, heard_s=now_s, expires_s=expires_s)
             opened, outputs = _subscribe_all(opened, wanted)
             return opened, (Send(welcome), *outputs)
         case Renewed(expires_s):
-            renewed = replace(state, expires_s=expires_s, warned=False)
+            renewed = change(state, expires_s=expires_s, warned=False)
             return renewed, (Send(Expiry(count_down(expires_s, now_s))),)
         case Told(frame):
             return _tell(state, frame)
@@ -160,7 +160,7 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
         case Ended(code, notice):
             return close(state, code, "" if notice is None else notice.message, notice)
         case Left():
-            return replace(state, phase=Phase.CLOSED, acks={}), flush_acks(state)
+            return change(state, phase=Phase.CLOSED, acks={}), flush_acks(state)
         case _:
             assert_never(given)
 
@@ -216,14 +216,14 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
         case Register() | Unregister():
             return hear_agent(state, frame)
         case SayPresence():
-            return replace(state, presence=frame), (NotePresence(frame),)
+            return change(state, presence=frame), (NotePresence(frame),)
         case _:
             assert_never(frame)
 
 
 def _greet(state: State, frame: ClientFrame) -> Step:
     if isinstance(frame, Hello):
-        return replace(state, phase=Phase.ADMITTING, hello=frame), (Admit(frame),)
+        return change(state, phase=Phase.ADMITTING, hello=frame), (Admit(frame),)
     notice = Refusal("hello_first", "the first frame is hello", fatal=True)
     return close(state, CloseCode.MALFORMED, notice.message, notice)
 
@@ -234,13 +234,13 @@ def _subscribe(state: State, frame: Subscribe) -> Step:
         return refuse(
             state, Refusal("limit", "too many subscriptions", of="sub", stream=frame.stream)
         )
-    return replace(state, told={**state.told, frame.stream: None}), (Open(frame),)
+    return change(state, told={**state.told, frame.stream: None}), (Open(frame),)
 
 
 def _unsubscribe(state: State, stream: str) -> Step:
     if stream not in state.told:
         return refuse(state, not_subscribed("unsub", stream))
-    forgotten = replace(forget(state, stream), acks={})
+    forgotten = change(forget(state, stream), acks={})
     return forgotten, (*flush_acks(state), Release(stream))
 
 
@@ -252,7 +252,7 @@ def _tell(state: State, frame: ToldFrame) -> Step:
         case Live(stream) | Snapshot(stream):
             state = mark(state, stream, frame.cursor)
         case Unsubscribed(stream):
-            forgotten = replace(forget(state, stream), acks={})
+            forgotten = change(forget(state, stream), acks={})
             return forgotten, (*flush_acks(state), Send(frame))
         case Refusal(stream=stream) if frame.of == "sub" and stream is not None:
             state = forget(state, stream)

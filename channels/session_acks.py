@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import assert_never
 
 from passerelle.channels.acks import ACK_FAULTS, choose_later, judge_cursor
@@ -14,6 +13,7 @@ from passerelle.channels.outputs import NotePresence, Send
 from passerelle.channels.session_ending import close, count_frame, limit_rate
 from passerelle.channels.session_state import State, Step, flush_acks
 from passerelle.core.ports.channels import AckResult
+from passerelle.core.record import change
 
 
 def answer_beat(
@@ -30,7 +30,7 @@ def answer_beat(
         for stream, cursor in reached.items()
         if (told := state.told.get(stream)) is not None and cursor.sequence > told.sequence
     }
-    moved = replace(state, told={**state.told, **ahead})
+    moved = change(state, told={**state.told, **ahead})
     renewed = () if state.presence is None else (NotePresence(state.presence),)
     return moved, (*outputs, Send(ServerBeat(number, ahead)), *renewed)
 
@@ -51,7 +51,7 @@ def acknowledge(state: State, cursors: Mapping[str, Cursor], of: str, now_s: flo
             accepted[stream] = choose_later(state.acks.get(stream), cursor)
         else:
             refused.append(Refusal(why, ACK_FAULTS[why], of=of, stream=stream))
-    state = replace(state, acks={**state.acks, **accepted})
+    state = change(state, acks={**state.acks, **accepted})
     state, outputs = store_acks_when_due(state, now_s)
     for refusal in refused:
         state = count_frame(state, now_s)
@@ -66,7 +66,7 @@ def store_acks_when_due(state: State, now_s: float) -> Step:
     """Has the acks stored whose interval is over."""
     if not state.acks or now_s < state.acks_stored_s + state.limits.ack_interval_s:
         return state, ()
-    return replace(state, acks={}, acks_stored_s=now_s), flush_acks(state)
+    return change(state, acks={}, acks_stored_s=now_s), flush_acks(state)
 
 
 def judge_stored(state: State, stream: str, result: AckResult) -> Step:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.frames import Failure, Refusal
@@ -15,6 +14,7 @@ from passerelle.channels.reverse_frames import (
     TakeMore,
 )
 from passerelle.channels.session_ending import refuse
+from passerelle.core.record import change
 
 if TYPE_CHECKING:
     from passerelle.channels.frames import Answer, Call
@@ -30,7 +30,7 @@ def execute(state: State, call: Call) -> Step:
         return refuse(state, Refusal("duplicate_id", f"call {call.id[:40]} is open", of="rpc"))
     if asks(state, call):
         return _ask(state, call)
-    return replace(state, calls=state.calls | {call.id}), (Execute(call),)
+    return change(state, calls=state.calls | {call.id}), (Execute(call),)
 
 
 def asks(state: State, call: Call) -> bool:
@@ -41,7 +41,7 @@ def asks(state: State, call: Call) -> bool:
 def settle(state: State, frame: Answer | Failure) -> Step:
     """A call has its answer."""
     done = {frame.id}
-    return replace(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
+    return change(state, calls=state.calls - done, asks=state.asks - done), (Send(frame),)
 
 
 def hear_agent(state: State, frame: AgentFrame) -> Step:
@@ -67,7 +67,7 @@ def _ask(state: State, call: Call) -> Step:
     if len(state.asks) >= most:
         busy = Failure(call.id, "concurrency_limited", f"at most {most} calls at once", _BUSY_S)
         return state, (Send(busy),)
-    return replace(state, asks=state.asks | {call.id}), (Ask(call),)
+    return change(state, asks=state.asks | {call.id}), (Ask(call),)
 
 
 def _blame(call: Call, member: str, reason: str) -> Failure:

@@ -9,13 +9,14 @@ from passerelle.channels.closing import CloseCode
 from passerelle.channels.frames import Failure, Refusal
 from passerelle.channels.outputs import Close, Send
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
+from passerelle.core.record import change
 
 
 def count_frame(state: State, now_s: float) -> State:
     """Counts a frame in the window of its rate."""
     if now_s - state.window_s >= state.limits.window_s:
-        return replace(state, window_s=now_s, window_frames=1)
-    return replace(state, window_frames=state.window_frames + 1)
+        return change(state, window_s=now_s, window_frames=1)
+    return change(state, window_frames=state.window_frames + 1)
 
 
 def limit_rate(state: State) -> Step:
@@ -34,7 +35,7 @@ def refuse(state: State, answer: Refusal | Failure) -> Step:
     """Says no and changes nothing; before the welcome, and where it happens often, that is the end."""
     if isinstance(answer, Refusal) and (answer.fatal or state.phase is Phase.GREETING):
         return close(state, CloseCode.MALFORMED, answer.message, replace(answer, fatal=True))
-    refused = replace(state, refusals=state.refusals + 1)
+    refused = change(state, refusals=state.refusals + 1)
     if refused.refusals >= state.limits.refusals:
         notice = Refusal("repeated_refusals", "too many refused frames", fatal=True)
         closed, outputs = close(refused, CloseCode.REPEATED_REFUSALS, notice.message, notice)
@@ -45,5 +46,5 @@ def refuse(state: State, answer: Refusal | Failure) -> Step:
 def close(state: State, code: CloseCode, reason: str, notice: Refusal | None = None) -> Step:
     """The end: what was acknowledged is stored first, and ``notice`` said."""
     told = () if notice is None else (Send(notice),)
-    closed = replace(state, phase=Phase.CLOSED, acks={})
+    closed = change(state, phase=Phase.CLOSED, acks={})
     return closed, (*flush_acks(state), *told, Close(code, reason))

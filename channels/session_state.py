@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -12,6 +12,7 @@ from passerelle.channels.cursor import Cursor
 from passerelle.channels.frames import Hello, SayPresence
 from passerelle.channels.limits import Limits
 from passerelle.channels.outputs import Output, StoreAcks
+from passerelle.core.record import change, value
 
 
 class Phase(StrEnum):
@@ -23,7 +24,7 @@ class Phase(StrEnum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class State:
     """Everything that a decision needs. ``told`` is per stream the last cursor that the client was given."""
 
@@ -68,7 +69,7 @@ def mark(state: State, stream: str, cursor: Cursor) -> State:
     """Notes the last cursor that the client was given of a stream that it follows."""
     if stream not in state.told:
         return state
-    return replace(state, told={**state.told, stream: cursor})
+    return change(state, told={**state.told, stream: cursor})
 
 
 def mark_delivered(state: State, cursors: Mapping[str, Cursor]) -> State:
@@ -79,12 +80,12 @@ def mark_delivered(state: State, cursors: Mapping[str, Cursor]) -> State:
         for stream, cursor in cursors.items()
         if stream in told
     }
-    return replace(state, told={**told, **later})
+    return change(state, told={**told, **later})
 
 
 def forget(state: State, stream: str) -> State:
     """A stream is not followed any more."""
-    return replace(state, told={name: told for name, told in state.told.items() if name != stream})
+    return change(state, told={name: told for name, told in state.told.items() if name != stream})
 
 
 def flush_acks(state: State) -> tuple[Output, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from passerelle.channels.closing import CloseCode
@@ -11,6 +10,7 @@ from passerelle.channels.outputs import Send
 from passerelle.channels.session_acks import store_acks_when_due
 from passerelle.channels.session_ending import close
 from passerelle.channels.session_state import Phase, State, Step, flush_acks
+from passerelle.core.record import change
 
 _NEVER_S: Final = 2**31
 """What is told of a credential that does not end."""
@@ -52,7 +52,7 @@ def _warn_of_expiry(state: State, now_s: float) -> Step:
     expires_s = state.expires_s
     if expires_s is None or state.warned or now_s < expires_s - state.limits.renew_s:
         return state, ()
-    return replace(state, warned=True), (Send(Expiry(count_down(expires_s, now_s))),)
+    return change(state, warned=True), (Send(Expiry(count_down(expires_s, now_s))),)
 
 
 def count_down(expires_s: float | None, now_s: float) -> int:
@@ -64,10 +64,10 @@ def drain(state: State, within_ms: int, jitter_ms: int, now_s: float) -> Step:
     """Tells the client to go elsewhere, and by when."""
     if state.phase is Phase.GREETING:
         return close(state, CloseCode.DRAIN, "draining")
-    drains = replace(state, drains_at_s=now_s + (within_ms + jitter_ms) / 1000)
+    drains = change(state, drains_at_s=now_s + (within_ms + jitter_ms) / 1000)
     if state.phase is Phase.ADMITTING:
         return drains, ()
-    return replace(drains, acks={}, acks_stored_s=now_s), (
+    return change(drains, acks={}, acks_stored_s=now_s), (
         *flush_acks(state),
         Send(Drain(within_ms, jitter_ms)),
     )

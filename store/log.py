@@ -81,6 +81,8 @@ class RedisEventLog:
 
     async def load(self, refs: Sequence[EntityRef]) -> list[Loaded]:
         """Entities in the order asked for."""
+        if not refs:
+            return []
         by_shard: dict[Shard, list[EntityRef]] = {}
         for ref in dict.fromkeys(refs):
             by_shard.setdefault(ref.shard, []).append(ref)
