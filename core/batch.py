@@ -28,6 +28,7 @@ class EntityKind(StrEnum):
     ACTION = "action"
     DEVICES = "devices"
     GRANTS = "grants"
+    RULES = "rules"
 
 
 class EntityRef(NamedTuple):

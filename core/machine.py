@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import orjson
 
-from passerelle.core import approval, device, grant, session, task_fold, thread
+from passerelle.core import approval, device, edited_rules, grant, session, task_fold, thread
 from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.device import DeviceList
+from passerelle.core.edited_rules import EditedRules
 from passerelle.core.grant import Grants
 from passerelle.core.payloads.governance import PolicyChanged
 from passerelle.core.principal import Principal
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
     from passerelle.core.events import Event
 
-Record: TypeAlias = SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList | Grants
+Record: TypeAlias = (
+    SessionRecord | ThreadRecord | TaskRecord | ActionRecord | DeviceList | Grants | EditedRules
+)
 Fold: TypeAlias = "Callable[[Record | None, Event], Record | None]"
 
 
@@ -70,6 +73,10 @@ def _grants_target(event: Event) -> str | None:
     return event.fact.scope.session_id if grant.folds_grants(event) else None
 
 
+def _rules_target(event: Event) -> str | None:
+    return event.fact.scope.session_id if edited_rules.folds_rules(event) else None
+
+
 KINDS: Final[dict[EntityKind, Kind]] = {
     EntityKind.SESSION: Kind(
         SessionRecord, cast("Fold", session.evolve), session.FOLDED, _session_target
@@ -87,6 +94,9 @@ KINDS: Final[dict[EntityKind, Kind]] = {
         DeviceList, cast("Fold", device.evolve), device.FOLDED, _device_target
     ),
     EntityKind.GRANTS: Kind(Grants, cast("Fold", grant.evolve), grant.FOLDED, _grants_target),
+    EntityKind.RULES: Kind(
+        EditedRules, cast("Fold", edited_rules.evolve), edited_rules.FOLDED, _rules_target
+    ),
 }
 
 

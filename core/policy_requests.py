@@ -10,6 +10,7 @@ from pydantic import Field
 from passerelle.core.attention_requests import AttentionAnswer, AttentionRequest, ListMutes
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionType, AudienceStep, Risk, TrailStep
+from passerelle.core.payloads.governance import StatedRule
 from passerelle.core.record import record
 from passerelle.core.task_requests import Id
 
@@ -114,6 +115,59 @@ class ResolvePermission:
 
 
 @record
+class SetPolicy:
+    """Put these rules beside those of the configuration, in place of all that were put there before (EXT-3).
+
+    ``version`` is the ``rev`` of the policy that was read. The answer says what the rules would have changed of the
+    newest ``tries`` cases that were judged; with ``dry_run`` nothing is written.
+    """
+
+    rules: tuple[StatedRule, ...]
+    version: Annotated[int, Field(ge=1)]
+    dry_run: bool = False
+    tries: Annotated[int, Field(ge=0, le=1_000)] = 200
+
+
+@record
+class Tried:
+    """One recorded case: what was decided, and what the other rules say. Without ``now`` it was not recorded whole."""
+
+    evaluation_id: str
+    task_id: str
+    at: str
+    subject: str
+    before: str
+    rules_before: tuple[str, ...] = ()
+    now: str | None = None
+    source: str | None = None
+    rules: tuple[str, ...] = ()
+
+
+@record
+class PolicyTried:
+    """What the other rules say; ``changed`` counts those that say something else than what was decided."""
+
+    version: str
+    looked_at: int
+    changed: int
+    cases: tuple[Tried, ...] = ()
+
+
+@record
+class PolicySet:
+    """The edited rules as they stand. ``version`` is what evaluations name; in a dry run, what they would name.
+
+    ``tried`` has the cases that are decided otherwise by these rules.
+    """
+
+    rev: int
+    version: str
+    dry_run: bool = False
+    repeated: bool = False
+    tried: PolicyTried | None = None
+
+
+@record
 class PermissionView:
     """A question as it stands; ``repeated``: it had been asked, or taken back, before."""
 
@@ -128,9 +182,10 @@ PolicyRequest: TypeAlias = (
     | UsePermission
     | WithdrawPermission
     | ResolvePermission
+    | SetPolicy
     | AttentionRequest
 )
-PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView | AttentionAnswer
+PolicyAnswer: TypeAlias = GrantRevoked | BypassSet | PermissionView | PolicySet | AttentionAnswer
 
 
 @record
@@ -214,31 +269,6 @@ class TryPolicy:
 
 
 @record
-class Tried:
-    """One recorded case: what was decided, and what the other rules say. Without ``now`` it was not recorded whole."""
-
-    evaluation_id: str
-    task_id: str
-    at: str
-    subject: str
-    before: str
-    rules_before: tuple[str, ...] = ()
-    now: str | None = None
-    source: str | None = None
-    rules: tuple[str, ...] = ()
-
-
-@record
-class PolicyTried:
-    """What the other rules say; ``changed`` counts those that say something else than what was decided."""
-
-    version: str
-    looked_at: int
-    changed: int
-    cases: tuple[Tried, ...] = ()
-
-
-@record
 class GetPermissions:
     """What may be done in a thread, and who is asked at this moment (SNAP-9)."""
 
@@ -275,19 +305,36 @@ class RuleView:
     owner: str | None = None
     approvers: ApproversView | None = None
     """Who decides what it asks."""
+    origin: Literal["configuration", "edited"] = "configuration"
+
+
+@record
+class EditedRulesView:
+    """The rules that were put while the gateway runs: all of them, as they are sent to be replaced."""
+
+    rules: tuple[StatedRule, ...] = ()
+    edited_by: str | None = None
+    edited_at: str | None = None
 
 
 @record
 class PolicyView:
-    """What is in force by now. ``version`` is what evaluations name; hooks stand in the order in which they speak."""
+    """What is in force by now. ``version`` is what evaluations name; hooks stand in the order in which they speak.
+
+    ``rev`` counts the edits of its edited rules. ``unsound``: why everything is denied.
+    """
 
     version: str
     mode: str
+    rev: int
     rules: tuple[RuleView, ...] = ()
     approvers: tuple[ApproversView, ...] = ()
     hooks: tuple[str, ...] = ()
     classifies: bool = False
     grant_scope: str | None = None
+    unsound: str | None = None
+    edited: EditedRulesView | None = None
+    """For whoever may edit them."""
 
 
 PolicyQuery: TypeAlias = (

@@ -33,6 +33,7 @@ class Scope(StrEnum):
     HOST = "approvals:host"
     ASK = "approvals:ask"
     OPERATE = "runtime:operate"
+    WRITE_POLICY = "policy:write"
 
 
 @dataclass(frozen=True, slots=True)

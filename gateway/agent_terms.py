@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from passerelle.gateway.auth.grants import enter_client
+from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.auth.principals import find_principal
+from passerelle.gateway.rulebook import Rulebook
 from passerelle.gateway.settings_peers import make_retry_policy
 from passerelle.gateway.settings_policy import read_policy
-from passerelle.permission_bridge.rules import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from passerelle.core.facts import RetryPolicy
@@ -35,7 +37,7 @@ class AgentTerms:
         self._correlated: frozenset[str] = frozenset()
         self._timeouts: dict[str, AgentTimeout] = {}
         self._connect_ms: dict[str, int] = {}
-        self._rules = DEFAULT_POLICY
+        self.rulebook = Rulebook()
         self._settings = settings
         self.reload(settings)
 
@@ -44,7 +46,7 @@ class AgentTerms:
         served = [(name, agent) for agent in settings.agents for name in agent.served_names]
         policies = {name: make_retry_policy(agent) for name, agent in served}
         self._policies = {**self._policies, **policies}
-        self._rules = read_policy(settings.policy)
+        self.rulebook.configure(read_policy(settings.policy))
         self._settings = settings
         self._tags = {name: frozenset(agent.tags) for name, agent in served}
         self._acceptance = {name: agent.conditions for name, agent in served}
@@ -56,6 +58,10 @@ class AgentTerms:
     def find_principal(self, identity: str, tenant: str) -> Principal | None:
         """A principal by its name, as the configuration knows it; None where it is not in there."""
         return find_principal(self._settings, identity, tenant)
+
+    def list_callers(self) -> tuple[Principal, ...]:
+        """Everybody whom the configuration knows by name: the owner and the clients."""
+        return OWNER, *(enter_client(client) for client in self._settings.clients)
 
     def adapt(self, agent: str, patience: Patience) -> Patience:
         """The patience with an agent: how long its messages may be on their way, and itself out of reach."""
@@ -78,7 +84,7 @@ class AgentTerms:
 
     def find_rules(self) -> Policy:
         """What may happen without asking."""
-        return self._rules
+        return self.rulebook.find_rules()
 
     def find_tags(self, agent: str) -> frozenset[str]:
         """Words of the operator's own."""

@@ -49,6 +49,7 @@ from passerelle.gateway.reverse.dialling import Dialling
 from passerelle.gateway.reverse.local import LocalLinks
 from passerelle.gateway.reverse.opening import open_host
 from passerelle.gateway.reverse.routing import Routing
+from passerelle.gateway.rule_following import RuleFollowing
 from passerelle.gateway.settings_approvals import read_notifiers, read_quiet_hours
 from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_quotas
 from passerelle.gateway.settings_peers import make_peer_configs
@@ -130,6 +131,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             ),
             _load_webhooks(settings, data_dir, signer, outages),
         )
+        following = RuleFollowing(service.policy_control.editing, outages.log)
+        await stack.enter_async_context(following.follow())
         deliveries = Deliveries(
             _make_delivery_means(store, outages, late), service.dead_letters.kinds
         )
@@ -239,6 +242,8 @@ def _list_surroundings(
         may_send=late.may_send,
         find_tags=terms.find_tags,
         find_rules=terms.find_rules,
+        rulebook=terms.rulebook,
+        list_callers=terms.list_callers,
         always_task=terms.shows_always,
         correlates=terms.correlates,
         find_acceptance=terms.find_acceptance,

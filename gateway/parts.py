@@ -44,6 +44,7 @@ from passerelle.gateway.control.permission_summaries import PermissionSummaries
 from passerelle.gateway.control.plain_turns import PlainTurns
 from passerelle.gateway.control.planning import Planning
 from passerelle.gateway.control.policy_control import PolicyControl
+from passerelle.gateway.control.policy_editing import PolicyEditing
 from passerelle.gateway.control.preparing import Preparing
 from passerelle.gateway.control.push_configs import KIND as PUSH
 from passerelle.gateway.control.push_configs import PushConfigs
@@ -54,6 +55,7 @@ from passerelle.gateway.control.records import Records
 from passerelle.gateway.control.recoveries import Recoveries
 from passerelle.gateway.control.references import References
 from passerelle.gateway.control.refusals import Refusals
+from passerelle.gateway.control.rehearsing import Rehearsing
 from passerelle.gateway.control.rerunning import Rerunning
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.sessions import Sessions
@@ -85,6 +87,7 @@ from passerelle.gateway.devices.web_push import WebPush, is_installed
 from passerelle.gateway.hooks.calling import HookCaller
 from passerelle.gateway.hooks.hearing import Hooks
 from passerelle.gateway.outputs.policy import OutputPolicy
+from passerelle.gateway.rulebook import Rulebook
 from passerelle.gateway.targets.notifier import KIND as NOTIFIER
 from passerelle.gateway.targets.notifier import NotifierKind
 from passerelle.gateway.targets.push import PushKind
@@ -134,6 +137,9 @@ class Surroundings:
     catalogue: Catalogue = field(default_factory=Catalogue)
     spending: Spending | None = None
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
+    rulebook: Rulebook = field(default_factory=Rulebook)
+    list_callers: Callable[[], tuple[Principal, ...]] = lambda: ()
+    """Whom the configuration names."""
     find_acceptance: Callable[[str], tuple[JsonObject, ...]] = lambda _agent: ()
     """What every task of an agent must bring."""
     always_task: Callable[[str], bool] = lambda _agent: False
@@ -408,9 +414,16 @@ def _make_policy_control(
             around.ids,
         ),
         WorkerAsking(actions, dispatch),
-        Explaining(actions, records, dispatch.writes.log),
+        Explaining(actions, dispatch.writes.log),
         Governing(actions, ownership, dispatch),
         PermissionSummaries(models, granting, around.find_rules),
         Attending(actions, dispatch, around.store.mutes),
         Subjects(actions, dispatch.blobs),
+        PolicyEditing(
+            dispatch.writes,
+            around.rulebook,
+            around.find_rules,
+            around.store.rule_news,
+            Rehearsing(records, dispatch.writes.log, around.list_callers),
+        ),
     )

@@ -45,7 +45,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import ChannelReconnected, EventsAcked, NoticeSent
-from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionView
+from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
 from passerelle.core.status import Status
@@ -254,6 +254,7 @@ def render_result(result: Result) -> JsonObject:
             | GrantRevoked()
             | BypassSet()
             | PermissionView()
+            | PolicySet()
             | SeenNoted()
             | ReturnOwed()
             | PeerMuted()

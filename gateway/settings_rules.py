@@ -121,7 +121,13 @@ def _find_grant_faults(
         seen.add(grant.agent)
     yield from _find_serving_faults(settings, place, caller)
     if caller.kind == "agent":
-        for scope in (Scope.DECIDE, Scope.DECIDE_HIGH, Scope.GRANT, Scope.HOST):
+        for scope in (
+            Scope.DECIDE,
+            Scope.DECIDE_HIGH,
+            Scope.GRANT,
+            Scope.HOST,
+            Scope.WRITE_POLICY,
+        ):
             if scope in caller.scopes:
                 yield (*place, "scopes"), f"an agent never holds {scope}"
 

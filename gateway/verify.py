@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.edited_rules import EditedRules
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.grant import Grants
 from passerelle.core.ids import read_shard
@@ -162,6 +163,6 @@ def _read_session(loaded: Loaded) -> str:
         return ""
     if record is None:
         return ""
-    if isinstance(record, Grants):
+    if isinstance(record, Grants | EditedRules):
         return loaded.ref.id
     return record.scope.session_id if isinstance(record, ActionRecord) else record.session_id

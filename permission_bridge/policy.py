@@ -3,7 +3,7 @@
 Pure. First every source says what it has to say, so that the trail shows all of them; then a fixed order decides,
 whatever the order of the rules:
 
-1. integrity: what cannot be read for certain is denied, and nobody else is heard,
+1. integrity: what cannot be read for certain is denied, the case or the policy, and nobody else is heard,
 2. a rule that denies, the host's before its owner's; a hook that denies; the deny of a default; mode ``plan``,
 3. a hook that asks, a rule that asks; a grant answers for a rule that lets it, and for no other,
 4. a grant,
@@ -143,10 +143,7 @@ def evaluate(
 ) -> Evaluation:
     """Judges ``case``. The same arguments always give the same evaluation; nothing is written."""
     risk, risk_reasons = _weigh(case, facts)
-    if facts.unsound is not None:
-        said = [Said("integrity", "deny", facts.unsound)]
-    else:
-        said = _hear(case, facts, policy, risk, now_ms)
+    said = _hear(case, facts, policy, risk, now_ms)
     winner = _choose(said)
     for more in (_raise, _refuse_to_ask):
         changed = more(winner, said, facts, policy.mode)
@@ -179,6 +176,9 @@ def _weigh(case: Case, facts: PolicyFacts) -> tuple[Risk, tuple[str, ...]]:
 
 
 def _hear(case: Case, facts: PolicyFacts, policy: Policy, risk: Risk, now_ms: int) -> list[Said]:
+    unsound = policy.unsound or facts.unsound
+    if unsound is not None:
+        return [Said("integrity", "deny", unsound)]
     allowable = not isinstance(case, PeerAsks) or case.is_allowable
     said = _hear_rules(case, policy, risk, now_ms) if policy.rules else []
     said += facts.heard

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from passerelle.core.policy_requests import ApproversView, PolicyView, RuleView
+from passerelle.core.edited_rules import UNEDITED
+from passerelle.core.policy_requests import (
+    ApproversView,
+    EditedRulesView,
+    PolicyView,
+    RuleView,
+)
 
 if TYPE_CHECKING:
+    from passerelle.core.edited_rules import EditedRules
     from passerelle.permission_bridge.approvers import Tier
     from passerelle.permission_bridge.rules import Policy, Rule
 
 
-def show_policy(policy: Policy, caller: str) -> PolicyView:
-    """The policy without the rules about the work of others; where hooks are is nobody's business."""
+def show_policy(
+    policy: Policy, caller: str, edited: EditedRules | None = None, *, may_edit: bool = False
+) -> PolicyView:
+    """The policy without the rules about the work of others; where hooks are is nobody's business.
+
+    Whoever ``may_edit`` the edited rules has to see all of those.
+    """
     return PolicyView(
         version=policy.version,
         mode=policy.mode,
@@ -21,7 +33,16 @@ def show_policy(policy: Policy, caller: str) -> PolicyView:
         hooks=tuple(hook.name for hook in policy.hooks),
         classifies=policy.classifier is not None,
         grant_scope=policy.grants.scope,
+        unsound=policy.unsound,
+        rev=UNEDITED if edited is None else edited.revision,
+        edited=_show_edited(edited) if may_edit else None,
     )
+
+
+def _show_edited(edited: EditedRules | None) -> EditedRulesView:
+    if edited is None:
+        return EditedRulesView()
+    return EditedRulesView(edited.rules, edited.edited_by, edited.updated_at)
 
 
 def _show_rule(rule: Rule) -> RuleView:
@@ -35,6 +56,7 @@ def _show_rule(rule: Rule) -> RuleView:
         reason=rule.reason,
         owner=rule.owner,
         approvers=_show_tier(rule.tier) if rule.tier else None,
+        origin="edited" if rule.edited else "configuration",
     )
 
 

@@ -73,11 +73,14 @@ class Rule:
     owner: str | None = None
     tier: Tier | None = None
     """Who decides what it asks."""
+    edited: bool = False
+    """Whether it was put beside the configuration while the gateway ran."""
 
     @property
     def ref(self) -> str:
         """How the record names it."""
-        return self.name if self.owner is None else f"{self.owner}/{self.name}"
+        name = self.name if self.owner is None else f"{self.owner}/{self.name}"
+        return f"edited:{name}" if self.edited else name
 
     def matches(self, case: Case, values: Values) -> bool:
         """Whether the rule speaks about ``case``, whose fields are ``values``."""
@@ -115,6 +118,7 @@ class Policy:
     """Rules in the order of the file, those of the host first, and the mode.
 
     ``version`` changes with every rule, hook and limit; a decision names the version under which it was asked for.
+    ``unsound``: why a part of it cannot be read; everything is denied then.
     """
 
     rules: tuple[Rule, ...]
@@ -124,6 +128,7 @@ class Policy:
     tiers: tuple[Tier, ...] = ()
     hooks: tuple[HookTerms, ...] = ()
     classifier: HookTerms | None = None
+    unsound: str | None = None
 
     def hooks_at(self, point: HookPoint) -> bool:
         """Whether a hook is to be asked there."""
@@ -148,7 +153,7 @@ class Policy:
 
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""
-        return any(about in rule.about for rule in self.rules)
+        return self.unsound is not None or any(about in rule.about for rule in self.rules)
 
 
 def make_policy(
@@ -164,7 +169,7 @@ def make_policy(
         "v": 3,
         "defaults": dict(DEFAULTS),
         "mode": mode,
-        "rules": [_state(rule) for rule in rules],
+        "rules": [state_rule(rule) for rule in rules],
         "grants": [grants.scope, grants.match, grants.ttl_ms, grants.max_uses],
         "hooks": [hook.state() for hook in hooks],
         "classifier": classifier.state() if classifier else None,
@@ -172,7 +177,8 @@ def make_policy(
     return Policy(rules, mode, digest(stated), grants, hooks=hooks, classifier=classifier)
 
 
-def _state(rule: Rule) -> JsonObject:
+def state_rule(rule: Rule) -> JsonObject:
+    """Everything about a rule that a version depends on."""
     about: list[Json] = [*sorted(rule.about)]
     stated: JsonObject = {
         "name": rule.name,

@@ -28,6 +28,7 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.ACTION: "a",
     EntityKind.DEVICES: "dv",
     EntityKind.GRANTS: "g",
+    EntityKind.RULES: "ru",
 }
 _TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
@@ -228,6 +229,11 @@ def instance_hints(shard: Shard, name: str) -> str:
     return _key(shard, "h", "i", name)
 
 
+def rule_hints(shard: Shard, home: str) -> str:
+    """Hint channel for the rules that stand beside a home session."""
+    return _key(shard, "h", "ru", home)
+
+
 def probe(shard: Shard) -> str:
     """STRING of the write probe; expires at once."""
     return _key(shard, "probe")
@@ -280,7 +286,7 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
-    r"(?:(?:s|e|th|t|a|dv|g|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
+    r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
     r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime|vapid)"

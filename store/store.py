@@ -39,6 +39,7 @@ from passerelle.store.push_keys import RedisPushKeys
 from passerelle.store.replicas import RedisReplicas
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
+from passerelle.store.rule_news import RedisRuleNews
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
@@ -88,6 +89,7 @@ class Store:
         self.links = RedisLinks(nodes)
         self.agents = RedisAgents(nodes, self.hints)
         self.nudges = RedisNudges(nodes, self.hints)
+        self.rule_news = RedisRuleNews(nodes, self.hints)
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.mutes = RedisMutes(nodes)

@@ -133,11 +133,30 @@ class Grant:
 
 
 @record
+class StatedRule:
+    """A rule as an operator put it beside those of the configuration while the gateway runs.
+
+    Its members are those of a rule in the settings. ``owner``: it is about the work of this caller alone. It never says
+    who decides: that stands in the configuration.
+    """
+
+    name: str
+    effect: Literal["deny", "ask", "allow"]
+    about: tuple[Literal["asks", "calls", "delegations", "commands"], ...] = ("asks",)
+    when: str | None = None
+    argv: tuple[str, ...] = ()
+    grantable: bool = False
+    reason: str | None = None
+    owner: str | None = None
+
+
+@record
 class PolicyChanged:
     """Rules, modes, hooks, grants or devices changed; versions are hashes of all of them (EXT-3).
 
     Of a device ``device`` is what it is from now on, ``act`` what was done, and the version counts its list. Of a
-    grant, ``step`` says what became of it, and ``grant`` what it is where it was ``created``.
+    grant, ``step`` says what became of it, and ``grant`` what it is where it was ``created``. Rules that were put while
+    the gateway runs are named whole, with their ``revision``; those of the configuration stand in its file.
     """
 
     type: ClassVar = EventType.POLICY_CHANGED
@@ -155,6 +174,8 @@ class PolicyChanged:
     grant: Grant | None = None
     evaluation_id: str | None = None
     """What relies on the use."""
+    revision: int | None = None
+    rules: tuple[StatedRule, ...] | None = None
 
 
 GovernancePayload: TypeAlias = (

@@ -358,7 +358,7 @@ def _find_entity(kind: EntityKind, place: Place, task: EntityRef) -> EntityRef:
             return place.thread
         case EntityKind.TASK:
             return task
-        case EntityKind.ACTION | EntityKind.DEVICES | EntityKind.GRANTS:
-            raise ValueError("no turn opens with a question, or changes devices or grants")
+        case EntityKind.ACTION | EntityKind.DEVICES | EntityKind.GRANTS | EntityKind.RULES:
+            raise ValueError("no turn opens with a question, or changes devices, grants or rules")
         case _:
             assert_never(kind)

@@ -25,11 +25,11 @@ from passerelle.core.policy_requests import (
     ResolvePermission,
     RevokeGrant,
     SetBypass,
+    SetPolicy,
     TryPolicy,
     UsePermission,
     WithdrawPermission,
 )
-from passerelle.permission_bridge.policy_view import show_policy
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.judging import Judging
     from passerelle.gateway.control.permission_summaries import PermissionSummaries
+    from passerelle.gateway.control.policy_editing import PolicyEditing
     from passerelle.gateway.control.subjects import Subjects
     from passerelle.gateway.control.worker_asking import WorkerAsking
 
@@ -57,6 +58,7 @@ class PolicyControl:
     summaries: PermissionSummaries
     attending: Attending
     subjects: Subjects
+    editing: PolicyEditing
 
     async def execute(
         self, principal: Principal, command: PolicyRequest, idem: str | None = None
@@ -75,7 +77,7 @@ class PolicyControl:
                 return await self.workers.withdraw(principal, command)
             case NoteSeen() | ReturnAgain() | MutePeer() | UnmutePeer():
                 return await self.attending.execute(principal, command)
-            case RevokeGrant() | SetBypass() | ResolvePermission():
+            case RevokeGrant() | SetBypass() | ResolvePermission() | SetPolicy():
                 return await self._loosen(principal, command, idem)
             case _:
                 assert_never(command)
@@ -83,7 +85,7 @@ class PolicyControl:
     async def _loosen(
         self,
         principal: Principal,
-        command: RevokeGrant | SetBypass | ResolvePermission,
+        command: RevokeGrant | SetBypass | ResolvePermission | SetPolicy,
         idem: str | None,
     ) -> PolicyAnswer:
         if principal.kind == "agent":
@@ -95,6 +97,8 @@ class PolicyControl:
                 return await self.granting.set_bypass(principal, command, idem)
             case ResolvePermission():
                 return await self.workers.resolve(principal, command)
+            case SetPolicy():
+                return await self.editing.edit(principal, command, idem)
             case _:
                 assert_never(command)
 
@@ -114,8 +118,8 @@ class PolicyControl:
             case GetPermissions():
                 return await self.summaries.read(principal, query)
             case GetPolicy():
-                return to_wire(show_policy(self.judging.find_rules(), principal.id))
+                return await self.editing.show(principal)
             case TryPolicy():
-                return await self.explaining.try_policy(principal, query)
+                return await self.editing.rehearsing.try_policy(principal, query)
             case _:
                 assert_never(query)

@@ -161,6 +161,7 @@ OPERATIONS: Final[Sequence[Operation]] = (
     Operation("GET", "/v1/grants", CALLS["list_grants"]),
     Operation("DELETE", "/v1/grants/{grantId}", CALLS["revoke_grant"]),
     Operation("GET", "/v1/policy", CALLS["get_policy"]),
+    Operation("PUT", "/v1/policy", CALLS["set_policy"]),
     Operation("POST", "/v1/policy/bypass", CALLS["set_bypass"]),
     Operation("POST", "/v1/policy/try", CALLS["try_policy"]),
     Operation("GET", "/v1/mutes", CALLS["list_mutes"]),

@@ -35,6 +35,7 @@ async def test_every_kind_of_entity_has_a_place_of_its_own(store: Store) -> None
         EntityRef(EntityKind.ACTION, mint("act", at.shard)),
         EntityRef(EntityKind.DEVICES, mint("se", at.shard)),
         EntityRef(EntityKind.GRANTS, mint("se", at.shard)),
+        EntityRef(EntityKind.RULES, mint("se", at.shard)),
     ]
     assert {ref.kind for ref in refs} == set(EntityKind)
     writes = tuple(type(at.write())(ref, ABSENT, (ref.kind.encode(), b" at ", 0)) for ref in refs)

@@ -24,7 +24,9 @@ def permanent_keys(shard: Shard, number: int) -> list[str]:
     streams = [StreamRef(StreamKind.SESSION, session), StreamRef(StreamKind.INBOX, person)]
     entities = [
         EntityRef(kind, compose_id(prefix, shard, 1, number))
-        for kind, prefix in zip(EntityKind, ("se", "th", "task", "act", "dvs", "grs"), strict=True)
+        for kind, prefix in zip(
+            EntityKind, ("se", "th", "task", "act", "dvs", "grs", "rus"), strict=True
+        )
     ]
     return [
         *(keys.entity(ref) for ref in entities),

@@ -1,0 +1,77 @@
+"""The policy in force at this instance: what the configuration says, and what was put beside it while it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from passerelle.core.edited_rules import UNEDITED
+from passerelle.core.errors import InvalidInput
+from passerelle.permission_bridge.edited_rules import distrust, lay, read_rules
+from passerelle.permission_bridge.rules import DEFAULT_POLICY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.edited_rules import EditedRules
+    from passerelle.core.payloads.governance import StatedRule
+    from passerelle.permission_bridge.rules import Policy
+
+
+class Rulebook:
+    """Put together whenever a part changes, so that to ask for it costs nothing."""
+
+    def __init__(self, configured: Policy = DEFAULT_POLICY) -> None:
+        self._configured = configured
+        self._edited: EditedRules | None = None
+        self._fault: str | None = None
+        self._policy = configured
+
+    def find_rules(self) -> Policy:
+        """What may happen without asking."""
+        return self._policy
+
+    @property
+    def fault(self) -> str | None:
+        """Why the edited rules are not in force, and nothing is allowed."""
+        return self._fault
+
+    @property
+    def revision(self) -> int:
+        """That of the edited rules, as they were taken last."""
+        return UNEDITED if self._edited is None else self._edited.revision
+
+    def configure(self, policy: Policy) -> None:
+        """What another configuration says."""
+        self._configured = policy
+        self._compose()
+
+    def take(self, edited: EditedRules | None) -> None:
+        """The edited rules as they are stored."""
+        if self._fault is None and edited == self._edited:
+            return
+        self._edited, self._fault = edited, None
+        self._compose()
+
+    def distrust(self, why: str) -> None:
+        """The edited rules are stored, and cannot be read."""
+        self._fault = why
+        self._compose()
+
+    def preview(self, stated: Sequence[StatedRule]) -> Policy:
+        """The policy as it would be with these in place of the edited ones.
+
+        Raises:
+            InvalidInput: one is not a rule; the field is named.
+        """
+        return lay(self._configured, read_rules(stated))
+
+    def _compose(self) -> None:
+        stated = self._edited.rules if self._edited is not None else ()
+        try:
+            self._policy = self.preview(stated)
+        except InvalidInput as wrong:
+            # They were checked when they were put: another version of the gateway knows fields that this one does not.
+            self._fault = self._fault or wrong.message
+        if self._fault is not None:
+            why = f"the edited rules cannot be read: {self._fault}"
+            self._policy = distrust(self._configured, why)

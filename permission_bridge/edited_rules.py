@@ -1,0 +1,96 @@
+"""Rules that are put beside those of the configuration while the gateway runs: read, and laid over its policy.
+
+They are one layer more in the same order, and never the stronger one: deny beats ask beats allow across both, so that
+none of them takes back what the configuration denies or wants asked. They name nobody who decides, no hook and no mode.
+What cannot be read for certain denies everything, until it can.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from passerelle.core.canonical import digest
+from passerelle.core.codec import to_bytes
+from passerelle.core.edited_rules import BYTES_LIMIT, RULE_LIMIT
+from passerelle.core.errors import InvalidInput
+from passerelle.permission_bridge.conditions import read_condition
+from passerelle.permission_bridge.rules import Policy, Rule, state_rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from passerelle.core.json import Json
+    from passerelle.core.payloads.governance import StatedRule
+
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_REASON_LIMIT: Final = 200
+_OWNER_LIMIT: Final = 256
+
+
+def read_rules(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
+    """All of the rules, or none.
+
+    Raises:
+        InvalidInput: one is not a rule; the field is named by the place of its rule, such as ``rules.2.when``.
+    """
+    if len(stated) > RULE_LIMIT:
+        raise InvalidInput("rules", f"are {len(stated)}, and at most {RULE_LIMIT}")
+    if sum(len(to_bytes(one)) for one in stated) > BYTES_LIMIT:
+        raise InvalidInput("rules", f"take more than {BYTES_LIMIT} bytes")
+    seen: set[tuple[str | None, str]] = set()
+    for place, one in enumerate(stated):
+        if (one.owner, one.name) in seen:
+            raise InvalidInput(f"rules.{place}.name", f"{one.name!r} is there twice")
+        seen.add((one.owner, one.name))
+    return tuple(_read(one, place) for place, one in enumerate(stated))
+
+
+def lay(configured: Policy, edited: Iterable[Rule]) -> Policy:
+    """The policy with these rules beside its own; without any it is the configured one, under its version."""
+    rules = tuple(edited)
+    if not rules:
+        return configured
+    stated: list[Json] = [state_rule(rule) for rule in rules]
+    version = digest({"policy": configured.version, "edited": stated})
+    return replace(configured, rules=(*configured.rules, *rules), version=version)
+
+
+def distrust(configured: Policy, why: str) -> Policy:
+    """The policy while nobody knows what was put beside it."""
+    version = digest({"policy": configured.version, "unsound": why})
+    return replace(configured, unsound=why, version=version)
+
+
+def _read(stated: StatedRule, place: int) -> Rule:
+    for member, fault in _find_faults(stated):
+        raise InvalidInput(f"rules.{place}.{member}", fault)
+    try:
+        condition = None if stated.when is None else read_condition(stated.when)
+    except InvalidInput as wrong:
+        raise InvalidInput(f"rules.{place}.when", wrong.reason) from None
+    return Rule(
+        name=stated.name,
+        effect=stated.effect,
+        condition=condition,
+        argv=stated.argv,
+        reason=stated.reason,
+        about=frozenset(stated.about),
+        grantable=stated.grantable,
+        owner=stated.owner,
+        edited=True,
+    )
+
+
+def _find_faults(stated: StatedRule) -> Iterator[tuple[str, str]]:
+    """What the settings would not take of a rule either."""
+    if not _NAME.fullmatch(stated.name):
+        yield "name", "is 1 to 63 of a-z, 0-9, _ and -, with a letter or digit first"
+    if not stated.about:
+        yield "about", "is empty: the rule would never speak"
+    if stated.reason is not None and len(stated.reason) > _REASON_LIMIT:
+        yield "reason", f"is longer than {_REASON_LIMIT} characters"
+    if stated.owner is not None and not 0 < len(stated.owner) <= _OWNER_LIMIT:
+        yield "owner", f"is 1 to {_OWNER_LIMIT} characters"

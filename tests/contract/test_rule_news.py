@@ -1,0 +1,36 @@
+"""News of edited rules: heard by whoever listens beside that home, and stored nowhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from passerelle.store import keys
+from tests.support.batches import make_place
+from tests.support.engine import ask
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.store.store import Store
+    from tests.support.engine import Server
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_news_are_heard_beside_their_home_alone_and_stored_nowhere(
+    store: Store, server: Server
+) -> None:
+    mine, other = make_place(), make_place()
+    heard = list[str]()
+    await store.rule_news.listen(mine.session, lambda: heard.append("mine"))
+    await store.rule_news.listen(other.session, lambda: heard.append("other"))
+    await store.rule_news.tell(mine.session)
+    await wait_until(lambda: "mine" in heard, 15, "the news")
+    await store.rule_news.tell(other.session)
+    await wait_until(lambda: "other" in heard, 15, "the news beside the other home")
+    assert heard == ["mine", "other"]
+    channel = keys.rule_hints(mine.shard, mine.session)
+    assert [ask(url, "KEYS", f"*{channel[4:]}*") for url in server.nodes] == [
+        [] for _ in server.nodes
+    ]
