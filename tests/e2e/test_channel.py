@@ -10,8 +10,11 @@ from typing import Final
 
 import orjson
 import pytest
+from websockets.asyncio.client import connect
+from websockets.typing import Subprotocol
 
 from passerelle.channels.client import ChannelClient
+from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.event_type import EventType
 from passerelle.core.json import Json, JsonObject
 from passerelle.gateway.demo.devices import Device, open_device
@@ -176,6 +179,14 @@ def without_names(value: Json) -> Json:
             if name not in {"remoteTaskId", "remoteContextId", "messageId"}
         }
     return [without_names(item) for item in value] if isinstance(value, list) else value
+
+
+async def test_a_link_is_not_compressed_though_its_client_asks_for_it(
+    gateway: GatewayProcess,
+) -> None:
+    url = f"{gateway.url.replace('http', 'ws', 1)}/v1/channel"
+    async with connect(url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None) as socket:
+        assert socket.protocol.extensions == []
 
 
 async def test_a_page_opens_a_channel_with_a_ticket_and_shows_no_bearer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,6 +14,7 @@ import orjson
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
 from websockets.typing import Origin, Subprotocol
 
 from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
@@ -51,6 +53,10 @@ HELLO: JsonObject = {
     "t": "hello", "v": 1, "token": "ada-token", "device": "phone", "role": "ui", "sdk": "t",
     "caps": ["rpc"], "subs": [],
 }  # fmt: skip
+
+
+_COMPRESSED = 0x40
+"""The first reserved bit of a WebSocket frame."""
 
 
 class Raw:
@@ -199,6 +205,19 @@ async def test_what_is_no_frame_closes(rig: Rig, message: str | bytes, code: int
         await hear(socket, "welcome")
         await socket.send(message)
         assert await hear_close(socket) == code
+
+
+@OVER_BOTH
+async def test_nothing_is_compressed_and_what_is_is_refused_unread(rig: Rig) -> None:
+    offers = connect(rig.url, subprotocols=[Subprotocol(SUBPROTOCOL)], proxy=None)
+    async with offers as socket:  # the library asks for permessage-deflate by itself
+        assert socket.protocol.extensions == []
+        packed = zlib.compress(orjson.dumps(HELLO), wbits=-15)
+        frame = bytearray(Frame(Opcode.TEXT, packed).serialize(mask=True))
+        frame[0] |= _COMPRESSED
+        socket.transport.write(frame)
+        assert await hear_close(Raw(socket)) == 1002
+    assert rig.links.facts == []
 
 
 @pytest.mark.requirement("CMD-29", "ID-15")
