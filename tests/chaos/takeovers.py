@@ -3,6 +3,9 @@
 What counts is the first call about a run that a proxy sees, also one that finds its agent down. A message that its new
 driver keeps back, since the way to the agent rests, is as good as such a call: the log tells of it. Where the time goes
 is read there, too: when the run was moved, and when a driver began to look.
+
+What is promised is promised where the store answers. While a trap of another errand holds the way of the gateway that
+takes a run over, its append is not answered: the time of that is given on top, and told.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import orjson
 from passerelle.core.status import ENDED
 from passerelle.core.times import parse_ms
 from passerelle.gateway.duties.leases import LEASE_MS
+from tests.chaos.plan import GATEWAYS
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.task_record import TaskRecord
     from tests.chaos.records import Records
     from tests.chaos.site import Death, Site
+    from tests.chaos.traps import Hold
     from tests.chaos.verdict import Verdict
 
 AGAIN_S: Final = LEASE_MS / 1000 + 1
@@ -38,13 +43,22 @@ _SHOWN_LINES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """One run of the dead. Times in seconds after the death from which it is reckoned; None: nobody said so."""
+    """One run of the dead. Times in seconds after the death from which it is reckoned; None: nobody said so.
+
+    ``held_s`` is how long of that, behind the end of the lease, its new gateway had no answer from the store.
+    """
 
     task_id: str
     again_s: float
     lease_s: float | None
     moved_s: float | None
     adopted_s: float | None
+    held_s: float
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it took longer than is promised."""
+        return self.again_s > AGAIN_S + self.held_s
 
     def __str__(self) -> str:
         steps = (
@@ -53,7 +67,18 @@ class TakenUp:
             ("driver", self.adopted_s),
             ("first call", self.again_s),
         )
-        return ", ".join(f"{name} {at_s:.2f}" for name, at_s in steps if at_s is not None)
+        told = [f"{name} {at_s:.2f}" for name, at_s in steps if at_s is not None]
+        if self.held_s:
+            told.append(f"of it {self.held_s:.2f} without the store")
+        return ", ".join(told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """When somebody asked for a run, in our monotonic clock, and which gateway did."""
+
+    at_s: float
+    gateway: int
 
 
 def prove_take_overs(site: Site, records: Records, verdict: Verdict) -> None:
@@ -78,18 +103,18 @@ def _prove_one(
 ) -> None:
     """The first call about a run after its gateway died, reckoned from the last death before it."""
     death, label = site.deaths[place], record.scope.context_id
-    called_s = _find_call(site, record, death, lines)
-    if called_s is None:
+    call = _find_call(site, record, death, lines)
+    if call is None:
         if record.status in ENDED and parse_ms(record.status_at) <= death.at_ms:
             return  # the last append of the dead was on its way, and has ended the task
         verdict.blame(label, f"{record.task_id} was never asked for after {death.why}")
         return
     last = max(
-        (one for one in site.deaths[place:] if one.at_s <= called_s), key=lambda one: one.at_s
+        (one for one in site.deaths[place:] if one.at_s <= call.at_s), key=lambda one: one.at_s
     )
-    taken = _break_down(record.task_id, called_s, until_ms, last, lines)
+    taken = _break_down(site, record.task_id, call, until_ms, last, lines)
     verdict.taken_up.append(taken)
-    if taken.again_s > AGAIN_S:
+    if taken.is_late:
         what = f"{record.task_id} was driven again after {taken.again_s:.1f} s ({taken})"
         verdict.blame(label, what)
         end_ms = last.at_ms + round(taken.again_s * 1000)
@@ -101,7 +126,7 @@ def _find_call(
     record: TaskRecord,
     death: Death,
     lines: dict[str, list[tuple[int, JsonObject]]],
-) -> float | None:
+) -> _Call | None:
     ids = {
         name
         for attempt in record.attempts
@@ -109,23 +134,25 @@ def _find_call(
     }
     label = record.scope.context_id
     calls = [
-        call.at_s
+        _Call(call.at_s, call.gateway)
         for call in (*site.traps.calls, *site.traps.knocks)
         if call.label == label or not ids.isdisjoint(call.about)
     ]
     since = [timed for timed in lines[record.task_id] if timed[0] >= death.at_ms]
     adopted_ms = min((at for at, line in since if line["event"] == _ADOPTED), default=math.inf)
     calls += [
-        death.at_s + (at_ms - death.at_ms) / 1000
+        _Call(death.at_s + (at_ms - death.at_ms) / 1000, GATEWAYS.index(str(line["gateway"])))
         for at_ms, line in since
         if line["event"] == _HELD and at_ms >= adopted_ms
     ]
-    return min((at_s for at_s in calls if at_s > death.at_s), default=None)
+    later = (call for call in calls if call.at_s > death.at_s)
+    return min(later, key=lambda call: call.at_s, default=None)
 
 
 def _break_down(
+    site: Site,
     task_id: str,
-    called_s: float,
+    call: _Call,
     until_ms: int,
     death: Death,
     lines: dict[str, list[tuple[int, JsonObject]]],
@@ -135,7 +162,17 @@ def _break_down(
         return next(((at_ms - death.at_ms) / 1000 for at_ms in told if at_ms >= death.at_ms), None)
 
     lease_s = (until_ms - death.at_ms) / 1000
-    return TakenUp(task_id, called_s - death.at_s, lease_s, find(_MOVED), find(_ADOPTED))
+    held_s = _measure_hold(site.traps.holds, call, death.at_s + lease_s)
+    return TakenUp(task_id, call.at_s - death.at_s, lease_s, find(_MOVED), find(_ADOPTED), held_s)
+
+
+def _measure_hold(holds: list[Hold], call: _Call, from_s: float) -> float:
+    """How long the way of the caller to the store was held between the end of a lease and its call."""
+    return sum(
+        max(0.0, min(hold.until_s, call.at_s) - max(hold.from_s, from_s))
+        for hold in holds
+        if hold.gateway == call.gateway
+    )
 
 
 def read_lines(files: Iterable[Path]) -> dict[str, list[tuple[int, JsonObject]]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -40,6 +41,15 @@ class Request:
     about: frozenset[str]
     """Ids of its task and its context at the agent."""
     at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The way of a gateway to the store was held, between two times of our monotonic clock."""
+
+    gateway: int
+    from_s: float
+    until_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -76,12 +86,16 @@ class Hands:
 
 @dataclass(slots=True)
 class Traps:
-    """Those that are armed, by label, and every call that passed; ``knocks`` met an agent that was down."""
+    """Those that are armed, by label, and every call that passed; ``knocks`` met an agent that was down.
+
+    ``holds`` are those of ways to the store: nothing that a gateway writes meanwhile is answered.
+    """
 
     hands: Hands
     armed: dict[str, Trap] = field(default_factory=dict[str, Trap])
     calls: list[Request] = field(default_factory=list[Request])
     knocks: list[Request] = field(default_factory=list[Request])
+    holds: list[Hold] = field(default_factory=list[Hold])
     _later: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
     def arm(self, errand: Errand) -> Trap | None:
@@ -209,7 +223,7 @@ class Traps:
                 self.hands.kill_agent(trap.errand.agent)
             case Action.HOLD:
                 trap.sprung.set()
-                await asyncio.sleep(HOLD_S)
+                await self._hold(trap, gateway)
                 return
             case Action.FREEZE:
                 # Its connection may end meanwhile, with an agent that is killed; the gateway stays frozen.
@@ -219,6 +233,12 @@ class Traps:
                 pass
         trap.sprung.set()
         raise Cut
+
+    async def _hold(self, trap: Trap, gateway: int) -> None:
+        from_s = time.monotonic()
+        await asyncio.sleep(HOLD_S)
+        if trap.fault.point in AT_STORE:
+            self.holds.append(Hold(gateway, from_s, time.monotonic()))
 
     async def _strike_later(self, trap: Trap, gateway: int) -> None:
         await asyncio.sleep(_AT_WORK_S)
