@@ -22,6 +22,8 @@ ERRANDS: Final = 60
 """Of the shortest round: every fault has a place, and half of the errands meet none of their own."""
 SPREAD_S: Final = 24.0
 """Over this long the errands without a turn in line are begun."""
+_DEADLY_S: Final = 8.0
+"""Over this long those that kill an agent: the freeze waits for their end."""
 
 
 class Point(StrEnum):
@@ -157,13 +159,14 @@ def _plan(label: str, fault: Fault | None, draw: Random) -> Errand:
         agent = LASTING[0]
     if fault is None and way in {Way.SEND, Way.STREAM, Way.BEGIN} and draw.random() < 0.3:
         agent = SDK
+    is_deadly = fault is not None and fault.action is Action.KILL_PEER
     return Errand(
         label,
         agent,
         draw.randrange(len(GATEWAYS)),
         way,
         f"{label} {_choose_words(fault, way, draw)}",
-        round(draw.random() * SPREAD_S, 2),
+        round(draw.random() * (_DEADLY_S if is_deadly else SPREAD_S), 2),
         fault,
     )
 

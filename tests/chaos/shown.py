@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.chaos.site import Site
     from tests.chaos.verdict import Verdict
 
-_FOLLOWED: Final = 64
-"""Streams of one channel at a time; a channel has no more than twice as many."""
+_FOLLOWED: Final = 32
+"""Streams of one channel at a time: a channel takes 60 frames of its client in ten seconds, and each is one."""
 
 
 @dataclass(slots=True)
