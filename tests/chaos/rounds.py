@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import httpx
 
-from tests.chaos.callers import Caller, Told
+from tests.chaos.callers import WITHIN_S, Caller, Told
 from tests.chaos.plan import Action, Errand, plan_again, plan_round
 from tests.chaos.proofs import Proof
 from tests.chaos.records import Records, open_records
 from tests.chaos.shown import Shown
 from tests.chaos.site import KEY, Site, run_site
 from tests.chaos.takeovers import tell_delays
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from random import Random
@@ -78,11 +79,11 @@ async def _run_plan(site: Site, caller: Caller, plan: list[Errand]) -> list[Told
         for one in plan
         if not one.in_line
     }
-    deadly = [
-        others[one.label]
+    deadly = {
+        one.label: others[one.label]
         for one in plan
         if one.fault is not None and one.fault.action is Action.KILL_PEER
-    ]
+    }
     in_line = await _run_line(site, caller, [one for one in plan if one.in_line], deadly)
     return [*await asyncio.gather(*others.values()), *in_line]
 
@@ -94,7 +95,7 @@ async def _run_later(site: Site, caller: Caller, errand: Errand) -> Told:
 
 
 async def _run_line(
-    site: Site, caller: Caller, line: list[Errand], deadly: list[asyncio.Task[Told]]
+    site: Site, caller: Caller, line: list[Errand], deadly: dict[str, asyncio.Task[Told]]
 ) -> list[Told]:
     """One fault that takes a gateway after the other: the next one begins when both are up.
 
@@ -104,8 +105,8 @@ async def _run_line(
     for errand in line:
         for gateway in range(len(site.gateways)):
             await site.await_up(gateway)
-        if errand.fault is not None and errand.fault.action is Action.FREEZE and deadly:
-            await asyncio.wait(deadly)
+        if errand.fault is not None and errand.fault.action is Action.FREEZE:
+            await _await_deaths(site, deadly)
         trap = site.traps.arm(errand)
         running.append(asyncio.create_task(caller.run(errand)))
         if trap is not None:
@@ -115,6 +116,18 @@ async def _run_line(
                 await sprung
             sprung.cancel()
     return list(await asyncio.gather(*running))
+
+
+async def _await_deaths(site: Site, deadly: dict[str, asyncio.Task[Told]]) -> None:
+    """Until each agent that was to die has died or has been spared, and is back."""
+
+    def are_over() -> bool:
+        return all(
+            errand.done() or site.traps.has_sprung(label) for label, errand in deadly.items()
+        )
+
+    await wait_until(are_over, WITHIN_S, "the agents that were to die have died")
+    await site.settle()
 
 
 async def _verify(site: Site, verdict: Verdict) -> None:

@@ -112,6 +112,10 @@ class Traps:
             del self.armed[errand.label]
         return missed
 
+    def has_sprung(self, label: str) -> bool:
+        """Whether the fault of an errand has happened."""
+        return label in self.armed and self.armed[label].sprung.is_set()
+
     def count_sends(self, label: str) -> int:
         """How many sends of an errand have come by."""
         return sum(call.label == label and call.method in _SENDS for call in self.calls)
