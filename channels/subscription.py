@@ -149,8 +149,12 @@ class Subscription:
             self._link.feed(Told(taken))
             gap = await self._read(grant, taken.cursor, None)
         else:
-            if wish == "first" and (taken := await self._take_snapshot(name, grant)) is not None:
+            if wish == "first":
+                taken = await self._take_snapshot(name, grant)
+                if taken is None:
+                    return
                 self._link.feed(Told(taken))
+                start = taken.cursor if start is Start.LIVE else start
             gap = await self._read(grant, start, mode)
         while gap is not None:
             resumed = await self._repair(name, grant, gap, wish)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.engine_binary import OLDEST, EngineName, Version, parse_version
+from passerelle.store.failures import REASONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,8 @@ class ServerFacts:
 
     engine: EngineName
     version: Version
+    loading: bool
+    """It reads its data from disk. Until that is done it reports no append-only file, whatever its settings."""
     durable: bool
     policy: str
     role: str
@@ -50,6 +53,7 @@ def read_facts(info: Mapping[str, str]) -> ServerFacts:
     return ServerFacts(
         engine="valkey" if valkey else "redis",
         version=parse_version(valkey or info.get("redis_version", "0")),
+        loading=info.get("loading", "0") != "0",
         durable=info.get("aof_enabled") == "1",
         policy=info.get("maxmemory_policy", ""),
         role=info.get("role", ""),
@@ -65,7 +69,10 @@ def refuse_unfit(facts: ServerFacts, name: str, *, durable_otherwise: bool) -> N
 
     Raises:
         ConfigInvalid: names the server and what to change.
+        StoreUnavailable: it is not known yet, while it loads its data.
     """
+    if facts.loading:
+        raise StoreUnavailable(REASONS["LOADING"], "no")
     if facts.version < OLDEST:
         found = ".".join(str(part) for part in facts.version)
         raise ConfigInvalid("redis_url", f"{name} is version {found}; 7.0 or newer is needed")

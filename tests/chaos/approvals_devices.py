@@ -56,9 +56,13 @@ class Onlooker:
             return
         await self._compare(first)
         while True:
-            frame = await channel.read()
-            if frame["t"] == "ev" and frame["d"]["type"] == "action.required":
-                self.shown.add(str(frame["d"]["actionId"]))
+            match await channel.read():
+                case {"t": "ev", "d": {"type": "action.required", "actionId": str(action)}}:
+                    self.shown.add(action)
+                case {"t": "snap", "d": {"pending": list(pending)}}:
+                    self.shown |= {str(one["actionId"]) for one in pending}
+                case _:
+                    pass
 
     async def _compare(self, welcome: ServerFrame) -> None:
         """Whatever was shown before, and is not shown now, has been closed."""

@@ -100,7 +100,14 @@ TOLD: Final[dict[Death, tuple[str, str]]] = {
     Death.AFTER_PUSH: ("webpush", "sent"),
 }
 """Deaths after which people still have to be told before anybody answers: by which way, and what is stored of it."""
-_SLOW: Final = (Death.AFTER_CLAIM, Death.BEFORE_ARRIVAL, Death.AFTER_NOTIFY, Death.AFTER_PUSH)
+_SLOW: Final = (
+    Death.AFTER_CLAIM,
+    Death.BEFORE_ARRIVAL,
+    Death.AFTER_NOTIFY,
+    Death.AFTER_PUSH,
+    Death.AFTER_CONSUME,
+    Death.IN_EXPIRY,
+)
 """Deaths that are followed by a wait: for a message that may be on its way, or until an act comes due again."""
 
 

@@ -66,8 +66,11 @@ class Lane:
         running: list[asyncio.Task[None]] = []
         try:
             while errands:
+                errand = errands.popleft()
                 await self.site.await_one_up()
-                snare = self.site.arm(errands.popleft())
+                if errand.death is Death.STORE:
+                    await self.site.settle()  # whoever begins while its store is away ends at once
+                snare = self.site.arm(errand)
                 self.askers.append(Asker(self.site, self.http, self.pushes, self.onlookers, snare))
                 running.append(asyncio.create_task(self._run(self.askers[-1])))
                 sprung = asyncio.create_task(snare.sprung.wait())

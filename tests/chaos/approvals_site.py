@@ -139,6 +139,7 @@ class ApprovalSite:
             Cut: always; the bytes go nowhere.
         """
         snare.is_taken = True
+        snare.sprung.set()
         self._up[gateway].clear()
         self.gateways[gateway].kill()
         self.deaths += 1
@@ -156,7 +157,6 @@ class ApprovalSite:
             await self.start_gateway(gateway)
         except Exception as error:  # noqa: BLE001  whatever it is, the run did not hold
             self.faults.append(f"{snare.errand.label}: a process did not come back: {error}")
-        snare.sprung.set()
 
     async def settle(self) -> None:
         """Until everybody is back."""

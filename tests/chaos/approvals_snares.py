@@ -19,7 +19,7 @@ _ACTION: Final = re.compile(rb'"actionId":"(act_[0-9a-z]+)"')
 
 @dataclass(slots=True, eq=False)
 class Snare:
-    """One armed death; ``sprung`` is set once it has happened, and everybody who died is back.
+    """One armed death; ``sprung`` is set once it has happened.
 
     ``names`` are the label of the errand, and the ids of its questions once they are known. One that is not
     ``is_live`` yet waits for its errand to say so.

@@ -7,18 +7,32 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import redis
 
 from passerelle.core.batch import Appended, Batch
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports.leases import Lease
 from passerelle.store.engine_binary import find_engine
+from passerelle.store.engine_process import EngineSettings, build_command
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place, operation
-from tests.support.engine import Server, ask, free_port, run_server
+from tests.support.engine import (
+    Server,
+    answers,
+    ask,
+    end_process,
+    free_port,
+    redis_on_path,
+    run_server,
+    start_process,
+)
 from tests.support.waiting import block_until, wait_until
 
 pytestmark = pytest.mark.anyio
+
+_LOGGED = 500
+"""Writes in a log that takes ten seconds to load."""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +69,35 @@ async def test_server_without_a_log_of_its_writes_is_refused_unless_told(
     told = StoreSettings(configured.url, tmp_path, durable_otherwise=True)
     async with await Store.open(told) as store:
         assert isinstance(await store.log.append(batch()), Appended)
+
+
+async def test_server_that_still_loads_its_log_is_away_and_not_at_fault(tmp_path: Path) -> None:
+    engine, path = redis_on_path() or find_engine(None), tmp_path / "engine.sock"
+    url = f"unix://{path}"
+    first = start_process(build_command(engine, EngineSettings(tmp_path), path))
+    await wait_until(lambda: answers(url), 20, "the server answers")
+    for number in range(_LOGGED):
+        ask(url, "SET", f"key:{number}", "x" * 2_048)
+    # The server hears nobody for a thousand entries of its log; within an image it does between keys.
+    ask(url, "CONFIG", "SET", "rdbcompression", "no")
+    ask(url, "BGREWRITEAOF")
+    images = (tmp_path / "appendonlydir").glob
+    await wait_until(lambda: [*images("*.2.base.rdb")], 20, "the log begins with an image")
+    await wait_until(
+        lambda: len([*images("*.base.rdb")]) == 1, 20, "of the log before it nothing is left"
+    )
+    end_process(first)
+    path.unlink(missing_ok=True)
+    slow = ("--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024")
+    command = build_command(engine, EngineSettings(tmp_path, extra_options=slow), path)
+    second = start_process(command)
+    try:
+        await wait_until(lambda: is_loading(url), 20, "the server loads its log")
+        with pytest.raises(StoreUnavailable, match="loading") as caught:
+            await Store.open(StoreSettings(url, tmp_path / "blobs"))
+        assert caught.value.wrote == "no"
+    finally:
+        end_process(second)
 
 
 async def test_server_that_evicts_is_refused(configured: Server, tmp_path: Path) -> None:
@@ -169,6 +212,13 @@ async def test_replica_that_came_is_seen_and_confirms_until_it_is_cut_off(
             assert (await replicas.have_all(Shard(0)), replicas.are_missing) == (False, True)
             await replicas.look()
             assert replicas.are_seen(Shard(0)), "what was seen once is waited for"
+
+
+def is_loading(url: str) -> bool:
+    try:
+        return cast("dict[str, int]", ask(url, "INFO", "persistence"))["loading"] == 1
+    except redis.ConnectionError:
+        return False
 
 
 def link(primary: Server, replica: Server) -> None:

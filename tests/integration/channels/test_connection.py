@@ -742,3 +742,23 @@ async def test_without_a_store_a_client_is_told_when_to_come_back(rig: Rig) -> N
         rig.control.away = StoreUnavailable("made to fail", "no", retry_after_s=2)
         await tell(socket, {"t": "sub", "s": "inbox"})
         assert await hear_close(socket) == 4004
+
+
+@pytest.mark.requirement("I8")
+async def test_who_begins_live_behind_a_snapshot_loses_no_write_in_between(rig: Rig) -> None:
+    session = rig.make_session()
+    await rig.append(session, 3)
+    late: list[str] = []
+
+    async def write_late() -> None:
+        rig.control.after_snapshot = None
+        late.extend(await rig.append(session, 2))
+
+    rig.control.after_snapshot = write_late
+    async with raw(rig) as socket:
+        wish: JsonObject = {"s": f"session:{session}", "from": "live", "snap": "first"}
+        await tell(socket, {**HELLO, "subs": [wish]})
+        heard = [await hear(socket, "snap"), await hear(socket, "sub")]
+        assert heard[0]["c"] == heard[1]["c"]
+        told = [(await hear(socket, "ev"))["d"]["eventId"] for _ in range(2)]
+    assert told == late
