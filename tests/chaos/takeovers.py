@@ -74,7 +74,7 @@ class TakenUp:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     """When somebody asked for a run, in our monotonic clock, and which gateway did."""
 
     at_s: float
@@ -126,7 +126,7 @@ def _find_call(
     record: TaskRecord,
     death: Death,
     lines: dict[str, list[tuple[int, JsonObject]]],
-) -> _Call | None:
+) -> Call | None:
     ids = {
         name
         for attempt in record.attempts
@@ -134,14 +134,14 @@ def _find_call(
     }
     label = record.scope.context_id
     calls = [
-        _Call(call.at_s, call.gateway)
+        Call(call.at_s, call.gateway)
         for call in (*site.traps.calls, *site.traps.knocks)
         if call.label == label or not ids.isdisjoint(call.about)
     ]
     since = [timed for timed in lines[record.task_id] if timed[0] >= death.at_ms]
     adopted_ms = min((at for at, line in since if line["event"] == _ADOPTED), default=math.inf)
     calls += [
-        _Call(death.at_s + (at_ms - death.at_ms) / 1000, GATEWAYS.index(str(line["gateway"])))
+        Call(death.at_s + (at_ms - death.at_ms) / 1000, GATEWAYS.index(str(line["gateway"])))
         for at_ms, line in since
         if line["event"] == _HELD and at_ms >= adopted_ms
     ]
@@ -152,7 +152,7 @@ def _find_call(
 def _break_down(
     site: Site,
     task_id: str,
-    call: _Call,
+    call: Call,
     until_ms: int,
     death: Death,
     lines: dict[str, list[tuple[int, JsonObject]]],
@@ -162,11 +162,11 @@ def _break_down(
         return next(((at_ms - death.at_ms) / 1000 for at_ms in told if at_ms >= death.at_ms), None)
 
     lease_s = (until_ms - death.at_ms) / 1000
-    held_s = _measure_hold(site.traps.holds, call, death.at_s + lease_s)
+    held_s = measure_hold(site.traps.holds, call, death.at_s + lease_s)
     return TakenUp(task_id, call.at_s - death.at_s, lease_s, find(_MOVED), find(_ADOPTED), held_s)
 
 
-def _measure_hold(holds: list[Hold], call: _Call, from_s: float) -> float:
+def measure_hold(holds: list[Hold], call: Call, from_s: float) -> float:
     """How long the way of the caller to the store was held between the end of a lease and its call."""
     return sum(
         max(0.0, min(hold.until_s, call.at_s) - max(hold.from_s, from_s))

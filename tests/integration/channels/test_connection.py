@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.typing import Origin, Subprotocol
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.channels.client import CallRefused, ChannelStopped, UnknownOutcome
 from passerelle.channels.client_items import Live, Lost, Offline, Status, Stopped, Won
 from passerelle.channels.frames import SERVER_ONLY_TYPES, SUBPROTOCOL
@@ -760,5 +761,5 @@ async def test_who_begins_live_behind_a_snapshot_loses_no_write_in_between(rig: 
         await tell(socket, {**HELLO, "subs": [wish]})
         heard = [await hear(socket, "snap"), await hear(socket, "sub")]
         assert heard[0]["c"] == heard[1]["c"]
-        told = [(await hear(socket, "ev"))["d"]["eventId"] for _ in range(2)]
+        told = [object_at(await hear(socket, "ev"), "d")["eventId"] for _ in range(2)]
     assert told == late

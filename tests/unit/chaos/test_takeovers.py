@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos.takeovers import AGAIN_S, TakenUp, read_lines, tell_delays
+import pytest
+
+from tests.chaos.takeovers import AGAIN_S, Call, TakenUp, measure_hold, read_lines, tell_delays
+from tests.chaos.traps import Hold
 
 
 def test_promise_is_the_lease_and_a_second() -> None:
@@ -12,12 +16,26 @@ def test_promise_is_the_lease_and_a_second() -> None:
 
 
 def test_slowest_run_is_told_with_the_steps_on_which_its_time_was_spent() -> None:
-    quick = TakenUp("task_1", 0.4, 4.9, None, None)
-    slow = TakenUp("task_2", 5.12, 4.75, 4.91, 5.04)
+    quick = TakenUp("task_1", 0.4, 4.9, None, None, 0.0)
+    slow = TakenUp("task_2", 5.12, 4.75, 4.91, 5.04, 0.0)
     told = tell_delays([quick, slow])
     assert "2 runs driven again after 5.1 s at most" in told
     assert "lease over 4.75, moved 4.91, driver 5.04, first call 5.12" in told
     assert str(quick) == "lease over 4.90, first call 0.40", "a step that nobody told is left out"
+
+
+def test_time_without_the_store_is_given_on_top_and_told() -> None:
+    held = [Hold(0, 103.0, 104.0), Hold(0, 104.5, 105.75), Hold(1, 104.0, 106.0)]
+    without_s = measure_hold(held, Call(106.0, 0), 104.9)
+    assert without_s == pytest.approx(0.85), (
+        "what counts is held behind the lease, and of the gateway that called"
+    )
+    assert measure_hold(held, Call(105.0, 0), 104.9) == pytest.approx(0.1)
+    late = TakenUp("task_1", 6.1, 4.9, 6.0, 6.0, without_s)
+    assert not late.is_late
+    assert str(late).endswith("first call 6.10, of it 0.85 without the store")
+    assert replace(late, again_s=6.9).is_late
+    assert replace(late, held_s=0.0).is_late
 
 
 def test_lines_of_all_gateways_are_read_in_the_order_of_their_times(tmp_path: Path) -> None:
