@@ -37,9 +37,8 @@ class HeldPush:
 class RedisNotices:
     """Counts pushes by person, with times of the store. Each notice that is owed is a row of its due set (I9)."""
 
-    def __init__(self, nodes: Nodes, window_ms: int = WINDOW_MS) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._window_ms = window_ms
 
     async def hold(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
         """When the notice goes out that a push waits for; None where it goes out by itself, and is counted.
@@ -58,7 +57,7 @@ class RedisNotices:
                 "attempt": push.attempt,
                 "row": name_notice(owner),
                 "most": most,
-                "window": self._window_ms,
+                "window": WINDOW_MS,
                 "ends": str(ends_ms),
                 "keep": str(_KEEP_MS),
             },

@@ -1,5 +1,16 @@
 """A whole gateway over one real engine, and devices that come to it."""
 
+import pytest
+
 from tests.integration.callers.conftest import engine_server, rig, started_legs
 
-__all__ = ["engine_server", "rig", "started_legs"]
+__all__ = ["engine_server", "rig", "started_legs", "unhurried"]
+
+_LATER_MS = 20 * 60_000
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told of a question is what the test has come due, however slow the machine is."""
+    monkeypatch.setattr("passerelle.gateway.control.action_rows.UNSEEN_MS", _LATER_MS)
+    monkeypatch.setattr("passerelle.store.notices.WINDOW_MS", _LATER_MS)

@@ -23,6 +23,8 @@ from tests.support.engine import ask as command
 from tests.support.paired_device import PairedDevice
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("unhurried")
+
 ADA_KEY = Principal("ada").key
 
 

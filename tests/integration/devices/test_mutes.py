@@ -24,7 +24,11 @@ from tests.support.raw_channel import open_channel
 
 __all__ = ["push"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CHN-6")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("unhurried"),
+    pytest.mark.requirement("CHN-6"),
+]
 
 HOUR_MIN = 60
 

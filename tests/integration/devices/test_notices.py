@@ -24,7 +24,11 @@ from tests.support.waiting import wait_until
 
 __all__ = ["push"]
 
-pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CHN-6")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("unhurried"),
+    pytest.mark.requirement("CHN-6"),
+]
 
 DUE = f"{{{ADA_KEY[3:5]}}}:due"
 NOTICE = f"notice:{ADA_KEY}"
