@@ -48,6 +48,7 @@ from passerelle.core.approval_commands import (
     Expire,
     FailReturn,
     FinishReturn,
+    FurtherCommand,
     OpenAction,
     RetryReturn,
     SeeAction,
@@ -282,19 +283,7 @@ def _name(source: Stand | None) -> str:
 
 def _decide(
     state: ActionRecord,
-    command: Answer
-    | WithdrawVotes
-    | SeeAction
-    | Escalate
-    | SettleAction
-    | ConsumeAction
-    | Expire
-    | CancelAction
-    | SupersedeAction
-    | BeginReturn
-    | FinishReturn
-    | FailReturn
-    | RetryReturn,
+    command: FurtherCommand,
     now_ms: int,
 ) -> list[Fact]:
     match command:

@@ -144,9 +144,8 @@ class RetryReturn:
     """Somebody wants an undeliverable answer tried again."""
 
 
-ActionCommand: TypeAlias = (
-    OpenAction
-    | Answer
+FurtherCommand: TypeAlias = (
+    Answer
     | WithdrawVotes
     | SeeAction
     | Escalate
@@ -160,3 +159,5 @@ ActionCommand: TypeAlias = (
     | FailReturn
     | RetryReturn
 )
+"""What may come to a question that was opened."""
+ActionCommand: TypeAlias = OpenAction | FurtherCommand

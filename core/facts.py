@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from passerelle.core.record import record
+
+EdgeKind: TypeAlias = Literal[
+    "parent",
+    "child",
+    "blocks",
+    "blocked_by",
+    "source_task",
+    "source_attempt",
+    "spawned_subagent",
+    "assigned_thread",
+    "produced_artifact",
+    "consumed_artifact",
+    "evidence",
+]
+"""How a task is related to something else (GR-1…GR-10)."""
+EdgeStatus: TypeAlias = Literal["open", "satisfied", "removed"]
 
 
 class ErrorCategory(StrEnum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Literal
 
-from passerelle.core.facts import Coverage, Failure, Ref, RetryPolicy, Worker
+from passerelle.core.facts import Coverage, EdgeStatus, Failure, Ref, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
@@ -93,7 +93,7 @@ class Edge:
     edge_id: str
     kind: str
     target: str
-    status: Literal["open", "satisfied", "removed"]
+    status: EdgeStatus
     created_at: str
     updated_at: str
     reason: str | None = None

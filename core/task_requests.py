@@ -12,24 +12,12 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+from passerelle.core.facts import EdgeKind
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
 
 PAGE_LIMIT = 200
-EDGE_KINDS: TypeAlias = Literal[
-    "parent",
-    "child",
-    "blocks",
-    "blocked_by",
-    "source_task",
-    "source_attempt",
-    "spawned_subagent",
-    "assigned_thread",
-    "produced_artifact",
-    "consumed_artifact",
-    "evidence",
-]
 
 Id: TypeAlias = Annotated[str, Field(min_length=1, max_length=255)]
 Version: TypeAlias = Annotated[int, Field(ge=1)]
@@ -177,7 +165,7 @@ class LinkTasks:
     """An edge from a task to another task, or to something else that has a name (CMD-13)."""
 
     task_id: Id
-    kind: EDGE_KINDS
+    kind: EdgeKind
     target: Name
     version: Version | None = None
     reason: Reason | None = None
@@ -188,7 +176,7 @@ class UnlinkTasks:
     """Mark an edge as removed; it stays in the record (CMD-13)."""
 
     task_id: Id
-    kind: EDGE_KINDS
+    kind: EdgeKind
     target: Name
     version: Version | None = None
     reason: Reason | None = None

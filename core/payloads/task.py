@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Coverage, Failure, RetryPolicy, Worker
+from passerelle.core.facts import Coverage, EdgeKind, EdgeStatus, Failure, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
 from passerelle.core.status import Delivery, Phase, Status, Visibility
@@ -264,22 +264,10 @@ class TaskDependencyUpdated:
 
     type: ClassVar = EventType.TASK_DEPENDENCY_UPDATED
     edge_id: str
-    kind: Literal[
-        "parent",
-        "child",
-        "blocks",
-        "blocked_by",
-        "source_task",
-        "source_attempt",
-        "spawned_subagent",
-        "assigned_thread",
-        "produced_artifact",
-        "consumed_artifact",
-        "evidence",
-    ]
+    kind: EdgeKind
     target: str
-    status: Literal["open", "satisfied", "removed"]
-    previous: Literal["open", "satisfied", "removed"] | None = None
+    status: EdgeStatus
+    previous: EdgeStatus | None = None
     reason: str | None = None
 
 

@@ -16,11 +16,12 @@ from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core.batch import Claim, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, UnsupportedOperation
+from passerelle.core.facts import EdgeKind
 from passerelle.core.ids import read_shard
 from passerelle.core.payloads.task import TaskBlocked, TaskDependencyUpdated
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.core.task_requests import EDGE_KINDS, LinkTasks, UnlinkTasks
+from passerelle.core.task_requests import LinkTasks, UnlinkTasks
 from passerelle.gateway.control.writes import Terms
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ EDGE: Final = "edge"
 """Kind of the due row of an edge whose other end is to be told."""
 UNBLOCK: Final = "unblock"
 """Kind of the due row of an ended task that others wait for."""
-_FAR_ENDS: Final[dict[EDGE_KINDS, EDGE_KINDS]] = {
+_FAR_ENDS: Final[dict[EdgeKind, EdgeKind]] = {
     "parent": "child",
     "child": "parent",
     "blocks": "blocked_by",
@@ -242,7 +243,7 @@ def _recall(record: TaskRecord, edge_id: str) -> TaskDependencyUpdated | None:
     is_over = known.is_waited_for and record.status is Status.COMPLETED
     status = "satisfied" if is_over else known.status
     return TaskDependencyUpdated(
-        edge_id, cast("EDGE_KINDS", known.kind), known.target, status, reason=known.reason
+        edge_id, cast("EdgeKind", known.kind), known.target, status, reason=known.reason
     )
 
 
