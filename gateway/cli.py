@@ -24,6 +24,7 @@ from passerelle.gateway.verbs.deliveries import deliveries
 from passerelle.gateway.verbs.devices import devices
 from passerelle.gateway.verbs.inbox import inbox_verb
 from passerelle.gateway.verbs.mutes import mutes
+from passerelle.gateway.verbs.rules import rules
 from passerelle.gateway.verbs.sessions import sessions
 from passerelle.gateway.verbs.task_changes import changes
 from passerelle.gateway.verbs.tasks import tasks
@@ -55,6 +56,7 @@ app.add_typer(sessions, name="sessions")
 approvals.add_typer(answers)
 approvals.add_typer(asking)
 approvals.add_typer(mutes)
+approvals.add_typer(rules)
 approvals.add_typer(inbox_verb)
 app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
-from passerelle.core.errors import ConfigInvalid
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.gateway.verbs.approval_text import RiskWord, describe_judgement
 from passerelle.gateway.verbs.link import Link, name_path
 from passerelle.gateway.verbs.table import flatten, format_fields, format_table
@@ -41,10 +39,6 @@ approvals: Final = typer.Typer(
 )
 
 ActionArgument = Annotated[str, typer.Argument(metavar="QUESTION", help="Id of the question.")]
-PolicyFlag = Annotated[
-    Path,
-    typer.Option("--policy", help="YAML: a configuration, or its section `policy` alone."),
-]
 
 
 @add_verb(approvals, "approvals list", "list")
@@ -106,35 +100,6 @@ def bypass(
     answer = link.post("/v1/policy/bypass", {"seconds": seconds})
     until = text_at(answer, "until")
     link.tell(answer, [f"bypass until {until}" if until else "bypass is off"])
-
-
-@add_verb(approvals, "approvals dry-run --policy passerelle.yaml", "dry-run")
-def dry_run(
-    link: Link,
-    policy: PolicyFlag,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 200,
-) -> None:
-    """Say what other rules would have decided of what was asked lately."""
-    answer = link.post("/v1/policy/try", {"policy": _read(policy), "limit": limit})
-    link.tell(answer, _compare(answer))
-
-
-def _read(path: Path) -> JsonObject:
-    import yaml
-
-    try:
-        loaded: object = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigInvalid(str(path), str(error).splitlines()[0]) from None
-    if not isinstance(loaded, dict):
-        raise ConfigInvalid(str(path), "is no mapping")
-    section = cast("JsonObject", loaded)
-    stated = object_at(section, "policy") or section
-    return {name: one for name, one in stated.items() if name in _TRIED}
-
-
-_TRIED: Final = frozenset({"rules", "owners", "mode", "grants"})
-"""What says something of cases that were recorded; hooks and devices are asked about new ones."""
 
 
 def _list(found: list[JsonObject], token: str) -> Iterator[str]:
@@ -212,23 +177,3 @@ def _list_grants(answer: JsonObject) -> Iterator[str]:
         yield f"bypass until {until}"
     live = sum(text_at(one, "state") == "live" for one in found)
     yield f"grants: {live} of {len(found)} hold"
-
-
-def _compare(answer: JsonObject) -> Iterator[str]:
-    rows = [
-        [
-            text_at(one, "at"),
-            flatten(text_at(one, "subject"), 40),
-            text_at(one, "before"),
-            text_at(one, "now"),
-            ", ".join(texts_at(one, "rules")),
-        ]
-        for one in objects_at(answer, "cases")
-        if text_at(one, "now") not in {"", text_at(one, "before")}
-    ]
-    yield from format_table(("AT", "WHAT", "WAS", "WOULD BE", "BY"), rows)
-    whole = sum(1 for one in objects_at(answer, "cases") if text_at(one, "now"))
-    yield (
-        f"dry run: {answer.get('changed')} of {whole} would be decided otherwise "
-        f"({answer.get('lookedAt')} looked at)"
-    )

@@ -58,8 +58,12 @@ def record(*rules: StatedRule, revision: int = 2) -> EditedRules:
 def test_edited_rules_never_weaken_what_the_configuration_denies_or_asks(
     there: tuple[bool, ...], mode: Mode
 ) -> None:
-    own = [effect for effect, is_there in zip(EFFECTS, there[:3], strict=True) if is_there]
-    put = [effect for effect, is_there in zip(EFFECTS, there[3:], strict=True) if is_there]
+    own: list[Effect] = [
+        effect for effect, is_there in zip(EFFECTS, there[:3], strict=True) if is_there
+    ]
+    put: list[Effect] = [
+        effect for effect, is_there in zip(EFFECTS, there[3:], strict=True) if is_there
+    ]
     configured = make_policy(tuple(Rule(effect, effect) for effect in own), mode)
     before = judge(configured)
     edited = read_rules([StatedRule(effect, effect, grantable=True) for effect in put])
