@@ -45,17 +45,23 @@ for (const { name, saved, wish, steps } of vectors.tracks) {
 for (const { take, tells } of vectors.withdrawals) {
   test(`a question that is withdrawn for ${take.why} is told`, async () => {
     const welcome = { t: "welcome", hb: 25, idle: 35, resume: "ch_1.1", pending: [] };
-    const channel = await new Promise((resolve) => {
-      const opened = new Channel("ws://nowhere.example", {
+    let channel;
+    const told = new Promise((resolve, reject) => {
+      const late = setTimeout(() => reject(new Error("nothing was told")), 10_000);
+      channel = new Channel("ws://nowhere.example", {
         device: "screen",
         webSocket: makeSocket([welcome, take]),
-        onWithdrawn: (...told) => {
-          assert.deepEqual(told, tells);
-          resolve(opened);
+        onWithdrawn: (...said) => {
+          clearTimeout(late);
+          resolve(said);
         },
       });
     });
-    channel.close();
+    try {
+      assert.deepEqual(await told, tells);
+    } finally {
+      channel.close();
+    }
   });
 }
 
