@@ -156,6 +156,7 @@ async def test_of_edits_at_the_same_moment_one_wins_and_the_others_look_again(ri
     assert len(facts) == 1
 
 
+@pytest.mark.requirement("CMD-30")
 async def test_repeated_edit_is_carried_out_once(rig: Rig) -> None:
     one = await rig.start(clients=[EDITOR])
     first = (await put(one, CLOSED, read=1, key="k1")).json()

@@ -29,6 +29,8 @@ UNREPEATED: Final = frozenset(
         # Devices: devices/test_keys.py. Grants and the mode of a person: delegation/test_grants.py.
         *("pair_device", "confirm_device", "rename_device", "revoke_device"),
         *("set_device_push", "remove_device_push", "revoke_grant", "set_bypass"),
+        # Rules of the whole gateway: callers/test_policy_editing.py.
+        "set_policy",
         # Whoever has seen a question has seen it; what is owed again is owed: test_forwarding.py, test_owed_acts.py.
         *("see_action", "return_again"),
         # The last word about an agent counts: devices/test_mutes.py.
