@@ -318,7 +318,7 @@ def _make_forwarding(
     approvals = settings.approvals
     holding = Holding(
         service.writes.clock,
-        store.notices,
+        store.bundles,
         store.mutes,
         approvals.pushes_per_minute,
         read_quiet_hours(approvals),

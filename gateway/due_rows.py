@@ -19,10 +19,10 @@ from passerelle.gateway.control.preparing import PREPARE
 from passerelle.gateway.delegation.delivering import STOP_ROW
 from passerelle.gateway.delegation.letting_go import ROW as SERVE_ROW
 from passerelle.gateway.delegation.sending import ROW as SEND_ROW
-from passerelle.gateway.devices.notices import Notices
+from passerelle.gateway.devices.bundles import Bundles
 from passerelle.gateway.links import ROW as LINK_ROW
 from passerelle.gateway.targets.deliveries import ROW as TARGET_ROW
-from passerelle.store.notices import ROW as NOTICE_ROW
+from passerelle.store.bundles import ROW as BUNDLE_ROW
 from passerelle.store.uploads import ROW as UPLOAD_ROW
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def list_handlers(
         ESCALATE: deadlines.on_escalate,
         RETURN: deadlines.on_return,
         NOTIFY: forwarding.on_notify,
-        NOTICE_ROW: Notices(forwarding).on_notice,
+        BUNDLE_ROW: Bundles(forwarding).on_bundle,
         STALLED: forwarding.on_stalled,
         CLEAR: forwarding.on_clear,
         MINT: deadlines.on_mint,

@@ -102,7 +102,7 @@ class ApprovalSettings(Section):
         ge=1,
         le=1_000,
         description="How many questions a minute a person gets a push about by itself; what is beyond that comes in "
-        "one notice, a minute later. Each stays a question of its own.",
+        "one push, a minute later. Each stays a question of its own.",
     )
     notifiers: tuple[NotifierSettings, ...] = ()
     quiet: tuple[QuietSettings, ...] = Field(

@@ -117,7 +117,7 @@ def pushes(shard: Shard, principal: str) -> str:
 
 
 def held(shard: Shard, principal: str) -> str:
-    """ZSET ``<question> <attempt>`` -> when the person's notice tells of it, ms. Expires behind every question."""
+    """ZSET ``<question> <attempt>`` -> when the person's next bundle tells of it, ms. Expires behind every question."""
     return _key(shard, "hld", principal)
 
 

@@ -42,7 +42,7 @@ OPERATIONS: Final = (
     "revive",
     "save_shared",
     "settle_link",
-    "settle_notice",
+    "settle_bundle",
     "slots",
     "take_over",
     "target",

@@ -16,6 +16,7 @@ from passerelle.store import keys
 from passerelle.store.acks import RedisAcks
 from passerelle.store.agents import RedisAgents
 from passerelle.store.blob_stores import open_blobs, open_copies, open_uploads
+from passerelle.store.bundles import RedisBundles
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
 from passerelle.store.connection import Endpoint, pack, read_url
@@ -31,7 +32,6 @@ from passerelle.store.links import RedisLinks
 from passerelle.store.log import RedisEventLog
 from passerelle.store.mutes import RedisMutes
 from passerelle.store.nodes import Nodes
-from passerelle.store.notices import RedisNotices
 from passerelle.store.nudges import RedisNudges
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
@@ -93,7 +93,7 @@ class Store:
         self.presences = RedisPresences(nodes)
         self.tickets = RedisTickets(nodes)
         self.mutes = RedisMutes(nodes)
-        self.notices = RedisNotices(nodes)
+        self.bundles = RedisBundles(nodes)
         self.push_keys = RedisPushKeys(nodes)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)

@@ -32,7 +32,7 @@ FIRST: Final = "1"
 AGAIN: Final = "2"
 REMINDER: Final = "3"
 CALM_OVER: Final = "q"
-GATHERED: Final = "n"
+BUNDLED: Final = "b"
 _NUMBERS: Final = {AGAIN: 2, REMINDER: 3, CALM_OVER: 4}
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 
@@ -79,7 +79,7 @@ class Attempts:
         targets: Sequence[Target],
         due: tuple[DueChange, ...] = (),
     ) -> None:
-        """Writes what a notice of many has led to, beside the rows of the question."""
+        """Writes what a bundle has led to, beside the rows of the question."""
         key = _name_row(name_notice(action.request.action_id, attempt))
         await self._append(action, key, facts, targets, None, due)
 
@@ -94,10 +94,10 @@ class Attempts:
         return (await self._walk(action, kind))[0]
 
     async def list_pushed(self, action: ActionRecord, owners: Iterable[str] = ()) -> frozenset[str]:
-        """Devices that earlier attempts have pushed to; ``owners`` are those who are told by notices of many."""
+        """Devices that earlier attempts have pushed to; ``owners`` are those who are told by bundles."""
         steps = [f"s{step}" for step in range(1, len(action.request.audience))]
         single = (self._read(action, one) for one in (FIRST, AGAIN, REMINDER, *steps))
-        many = (self._walk(action, one) for one in (CALM_OVER, *map(name_gathered, owners)))
+        many = (self._walk(action, one) for one in (CALM_OVER, *map(name_bundled, owners)))
         results, walks = await asyncio.gather(asyncio.gather(*single), asyncio.gather(*many))
         found: set[str] = set()
         for result in (*results, *(one for _, walked in walks for one in walked)):
@@ -139,9 +139,9 @@ class Attempts:
         await self.writes.decide(action.scope.session_id, [], body)
 
 
-def name_gathered(owner: str) -> str:
-    """The attempts that tell a person by notices of many."""
-    return f"{GATHERED}{owner}."
+def name_bundled(owner: str) -> str:
+    """The attempts that tell a person by bundles."""
+    return f"{BUNDLED}{owner}."
 
 
 def _name_row(member: str) -> str:

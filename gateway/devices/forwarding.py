@@ -5,8 +5,8 @@ has it from the inbox, and who has no active device gets a push at once. The sec
 active device has not answered. The third, at half of the time, reminds everybody. Those who come later in the audience
 have a row of their own. Every target has an outcome, and that there was none is a fact too: an outage of all pushes
 must not look like care. Whoever says that the question was shown to them is not pushed to for want of an answer. In a
-time of calm (``holding.py``) pushes wait, with a row for its end, and when many come at once they wait for one notice
-(``notices.py``). When the question ends, one more push takes the shown one away.
+time of calm (``holding.py``) pushes wait, with a row for its end, and when many come at once they wait for one bundle
+(``bundles.py``). When the question ends, one more push takes the shown one away.
 
 A push may go out twice where a process dies between sending and recording it: it replaces itself, by its topic. Facts
 are written once, by the row of their attempt.
@@ -31,7 +31,7 @@ from passerelle.gateway.devices.attempts import (
     REMINDER,
     number_attempt,
 )
-from passerelle.gateway.devices.holding import CALMS, GATHERED
+from passerelle.gateway.devices.holding import BUNDLED, CALMS
 from passerelle.permission_bridge.forwarding import Target, record_forwarding
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ class Forwarding:
         calm = await self.holding.find_calm(action, principal)
         why = self.holding.judge(action, principal, reach, attempt, calm)
         can_push = self.pushing.web_push is not None
-        if why is None and can_push and await self.holding.gather(action, principal, attempt):
-            why = GATHERED
+        if why is None and can_push and await self.holding.bundle(action, principal, attempt):
+            why = BUNDLED
         if why is not None:
             return hold_back(wanted, why)
         return await self.push(action, principal, wanted, calm)

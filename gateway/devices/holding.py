@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.agent_name import find_base
 from passerelle.gateway.devices.attempts import AGAIN, number_attempt
 from passerelle.permission_bridge.quiet import find_quiet_end, is_grave
-from passerelle.store.notices import HeldPush
+from passerelle.store.bundles import HeldPush
 
 if TYPE_CHECKING:
     from passerelle.core.approval_record import ActionRecord
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.devices.reaching import Reach
     from passerelle.permission_bridge.quiet import QuietHours
+    from passerelle.store.bundles import RedisBundles
     from passerelle.store.mutes import RedisMutes
-    from passerelle.store.notices import RedisNotices
 
 ACTIVE: Final = "active"
 SEEN: Final = "seen"
@@ -28,8 +28,8 @@ QUIET: Final = "quiet"
 MUTED: Final = "muted"
 CALMS: Final = frozenset({QUIET, MUTED})
 """Reasons that end by themselves, at a time that is known."""
-GATHERED: Final = "gathered"
-"""The next notice tells of it, with whatever else has come at once."""
+BUNDLED: Final = "bundled"
+"""The next bundle tells of it, with whatever else has come at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Holding:
     """Judges pushes. ``most`` go out to a person in a minute by themselves."""
 
     clock: Clock
-    notices: RedisNotices
+    bundles: RedisBundles
     mutes: RedisMutes
     most: int
     quiet: tuple[QuietHours, ...] = ()
@@ -86,12 +86,12 @@ class Holding:
             return calm.reason
         return None
 
-    async def gather(self, action: ActionRecord, principal: Principal, attempt: str) -> bool:
-        """Whether a push that may go out waits for a notice, since many have gone out within a minute.
+    async def bundle(self, action: ActionRecord, principal: Principal, attempt: str) -> bool:
+        """Whether a push that may go out waits for a bundle, since many have gone out within a minute.
 
         Raises:
             StoreUnavailable: nobody knows.
         """
         push = HeldPush(action.request.action_id, attempt)
         expires_ms = action.request.expires_ms
-        return await self.notices.hold(principal.key, push, self.most, expires_ms) is not None
+        return await self.bundles.hold(principal.key, push, self.most, expires_ms) is not None

@@ -1,11 +1,11 @@
 #!lua
--- hold_push: whether a push about a question goes out to a person now, or in the notice that tells of many.
+-- hold_push: whether a push about a question goes out to a person now, or in the bundle that tells of many.
 --
 -- KEYS  1 pushes of the last while   2 what is held   3 due
--- ARGV  1 control, JSON: action, attempt, row (member of the notice in the due set), most (pushes in a window),
+-- ARGV  1 control, JSON: action, attempt, row (member of the bundle in the due set), most (pushes in a window),
 --         window (ms), ends (ms, when the question does, text), keep (ms)
--- RETURNS  "" (it goes out now) | time of the notice that it waits for, ms
--- NEVER  counts a question twice in a window. Holds what would end before its notice. Leaves what is held without a row.
+-- RETURNS  "" (it goes out now) | time of the bundle that it waits for, ms
+-- NEVER  counts a question twice in a window. Holds what would end before its bundle. Leaves what is held without a row.
 
 local control = cjson.decode(ARGV[1])
 local held = control.action .. ' ' .. control.attempt
@@ -22,7 +22,7 @@ if redis.call('ZSCORE', KEYS[1], control.action) then
 end
 local open = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or '0')
 local crowded = open > 0 or redis.call('ZCARD', KEYS[1]) >= control.most
--- A notice whose time has come is being sent: it may have been read already.
+-- A bundle whose time has come is being sent: it may have been read already.
 local at = open > now and open or now + control.window
 if not crowded or tonumber(control.ends) <= at then
   redis.call('ZADD', KEYS[1], string.format('%.0f', now), control.action)

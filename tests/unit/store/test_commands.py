@@ -27,7 +27,7 @@ ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
-        *("register_agent", "keep_agent", "settle_notice", "forget_uploads"),
+        *("register_agent", "keep_agent", "settle_bundle", "forget_uploads"),
     }
 )
 """A full server keeps its leases, lets devices and agents in, announces a loss, and can be drained."""

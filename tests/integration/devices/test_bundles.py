@@ -1,4 +1,4 @@
-"""Many questions at once: a person gets one notice of them, and each stays a question of its own (CHN-6)."""
+"""Many questions at once: a person gets one bundle of them, and each stays a question of its own (CHN-6)."""
 
 from typing import cast
 
@@ -6,7 +6,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.gateway.verify import verify_store
-from passerelle.store.notices import HeldPush
+from passerelle.store.bundles import HeldPush
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, say
 from tests.integration.devices.test_forwarding import (
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 DUE = f"{{{ADA_KEY[3:5]}}}:due"
-NOTICE = f"notice:{ADA_KEY}"
+BUNDLE = f"bundle:{ADA_KEY}"
 LATE = 10**15
 
 
@@ -48,13 +48,13 @@ async def ask_many(at: Instance, count: int) -> list[JsonObject]:
     return views
 
 
-def notice_comes_due(rig: Rig, at: Instance) -> None:
-    assert command(rig.url, "ZADD", DUE, "XX", "CH", "1", NOTICE) == 1, "a notice is owed"
+def bundle_comes_due(rig: Rig, at: Instance) -> None:
+    assert command(rig.url, "ZADD", DUE, "XX", "CH", "1", BUNDLE) == 1, "a bundle is owed"
     at.gateway.duties.due.look_again()
 
 
 async def not_owed(rig: Rig) -> bool:
-    return command(rig.url, "ZSCORE", DUE, NOTICE) is None
+    return command(rig.url, "ZSCORE", DUE, BUNDLE) is None
 
 
 async def read_outcomes(at: Instance, view: JsonObject) -> list[tuple[object, ...]]:
@@ -62,7 +62,7 @@ async def read_outcomes(at: Instance, view: JsonObject) -> list[tuple[object, ..
     return [(one["outcome"], one.get("reason"), one["attempt"]) for one in told]
 
 
-async def test_beyond_the_first_few_questions_a_minute_there_is_one_notice(
+async def test_beyond_the_first_few_questions_a_minute_there_is_one_bundle(
     rig: Rig, push: PushService
 ) -> None:
     at = await start_crowded(rig, push)
@@ -70,17 +70,17 @@ async def test_beyond_the_first_few_questions_a_minute_there_is_one_notice(
     first, *held, last = await ask_many(at, 4)
     assert await read_outcomes(at, first) == [("sent", None, 1)]
     for view in (*held, last):
-        assert await read_outcomes(at, view) == [("suppressed", "gathered", 1)]
+        assert await read_outcomes(at, view) == [("suppressed", "bundled", 1)]
     assert len(await list_pending(at, "ada")) == 4, "inboxes know no crowd"
     # One of them ends before anybody was told of it.
     assert (await say(at, bearer("ada"), make_answer(last))).status_code == 200
-    notice_comes_due(rig, at)
+    bundle_comes_due(rig, at)
     for view in held:
         await wait_told(at, view, 2)
-        assert (await read_outcomes(at, view))[1:] == [("sent", "gathered", 1)]
-    alone, notice = await push.read_seen()
+        assert (await read_outcomes(at, view))[1:] == [("sent", "bundled", 1)]
+    alone, bundle = await push.read_seen()
     assert cast("JsonObject", alone["message"])["actionId"] == first["actionId"]
-    message = cast("JsonObject", notice["message"])
+    message = cast("JsonObject", bundle["message"])
     listed = cast("list[JsonObject]", message.pop("questions"))
     assert {str(one["actionId"]) for one in listed} == {str(one["actionId"]) for one in held}
     expires_at = min(str(one["expiresAt"]) for one in held)
@@ -91,7 +91,7 @@ async def test_beyond_the_first_few_questions_a_minute_there_is_one_notice(
         "expiresAt": expires_at,
     }
     await wait_until(lambda: not_owed(rig), 10, "nothing is owed any more")
-    # Each is answered by itself, and its end is told to the device that shows the notice.
+    # Each is answered by itself, and its end is told to the device that shows the bundle.
     assert (await say(at, bearer("ada"), make_answer(held[0]))).json()["outcome"] == "won"
 
     async def is_taken_off() -> bool:
@@ -111,9 +111,9 @@ async def test_held_question_that_is_left_alone_gets_a_push_of_its_own(
     await subscribe(at, push)
     _, held, gone = await ask_many(at, 3)
     assert (await say(at, bearer("ada"), make_answer(gone))).status_code == 200
-    notice_comes_due(rig, at)
+    bundle_comes_due(rig, at)
     await wait_told(at, held, 2)
-    assert await read_outcomes(at, held) == [("suppressed", "gathered", 1), ("sent", None, 1)]
+    assert await read_outcomes(at, held) == [("suppressed", "bundled", 1), ("sent", None, 1)]
     _, own = await push.read_seen()
     assert cast("JsonObject", own["message"])["actionId"] == held["actionId"]
 
@@ -124,16 +124,16 @@ async def test_who_has_seen_what_was_held_hears_of_the_rest(rig: Rig, push: Push
     _, seen, *others = await ask_many(at, 4)
     path = f"/v1/approvals/{seen['actionId']}/seen"
     assert (await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))).status_code == 200
-    notice_comes_due(rig, at)
+    bundle_comes_due(rig, at)
     for view in others:
         await wait_told(at, view, 2)
     await wait_told(at, seen, 3)
     assert (await read_outcomes(at, seen))[-1] == ("suppressed", "seen", 1)
-    notice = cast("JsonObject", (await push.read_seen())[1]["message"])
-    assert notice["count"] == len(others)
+    bundle = cast("JsonObject", (await push.read_seen())[1]["message"])
+    assert bundle["count"] == len(others)
 
 
-async def test_notice_that_falls_into_quiet_hours_waits_for_their_end(
+async def test_bundle_that_falls_into_quiet_hours_waits_for_their_end(
     rig: Rig, push: PushService
 ) -> None:
     at = await start_crowded(rig, push, **make_quiet(20))
@@ -141,9 +141,9 @@ async def test_notice_that_falls_into_quiet_hours_waits_for_their_end(
     view = (await ask_many(at, 1))[0]
     held = HeldPush(str(view["actionId"]), "1")
     # Held before the hours began: whoever counted then knew of none.
-    await at.gateway.store.notices.hold(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
-    await at.gateway.store.notices.hold(ADA_KEY, held, 1, LATE)
-    notice_comes_due(rig, at)
+    await at.gateway.store.bundles.hold(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
+    await at.gateway.store.bundles.hold(ADA_KEY, held, 1, LATE)
+    bundle_comes_due(rig, at)
     await wait_told(at, view, 2)
     assert (await read_outcomes(at, view))[-1] == ("suppressed", "quiet", 1)
     assert await push.read_seen() == []

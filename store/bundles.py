@@ -1,4 +1,4 @@
-"""Pushes that are held back because many come at once: what a person's next notice tells of, in the person's shard."""
+"""Pushes that are held back because many come at once: what a person's next bundle tells of, in the person's shard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.due import DueRow
     from passerelle.store.nodes import Nodes
 
-ROW: Final = "notice"
+ROW: Final = "bundle"
 WINDOW_MS: Final = 60_000
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 """Longer than a question is open."""
@@ -25,7 +25,7 @@ _KEEP_MS: Final = 31 * 24 * 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class HeldPush:
-    """An attempt to tell of a question, held for the person's next notice."""
+    """An attempt to tell of a question, held for the person's next bundle."""
 
     action_id: str
     attempt: str
@@ -34,16 +34,16 @@ class HeldPush:
         return f"{self.action_id} {self.attempt}"
 
 
-class RedisNotices:
-    """Counts pushes by person, with times of the store. Each notice that is owed is a row of its due set (I9)."""
+class RedisBundles:
+    """Counts pushes by person, with times of the store. Each bundle that is owed is a row of its due set (I9)."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
     async def hold(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
-        """When the notice goes out that a push waits for; None where it goes out by itself, and is counted.
+        """When the bundle goes out that a push waits for; None where it goes out by itself, and is counted.
 
-        ``most`` pushes of different questions go out in a window. What would end before its notice does not wait.
+        ``most`` pushes of different questions go out in a window. What would end before its bundle does not wait.
         Asked again about the same push the answer is the same.
 
         Raises:
@@ -55,7 +55,7 @@ class RedisNotices:
             {
                 "action": push.action_id,
                 "attempt": push.attempt,
-                "row": name_notice(owner),
+                "row": name_bundle(owner),
                 "most": most,
                 "window": WINDOW_MS,
                 "ends": str(ends_ms),
@@ -66,7 +66,7 @@ class RedisNotices:
         return int(float(reply)) if reply else None
 
     async def list_held(self, owner: str) -> list[HeldPush]:
-        """What waits for the next notice, the first to be held first.
+        """What waits for the next bundle, the first to be held first.
 
         Raises:
             StoreUnavailable: nobody knows.
@@ -84,7 +84,7 @@ class RedisNotices:
             StoreUnavailable: the row comes due again.
         """
         shard = place(row.entity)
-        packed = read_script("settle_notice").pack_call(
+        packed = read_script("settle_bundle").pack_call(
             [keys.held(shard, row.entity), keys.due(shard)],
             {
                 "row": row.member,
@@ -96,6 +96,6 @@ class RedisNotices:
         await retry(lambda: self._nodes.write(shard, packed))
 
 
-def name_notice(owner: str) -> str:
-    """The row of the due set that owes a person a notice."""
+def name_bundle(owner: str) -> str:
+    """The row of the due set that owes a person a bundle."""
     return f"{ROW}:{owner}"

@@ -1,4 +1,4 @@
-"""Pushes to a person are counted where all instances see it, and what is held has a row that owes its notice (I9)."""
+"""Pushes to a person are counted where all instances see it, and what is held has a row that owes its bundle (I9)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.store import keys
+from passerelle.store.bundles import WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.connection import pack
-from passerelle.store.notices import WINDOW_MS, HeldPush, name_notice
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
 
@@ -29,24 +29,24 @@ def push(number: int, attempt: str = "1") -> HeldPush:
 
 
 async def find_row(store: Store, shard: Shard, owner: str) -> DueRow | None:
-    [score] = await store.nodes.read(shard, pack("ZSCORE", keys.due(shard), name_notice(owner)))
-    return DueRow(name_notice(owner), score.decode()) if isinstance(score, bytes) else None
+    [score] = await store.nodes.read(shard, pack("ZSCORE", keys.due(shard), name_bundle(owner)))
+    return DueRow(name_bundle(owner), score.decode()) if isinstance(score, bytes) else None
 
 
-async def test_pushes_beyond_the_most_wait_for_one_notice_that_is_owed(store: Store) -> None:
+async def test_pushes_beyond_the_most_wait_for_one_bundle_that_is_owed(store: Store) -> None:
     shard, owner = make_owner()
     for number in (1, 2):
-        assert await store.notices.hold(owner, push(number), 2, LATE) is None
+        assert await store.bundles.hold(owner, push(number), 2, LATE) is None
     assert await find_row(store, shard, owner) is None, "nothing is owed yet"
-    at = await store.notices.hold(owner, push(3), 2, LATE)
-    later = await store.notices.hold(owner, push(4), 2, LATE)
+    at = await store.bundles.hold(owner, push(3), 2, LATE)
+    later = await store.bundles.hold(owner, push(4), 2, LATE)
     assert at == later, "all that comes until then is told of together"
     row = await find_row(store, shard, owner)
     assert row is not None
     assert int(row.token) == at
-    assert await store.notices.list_held(owner) == [push(3), push(4)]
+    assert await store.bundles.list_held(owner) == [push(3), push(4)]
     _, other = make_owner()
-    assert await store.notices.hold(other, push(5), 2, LATE) is None, "another person hears it"
+    assert await store.bundles.hold(other, push(5), 2, LATE) is None, "another person hears it"
 
 
 async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answer(
@@ -54,19 +54,19 @@ async def test_same_question_is_counted_once_and_asked_again_gets_the_same_answe
 ) -> None:
     _, owner = make_owner()
     for attempt in ("1", "2"):
-        assert await store.notices.hold(owner, push(1, attempt), 1, LATE) is None
-    first = await store.notices.hold(owner, push(2), 1, LATE)
+        assert await store.bundles.hold(owner, push(1, attempt), 1, LATE) is None
+    first = await store.bundles.hold(owner, push(2), 1, LATE)
     assert first is not None
-    assert await store.notices.hold(owner, push(2), 1, LATE) == first
-    assert await store.notices.list_held(owner) == [push(2)]
+    assert await store.bundles.hold(owner, push(2), 1, LATE) == first
+    assert await store.bundles.list_held(owner) == [push(2)]
 
 
-async def test_what_would_end_before_its_notice_does_not_wait(store: Store) -> None:
+async def test_what_would_end_before_its_bundle_does_not_wait(store: Store) -> None:
     shard, owner = make_owner()
     ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
     for number in range(3):
-        assert await store.notices.hold(owner, push(number), 1, ends_ms) is None
-    assert await store.notices.hold(owner, push(9), 1, LATE) is not None
+        assert await store.bundles.hold(owner, push(number), 1, ends_ms) is None
+    assert await store.bundles.hold(owner, push(9), 1, LATE) is not None
 
 
 async def read_now_ms(store: Store, shard: Shard) -> int:
@@ -78,37 +78,37 @@ async def read_now_ms(store: Store, shard: Shard) -> int:
 
 async def test_after_a_quiet_while_pushes_go_out_by_themselves_again(store: Store) -> None:
     shard, owner = make_owner()
-    assert await store.notices.hold(owner, push(1), 1, LATE) is None
+    assert await store.bundles.hold(owner, push(1), 1, LATE) is None
     a_while_ago = (await read_now_ms(store, shard)) - WINDOW_MS
     counted = keys.pushes(shard, owner)
     await store.nodes.write(shard, pack("ZADD", counted, "XX", a_while_ago, push(1).action_id))
-    assert await store.notices.hold(owner, push(2), 1, LATE) is None
+    assert await store.bundles.hold(owner, push(2), 1, LATE) is None
 
 
-async def test_row_ends_with_its_notice_and_stays_for_what_came_meanwhile(store: Store) -> None:
+async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store: Store) -> None:
     shard, owner = make_owner()
-    await store.notices.hold(owner, push(0), 1, LATE)
+    await store.bundles.hold(owner, push(0), 1, LATE)
     for number in (1, 2):
-        await store.notices.hold(owner, push(number), 1, LATE)
+        await store.bundles.hold(owner, push(number), 1, LATE)
     row = await find_row(store, shard, owner)
     assert row is not None
-    told = await store.notices.list_held(owner)
-    await store.notices.hold(owner, push(3), 1, LATE)
-    await store.notices.settle(row, told[:1], last=False)
-    assert await find_row(store, shard, owner) == row, "a notice that is not done keeps its row"
-    await store.notices.settle(row, told, last=True)
-    assert await store.notices.list_held(owner) == [push(3)]
+    told = await store.bundles.list_held(owner)
+    await store.bundles.hold(owner, push(3), 1, LATE)
+    await store.bundles.settle(row, told[:1], last=False)
+    assert await find_row(store, shard, owner) == row, "a bundle that is not done keeps its row"
+    await store.bundles.settle(row, told, last=True)
+    assert await store.bundles.list_held(owner) == [push(3)]
     rest = await find_row(store, shard, owner)
     assert rest is not None, "what is held has a row"
-    await store.notices.settle(rest, [push(3)], last=True)
+    await store.bundles.settle(rest, [push(3)], last=True)
     assert await find_row(store, shard, owner) is None
 
 
 async def test_row_that_somebody_else_has_claimed_stays_theirs(store: Store) -> None:
     shard, owner = make_owner()
-    await store.notices.hold(owner, push(0), 1, LATE)
-    await store.notices.hold(owner, push(1), 1, LATE)
+    await store.bundles.hold(owner, push(0), 1, LATE)
+    await store.bundles.hold(owner, push(1), 1, LATE)
     row = await find_row(store, shard, owner)
     assert row is not None
-    await store.notices.settle(DueRow(row.member, "1"), [push(1)], last=True)
+    await store.bundles.settle(DueRow(row.member, "1"), [push(1)], last=True)
     assert await find_row(store, shard, owner) == row

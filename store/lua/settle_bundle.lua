@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- settle_notice: questions that were held have been told of in one notice; what came up meanwhile waits for the next.
+-- settle_bundle: questions that were held have been told of in one bundle; what came up meanwhile waits for the next.
 --
 -- KEYS  1 what is held   2 due
--- ARGV  1 control, JSON: row, token (claim of the row), last (whether the notice is done), told (members that are held
+-- ARGV  1 control, JSON: row, token (claim of the row), last (whether the bundle is done), told (members that are held
 --         no more)
 -- RETURNS  rest | settled
 -- NEVER  drops a row that was claimed again by somebody else, or one that something is still held for.

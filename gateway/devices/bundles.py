@@ -1,10 +1,10 @@
-"""One notice for many questions: what came at once is told of together, and each stays a question of its own.
+"""Many questions in one push: what came at once is told of together, and each stays a question of its own.
 
 Whom an agent asks six times in a minute should not hear six sounds, least of all where the sixth hopes for a tired yes.
-Pushes beyond the first few are held (``store/notices.py``), with a row for their notice. Its handler leaves out what
+Pushes beyond the first few are held (``store/bundles.py``), with a row for their bundle. Its handler leaves out what
 has ended, has been seen, or falls into a time of calm by now, and tells of the rest in one message; one that is left
 alone goes out as ever. Then each question has the facts of its targets in its own session. A handler that dies on the
-way leaves the row, and what it had not recorded is told of again: the notice replaces itself, by its topic.
+way leaves the row, and what it had not recorded is told of again: the bundle replaces itself, by its topic.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.times import format_ms
-from passerelle.gateway.devices.attempts import AGAIN, REMINDER, name_gathered, number_attempt
+from passerelle.gateway.devices.attempts import AGAIN, REMINDER, name_bundled, number_attempt
 from passerelle.gateway.devices.forwarding import hold_back, list_people
-from passerelle.gateway.devices.holding import GATHERED
+from passerelle.gateway.devices.holding import BUNDLED
 from passerelle.permission_bridge.forwarding import record_forwarding
 from passerelle.permission_bridge.risk import RISKS
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from passerelle.gateway.devices.holding import Calm
     from passerelle.gateway.devices.reaching import Reach
     from passerelle.permission_bridge.forwarding import Target
-    from passerelle.store.notices import HeldPush
+    from passerelle.store.bundles import HeldPush
 
 _AT_ONCE: Final = 64
 LISTED: Final = 20
-"""Questions that a notice names; a push holds less than 4 kB."""
+"""Questions that a bundle names; a push holds less than 4 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Notices:
-    """The handler of the rows that owe a person a notice."""
+class Bundles:
+    """The handler of the rows that owe a person a bundle."""
 
     forwarding: Forwarding
 
-    async def on_notice(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
-        """``notice:<owner>``: tells a person of the questions that were held, and records each of them."""
-        store = self.forwarding.holding.notices
+    async def on_bundle(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
+        """``bundle:<owner>``: tells a person of the questions that were held, and records each of them."""
+        store = self.forwarding.holding.bundles
         held = await store.list_held(row.entity)
         actions = await self._find_open(held)
         whose = _find_person(actions.values(), row.entity)
@@ -131,9 +131,9 @@ class Notices:
                 message |= {"silent": True}
             last_ms = max(one.action.request.expires_ms for one in waiting)
             left_s = (last_ms - forwarding.holding.clock.now_ms()) // 1000
-            topic = f"notice {whose.key}"
+            topic = f"bundle {whose.key}"
             told = await forwarding.pushing.send(whose, wanted, lambda _: message, topic, left_s)
-            told = [replace(one, reason=one.reason or GATHERED) for one in told]
+            told = [replace(one, reason=one.reason or BUNDLED) for one in told]
         return {one.device_id: one for one in told if one.device_id is not None}
 
     async def _record(self, one: Waiting, owner: str, sent: Mapping[str, Target]) -> None:
@@ -145,12 +145,12 @@ class Notices:
         )
         facts = record_forwarding(one.action, targets, number_attempt(one.attempt))
         due = await self.forwarding.owe_after_calm(one.action, one.attempt, targets)
-        name = await attempts.find_next(one.action, name_gathered(owner))
+        name = await attempts.find_next(one.action, name_bundled(owner))
         await attempts.add(one.action, name, facts, targets, due)
 
 
 def _find_person(actions: Iterable[ActionRecord], owner: str) -> Principal | None:
-    """Whose notice it is, by the questions that are put to them."""
+    """Whose bundle it is, by the questions that are put to them."""
     people = (one for action in actions for one in list_people(action, None))
     return next((one for one in people if one.key == owner), None)
 
