@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
+    from passerelle.permission_bridge.rules import Policy
 
 
 async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settings) -> None:
@@ -34,6 +35,8 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     gateway.peers.replace(make_peer_configs(new.agents, os.environ))
     ruled = gateway.terms.find_rules()
     gateway.terms.reload(new)
+    # Looked at before anything is waited for: what is edited meanwhile is told by whoever edits it.
+    rules = gateway.terms.find_rules()
     access.reload(new)
     gateway.gate.rebind(list_bounds(new))
     gateway.spending.reload(list_quotas(new), list_prices(new))
@@ -42,12 +45,11 @@ async def take_over(gateway: Gateway, access: Access, old: Settings, new: Settin
     if new.log_level != old.log_level:
         configure_logs(new.log_level, old.log_format)
     await _tell_limits(gateway, old, new)
-    await _tell_policy(gateway, ruled.version)
+    await _tell_policy(gateway, ruled.version, rules)
 
 
-async def _tell_policy(gateway: Gateway, previous: str) -> None:
+async def _tell_policy(gateway: Gateway, previous: str, rules: Policy) -> None:
     """The rules of before and of now, in the home of whoever owns the gateway (EXT-3)."""
-    rules = gateway.terms.find_rules()
     if rules.version == previous:
         return
     changed = PolicyChanged("rules", "configuration", rules.version, previous, rules.mode)

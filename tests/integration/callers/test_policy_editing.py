@@ -19,6 +19,7 @@ from passerelle.gateway.control.policy_editing import HOME, PolicyEditing
 from passerelle.gateway.exit_status import find_exit_status
 from passerelle.store import keys
 from tests.support.engine import ask
+from tests.support.proof import prove_session
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ async def test_each_edit_is_a_fact_of_who_put_which_rules(rig: Rig) -> None:
         "rules": [{**CLOSED, "argv": [], "grantable": False}],
     }
     assert changed["timestamp"]
+    await prove_session(one.gateway.store.log, one.gateway.service.contents, HOME)
     assert (
         (await one.send("ada-key")).json()["result"]["task"]["status"]["state"].endswith("REJECTED")
     )
