@@ -56,13 +56,11 @@ class Onlooker:
             return
         await self._compare(first)
         while True:
-            match await channel.read():
-                case {"t": "ev", "d": {"type": "action.required", "actionId": str(action)}}:
-                    self.shown.add(action)
-                case {"t": "snap", "d": {"pending": list(pending)}}:
-                    self.shown |= {str(one["actionId"]) for one in pending}
-                case _:
-                    pass
+            frame = await channel.read()
+            if frame["t"] == "ev" and frame["d"]["type"] == "action.required":
+                self.shown.add(str(frame["d"]["actionId"]))
+            elif frame["t"] == "snap":
+                self.shown |= {str(one["actionId"]) for one in frame["d"]["pending"]}
 
     async def _compare(self, welcome: ServerFrame) -> None:
         """Whatever was shown before, and is not shown now, has been closed."""
