@@ -4,6 +4,9 @@ BIN := .venv/bin
 TIER ?= unit contract integration e2e
 JOBS ?= 2
 
+# Where Python may not keep compiled modules, every process of a test compiles what it imports, and every run all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: client demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench clean help
 

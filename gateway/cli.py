@@ -132,8 +132,7 @@ def serve(
     ] = None,
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C."""
-    from passerelle.gateway.logs import configure_logs
-    from passerelle.gateway.server import run
+    from passerelle.gateway.collector import collect_nothing
 
     sources = _name_sources(
         config,
@@ -144,10 +143,14 @@ def serve(
         auth=auth,
         **{"grpc.port": grpc_port, "channels.port": channel_port},
     )
-    settings = _load(sources)
-    configure_logs(settings.log_level, settings.log_format)
-    # Imported once the settings hold: it is the most that any command loads.
-    from passerelle.gateway.app import run_gateway
+    with collect_nothing():
+        from passerelle.gateway.logs import configure_logs
+        from passerelle.gateway.server import run
+
+        settings = _load(sources)
+        configure_logs(settings.log_level, settings.log_format)
+        # Imported once the settings hold: it is the most that any command loads.
+        from passerelle.gateway.app import run_gateway
 
     _introduce_owner(settings)
     run(run_gateway(settings, on_ready=_make_announcement(settings), sources=sources))

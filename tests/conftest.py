@@ -1,5 +1,6 @@
 """What every tier shares: the async backend, one printed seed, and the last line of a run."""
 
+import gc
 import logging
 import os
 import secrets
@@ -74,6 +75,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str:
     examples = "derandomized" if CI else f"seed {config.option.hypothesis_seed}"
     return f"hypothesis: {examples}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: the cycle collector has what is made from now on to look at, and not them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -117,7 +117,12 @@ def run_tests(tree: Path, tests: list[str]) -> tuple[int, str]:
     """The exit status of pytest in a tree, and its last line."""
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider")
     # The tree's own packages come before those of the environment that this runs in.
-    environ = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
+        # A compiled module is known by the second and the size of its source: a piece put back may have both.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     try:
         done = subprocess.run(
             [*command, *tests],
