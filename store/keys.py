@@ -49,7 +49,7 @@ def read_entity(key: str) -> EntityRef | None:
 
 
 def head(stream: StreamRef) -> str:
-    """HASH epoch, seq, chain, first, bytes, archive."""
+    """HASH epoch, seq, chain, first, bytes, archive; of an inbox also ordered: up to where ``inbox_order`` is whole."""
     prefix = "s" if stream.kind is StreamKind.SESSION else "inh"
     return _key(stream.shard, prefix, stream.id)
 

@@ -1,8 +1,9 @@
 """The pending questions of a person, the newest first: a page costs what it shows, however many more there are.
 
 The hash has what was copied of each, the sorted set their order; one script writes both. A store of an earlier version
-has the hash alone, and one of its instances beside ours writes it alone: wherever the two differ in number, the set is
-made again from the hash before it is read.
+has the hash alone, and one of its instances beside ours writes it alone. So the head of the inbox says up to where the
+set is whole: where that is not its end, or the two differ in number, the set is made again from the hash before it is
+read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, cast
 import orjson
 
 from passerelle.core.ids import place
+from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.times import parse_ms
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -62,7 +64,7 @@ class Pending:
         found: list[tuple[str, int]] = []
         offset = 0
         while True:
-            page, ordered, copied = await self._ask(
+            page, ordered, copied, marks = await self._ask(
                 shard,
                 pack(
                     *("ZRANGE", order, top, "-inf", "BYSCORE", "REV"),
@@ -70,19 +72,23 @@ class Pending:
                 ),
                 pack("ZCARD", order),
                 pack("HLEN", copies),
+                pack("HMGET", _head(owner), "seq", "ordered"),
             )
             rows = read_scores(page)
             # Several may have been asked in one millisecond, and some of them are shown already.
             found += [row for row in rows if before is None or (row[1], row[0]) < before]
             if limit is None or len(rows) < limit or len(found) >= limit:
-                return found[:limit], ordered == copied
+                end, whole = cast("list[bytes | None]", marks)
+                return found[:limit], ordered == copied and (end or b"0") == (whole or b"0")
             offset += limit
 
     async def _order_anew(self, owner: str) -> None:
         shard = place(owner)
         order, copies = keys.inbox_order(shard, owner), keys.inbox_open(shard, owner)
-        [flat, known] = await self._ask(
-            shard, pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
+        head = _head(owner)
+        # Read before the hash: what is written meanwhile leaves the mark behind, and the set is made once more.
+        [end, flat, known] = await self._ask(
+            shard, pack("HGET", head, "seq"), pack("HGETALL", copies), pack("ZRANGE", order, 0, -1)
         )
         pairs = cast("list[bytes]", flat)
         times = {name: _read_time(view) for name, view in zip(pairs[::2], pairs[1::2], strict=True)}
@@ -94,12 +100,18 @@ class Pending:
             )
         for first in range(0, len(gone), _AT_ONCE):
             await self._write(shard, pack("ZREM", order, *gone[first : first + _AT_ONCE]))
+        if isinstance(end, bytes):
+            await self._write(shard, pack("HSET", head, "ordered", end))
 
     async def _ask(self, shard: Shard, *commands: bytes) -> list[Reply]:
         return await retry(lambda: self._nodes.read(shard, *commands))
 
     async def _write(self, shard: Shard, command: bytes) -> None:
         await retry(lambda: self._nodes.write(shard, command))
+
+
+def _head(owner: str) -> str:
+    return keys.head(StreamRef(StreamKind.INBOX, owner))
 
 
 def _read_time(view: bytes) -> int:

@@ -65,12 +65,14 @@ local now = number_text(tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) 
 
 for _, inbox in ipairs(control.inbox) do
   local head, stream = KEYS[inbox.keys[1]], KEYS[inbox.keys[2]]
-  local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes')
+  local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes', 'ordered')
   local top, chain, bytes = tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
   if not found[1] then
     chain = string.sub(redis.sha1hex(inbox.mint), 1, 8)
     redis.call('HSET', head, 'epoch', inbox.mint, 'first', '1')
   end
+  -- An earlier version moves seq alone: the order is whole again once a reader has made it anew.
+  local is_ordered = (found[5] or '0') == (found[2] or '0')
   local known = {}
   if repeats then
     for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', REPEAT_WINDOW)) do
@@ -107,6 +109,9 @@ for _, inbox in ipairs(control.inbox) do
     end
   end
   redis.call('HSET', head, 'seq', number_text(top), 'chain', chain, 'bytes', number_text(bytes))
+  if is_ordered then
+    redis.call('HSET', head, 'ordered', number_text(top))
+  end
   for _, action in ipairs(inbox.pending) do
     if action[2] > 0 then
       redis.call('HSET', KEYS[inbox.keys[3]], action[1], ARGV[action[2]])

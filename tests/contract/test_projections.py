@@ -176,6 +176,28 @@ async def test_order_of_an_inbox_is_made_again_where_an_earlier_version_has_writ
     assert await store.nodes.read(shard, pack("ZCARD", order)) == [2]
 
 
+async def test_order_of_an_inbox_is_whole_after_an_earlier_version_has_closed_one_and_opened_another(
+    store: Store,
+) -> None:
+    shard, owner = make_owner()
+    copies, order = keys.inbox_open(shard, owner), keys.inbox_order(shard, owner)
+    head = keys.head(StreamRef(StreamKind.INBOX, owner))
+    view = b'{"createdAt":"2026-11-20T09:00:00.000Z"}'
+    await store.projections.advance(SOURCE, shard, "1-0", [pending(owner, "act_a", view)])
+    assert await list_names(store, owner, 1) == ["act_a"]
+    await store.nodes.write(shard, pack("HDEL", copies, "act_a"))
+    await store.nodes.write(shard, pack("HSET", copies, "act_b", view))
+    await store.nodes.write(shard, pack("HINCRBY", head, "seq", 2))
+    # One of ours goes on before anybody has read.
+    await store.projections.advance(SOURCE, shard, "2-0", [pending(owner, "act_c", view)])
+    assert set(await list_names(store, owner, 3)) == {"act_b", "act_c"}
+    assert await store.nodes.read(shard, pack("HMGET", head, "seq", "ordered")) == [[b"4", b"4"]]
+    await store.projections.advance(SOURCE, shard, "3-0", [pending(owner, "act_b", None)])
+    assert await store.nodes.read(shard, pack("HMGET", head, "seq", "ordered")) == [[b"5", b"5"]]
+    assert await list_names(store, owner, 3) == ["act_c"]
+    assert await store.nodes.read(shard, pack("ZCARD", order)) == [1]
+
+
 @pytest.mark.requirement("I1", "I3")
 async def test_inbox_is_a_stream_like_any_other_with_hints(store: Store) -> None:
     shard, owner = make_owner()
