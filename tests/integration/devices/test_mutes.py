@@ -1,5 +1,6 @@
 """A person mutes an agent: pushes wait, what is grave comes, and nothing is answered by it (CHN-6)."""
 
+import asyncio
 from typing import cast
 
 import httpx
@@ -20,7 +21,7 @@ from tests.integration.devices.test_forwarding import (
     wait_told,
 )
 from tests.support.engine import ask as command
-from tests.support.raw_channel import open_channel
+from tests.support.raw_channel import RawChannel, open_channel
 
 __all__ = ["push"]
 
@@ -31,6 +32,7 @@ pytestmark = [
 ]
 
 HOUR_MIN = 60
+_WITHIN_S = 30
 
 
 async def mute(at: Instance, who: str = "ada", **body: int) -> httpx.Response:
@@ -89,8 +91,7 @@ async def test_a_mute_answers_nothing_and_hides_nothing(rig: Rig, push: PushServ
         await desk.send({"t": "sub", "id": "1", "s": "inbox"})
         await desk.expect("live")
         view = await ask(at)
-        shown = await desk.expect("ev")
-        assert shown["d"]["actionId"] == view["actionId"], "over open links it comes as ever"
+        await hear(desk, view)
     assert [one["actionId"] for one in await list_pending(at, "ada")] == [view["actionId"]]
     now = await read(at, "ada", view["actionId"])
     assert (now["state"], now["rev"], now["expiresAt"]) == ("pending", 1, view["expiresAt"])
@@ -114,6 +115,19 @@ async def test_a_no_can_mute_the_agent_for_an_hour(rig: Rig, push: PushService) 
     assert lost.status_code == 409
     (muted,) = await list_mutes(at)
     assert count_minutes(muted["until"]) > HOUR_MIN - 1
+
+
+async def hear(desk: RawChannel, view: JsonObject) -> None:
+    """Over open links a question comes as ever, among what else there is to tell."""
+
+    def is_shown() -> bool:
+        events = [frame["d"] for frame in desk.frames if frame["t"] == "ev"]
+        asked = [event for event in events if event["type"] == "action.required"]
+        return view["actionId"] in [event["actionId"] for event in asked]
+
+    async with asyncio.timeout(_WITHIN_S):
+        while not is_shown():
+            await desk.read_more()
 
 
 async def test_an_endless_mute_is_refused(rig: Rig) -> None:
