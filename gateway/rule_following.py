@@ -58,6 +58,8 @@ class RuleFollowing:
                     await self._read()
                 except StoreUnavailable as error:
                     self._log.info("rules.unread", reason=error.reason)
+                except Exception:  # noqa: BLE001  an instance that stops looking would judge by old rules for good
+                    self._log.exception("rules.failed")
         finally:
             listening.cancel()
             with suppress(asyncio.CancelledError):
