@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 MOST: Final = 64
 """Calls carried out as one; a script holds the server for as long as it runs."""
-WINDOW_S: Final = 0.004
+WINDOW_S: Final = 0.01
 
 CarryOut: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
 
