@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -44,7 +45,8 @@ def _put(identity: Identity, token: str | None, agent: str, content: bytes, medi
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     try:
-        connection.request("PUT", f"{path}?agent={quote(agent, safe='')}", content, headers)
+        with suppress(BrokenPipeError, ConnectionResetError):  # who refuses need not read it all
+            connection.request("PUT", f"{path}?agent={quote(agent, safe='')}", content, headers)
         answer = connection.getresponse()
         status, body = answer.status, answer.read()
     except (OSError, HTTPException) as error:
