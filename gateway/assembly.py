@@ -43,7 +43,7 @@ from passerelle.gateway.links import LinkFacts
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.outputs.policy import make_policy
-from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.reverse.dialling import Dialling
 from passerelle.gateway.reverse.local import LocalLinks
@@ -55,6 +55,7 @@ from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_qu
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.gateway.span_export import open_spans
+from passerelle.gateway.surroundings import Surroundings
 from passerelle.gateway.targets.deliveries import Deliveries
 from passerelle.gateway.targets.job import Means
 from passerelle.gateway.targets.sender import WebhookSender

@@ -49,9 +49,10 @@ from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.outputs.policy import OutputPolicy
-from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.surroundings import Surroundings
 from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.store import keys
 from passerelle.store.blob_stores import BlobStore

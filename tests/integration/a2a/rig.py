@@ -26,12 +26,13 @@ from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.metrics import Metrics
-from passerelle.gateway.parts import Surroundings, make_service
+from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings_callers import GrantSettings
+from passerelle.gateway.surroundings import Surroundings
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from passerelle.store.store import Store, StoreSettings
 from tests.support.clients import make_client

@@ -1,0 +1,115 @@
+"""What nearly every part of a service is made from, itself made from its surroundings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from passerelle.gateway.callbacks import Callbacks
+from passerelle.gateway.control.actions import Actions
+from passerelle.gateway.control.contents import Contents
+from passerelle.gateway.control.granting import Granting
+from passerelle.gateway.control.ownership import Ownership
+from passerelle.gateway.control.references import References
+from passerelle.gateway.control.refusals import Refusals
+from passerelle.gateway.control.writes import Writes
+from passerelle.gateway.delegation.consulting import Consulting
+from passerelle.gateway.delegation.dispatch import Dispatch
+from passerelle.gateway.delegation.habits import Habits
+from passerelle.gateway.delegation.open_text import OpenTexts
+from passerelle.gateway.delegation.runs import Runs
+from passerelle.gateway.devices.assurance import Assurance
+from passerelle.gateway.devices.device_lists import DeviceLists
+
+if TYPE_CHECKING:
+    from passerelle.gateway.surroundings import Surroundings
+    from passerelle.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """The parts that the others stand on."""
+
+    around: Surroundings
+    writes: Writes
+    contents: Contents
+    ownership: Ownership
+    references: References
+    dispatch: Dispatch
+    lists: DeviceLists
+    actions: Actions
+
+    @property
+    def store(self) -> Store:
+        """The store below all of them."""
+        return self.around.store
+
+
+def lay_ground(around: Surroundings) -> Ground:
+    """The ground of one service; nothing is driven yet."""
+    store = around.store
+    writes = Writes(
+        store.log,
+        around.clock,
+        around.ids,
+        store.runtime_id,
+        around.tally,
+        around.news,
+        glimpse=around.glimpse,
+    )
+    contents, ownership = Contents(store.log, store.blobs), Ownership(writes)
+    references, lists = References(ownership, contents), DeviceLists(writes)
+    return Ground(
+        around=around,
+        writes=writes,
+        contents=contents,
+        ownership=ownership,
+        references=references,
+        dispatch=_make_dispatch(around, writes, contents, references),
+        lists=lists,
+        actions=Actions(writes, Assurance(lists, around.signatures), Refusals(writes)),
+    )
+
+
+def _make_dispatch(
+    around: Surroundings, writes: Writes, contents: Contents, references: References
+) -> Dispatch:
+    store, runs = around.store, Runs(structlog.get_logger("passerelle"))
+    return Dispatch(
+        writes=writes,
+        blobs=store.blobs,
+        copies=store.copies,
+        uploads=store.uploads,
+        contents=contents,
+        projections=store.projections,
+        runs=runs,
+        clock=around.clock,
+        log=runs.log,
+        find_peer=around.find_peer,
+        drives=around.drives,
+        may_send=around.may_send,
+        find_tags=around.find_tags,
+        find_rules=around.find_rules,
+        outputs=around.outputs,
+        habits=Habits(store.habits),
+        references=references,
+        replicas=store.replicas,
+        consulting=Consulting(
+            Granting(writes, around.find_rules), around.hooks, around.find_rules, around.clock
+        ),
+        open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
+        correlates=around.correlates,
+        adapt=around.adapt,
+        patience=around.patience,
+        spending=around.spending,
+        always_task=around.always_task,
+        callbacks=_make_callbacks(around, writes),
+    )
+
+
+def _make_callbacks(around: Surroundings, writes: Writes) -> Callbacks | None:
+    if around.public_url is None:
+        return None
+    return Callbacks(around.store.callbacks, writes, around.ids, around.clock, around.public_url)

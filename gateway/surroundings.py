@@ -1,0 +1,88 @@
+"""What a service stands on: the store, the readers, time and chance, and what the configuration says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from passerelle.core.facts import RetryPolicy
+from passerelle.core.message_bounds import MessageBounds
+from passerelle.gateway.control.catalogue import Catalogue
+from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.devices.assurance import Demand
+from passerelle.gateway.devices.entrance import Entrance
+from passerelle.gateway.hooks.calling import HookCaller
+from passerelle.gateway.hooks.hearing import Hooks
+from passerelle.gateway.outputs.policy import OutputPolicy
+from passerelle.gateway.rulebook import Rulebook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from passerelle.channels.hub import Hub
+    from passerelle.core.batch import Incarnation
+    from passerelle.core.ids import Shard
+    from passerelle.core.json import JsonObject
+    from passerelle.core.payloads.approval import Risk
+    from passerelle.core.peer import Peer
+    from passerelle.core.ports.chance import Clock, Ids
+    from passerelle.core.principal import Principal
+    from passerelle.gateway.control.glimpse import Glimpse
+    from passerelle.gateway.limits.spending import Spending
+    from passerelle.gateway.targets.notifier import Notifier
+    from passerelle.gateway.targets.sender import WebhookSender
+    from passerelle.permission_bridge.rules import Policy
+    from passerelle.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a service stands on."""
+
+    store: Store
+    hub: Hub
+    clock: Clock
+    ids: Ids
+    find_peer: Callable[[str], Peer]
+    retry_policy: Callable[[str], RetryPolicy]
+    drives: Callable[[Shard], Incarnation]
+    may_send: Callable[[Shard], bool]
+    find_tags: Callable[[str], frozenset[str]]
+    find_rules: Callable[[], Policy]
+    patience: Patience
+    tally: Callable[[str, float], None]
+    news: Callable[[Shard, bool], None]
+    glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
+    """Told of questions that were stored here, so that the relay need not read them."""
+    outputs: OutputPolicy = field(default_factory=OutputPolicy)
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    spending: Spending | None = None
+    message_bounds: MessageBounds = field(default_factory=MessageBounds)
+    rulebook: Rulebook = field(default_factory=Rulebook)
+    list_callers: Callable[[], tuple[Principal, ...]] = lambda: ()
+    """Whom the configuration names."""
+    find_acceptance: Callable[[str], tuple[JsonObject, ...]] = lambda _agent: ()
+    """What every task of an agent must bring."""
+    always_task: Callable[[str], bool] = lambda _agent: False
+    """Whether an agent's bare messages are shown as tasks."""
+    correlates: Callable[[str], bool] = lambda _agent: False
+    """Whether messages to an agent carry a key of ours."""
+    adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
+    """The patience with one agent."""
+    hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
+    """Calls code of the operator's."""
+    public_url: str | None = None
+    """Where peers can call back; None: they cannot."""
+    push_sender: WebhookSender | None = None
+    """What Web Push goes through; None: there is none."""
+    push_contact: str = ""
+    buttons: Risk = "low"
+    """Up to which risk notifications have buttons."""
+    notifiers: tuple[Notifier, ...] = ()
+    """Receivers of questions that the operator has set."""
+    signatures: Demand = "paired"
+    """Of whom signed decisions are wanted."""
+    find_principal: Callable[[str, str], Principal | None] = lambda _id, _tenant: None
+    """A principal by id and tenant, as far as the configuration says; None where it is not in there."""
+    find_entrance: Callable[[], Entrance] = Entrance
+    """Where devices come in."""
