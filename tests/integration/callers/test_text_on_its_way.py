@@ -108,6 +108,10 @@ async def test_early_and_late_readers_of_both_instances_end_with_the_same_text(r
             screen(other, f"task:{task}", task, "late-elsewhere") as late_elsewhere,
         ):
             await late.shows("one twö ")
+            # The text and the end come by two ways: each is waited for by itself.
+            rig.peer.release(1)
+            for one in (early, elsewhere, late):
+                await one.shows(WHOLE)
             rig.peer.release_all()
             screens = (early, elsewhere, late, late_elsewhere)
             for one in screens:
