@@ -124,6 +124,8 @@ async def run_replicas(folder: Path, *names: str) -> AsyncGenerator[list[Replica
                     base_url=f"http://127.0.0.1:{port}",
                     headers={"A2A-Version": "1.0"},
                     timeout=20,
+                    # One that is kept for the next test would be another one after five seconds.
+                    limits=httpx.Limits(max_keepalive_connections=0),
                 )
             )
             replicas.append(Replica(name, folder, server.url, http, port))
