@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import orjson
 import pytest
 
+from passerelle.channels import fanout
 from passerelle.channels.counts import ChannelCounts
 from passerelle.channels.cursor import Linked, link_entries
 from passerelle.channels.fanout import WINDOW_S, Fanout, Seat, find_window_s
@@ -66,6 +67,15 @@ class Stream:
         seat = self.fanout.join(NAME, view or FullView(), end, end.sequence, reader.take_messages)
         assert seat is not None
         return seat
+
+
+@pytest.fixture
+def wide_window_s(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A window that does not end while a loaded machine looks elsewhere."""
+    wide_s = 0.25
+    for name in ("WINDOW_S", "_LONGEST_WINDOW_S"):
+        monkeypatch.setattr(fanout, name, wide_s)
+    return wide_s
 
 
 async def test_everybody_at_the_end_is_given_the_very_same_message() -> None:
@@ -153,9 +163,9 @@ def test_a_window_is_as_long_as_its_readers_are_many_within_bounds() -> None:
     assert find_window_s(100_000) == 0.05
 
 
-async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_takes_it_along() -> (
-    None
-):
+async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_takes_it_along(
+    wide_window_s: float,
+) -> None:
     stream, reader = Stream(), Reader()
     stream.join(reader)
     stream.append(1, "task.progress")
@@ -165,7 +175,7 @@ async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_ta
     stream.append(1, "task.progress")
     await asyncio.sleep(0)
     assert len(reader.messages) == 1
-    await asyncio.sleep(2 * WINDOW_S)
+    await asyncio.sleep(2 * wide_window_s)
     assert reader.places[1:] == [(1, 2), (2, 3)]
     assert len(reader.messages) == 2
     stream.append(1, "task.progress")
@@ -176,7 +186,7 @@ async def test_progress_goes_at_once_and_then_together_and_what_is_waited_for_ta
     assert len(reader.messages) in {3, 4}
 
 
-async def test_who_comes_within_a_window_has_everything_once() -> None:
+async def test_who_comes_within_a_window_has_everything_once(wide_window_s: float) -> None:
     stream, first, second = Stream(), Reader(), Reader()
     stream.join(first)
     stream.append(1, "task.progress")
@@ -184,7 +194,7 @@ async def test_who_comes_within_a_window_has_everything_once() -> None:
     stream.append(1, "task.progress")
     stream.join(second)
     stream.append(1, "task.progress")
-    await asyncio.sleep(2 * WINDOW_S)
+    await asyncio.sleep(2 * wide_window_s)
     assert first.places == [(0, 1), (1, 2), (2, 3)]
     assert second.places == [(2, 3)]
 
