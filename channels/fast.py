@@ -45,6 +45,8 @@ _READ_BYTES: Final = 2_048
 _CLOSING_S: Final = 2.0
 """How long the other side may take to answer a close."""
 _TEXT: Final = WSMsgType.TEXT
+_PART_COST: Final = 64
+"""Bytes that a further part of a message counts beside its own: empty ones would never come to an end."""
 
 
 class FastSocket(WSListener):
@@ -56,6 +58,7 @@ class FastSocket(WSListener):
         "_is_text",
         "_left",
         "_message_bytes",
+        "_part_bytes",
         "_parts",
         "_receiver",
         "_transport",
@@ -71,6 +74,7 @@ class FastSocket(WSListener):
         self._transport: WSTransport | None = None
         self._receiver: Receiver | None = None
         self._parts: list[bytes] | None = None
+        self._part_bytes = 0
         self._is_text = True
         self._left = False
         self._closer: asyncio.TimerHandle | None = None
@@ -162,13 +166,16 @@ class FastSocket(WSListener):
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a message within a message")
         self._is_text = frame.msg_type == WSMsgType.TEXT
         self._parts = [frame.get_payload_as_bytes()]
+        self._part_bytes = len(self._parts[0])
         self._finish_if_last(frame)
 
     def _take_further(self, frame: WSFrame) -> None:
         if self._parts is None:
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a continuation of nothing")
-        self._parts.append(frame.get_payload_as_bytes())
-        if sum(map(len, self._parts)) > self._message_bytes:
+        part = frame.get_payload_as_bytes()
+        self._parts.append(part)
+        self._part_bytes += len(part) + _PART_COST
+        if self._part_bytes > self._message_bytes:
             raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, "message too large")
         self._finish_if_last(frame)
 

@@ -27,9 +27,12 @@ def find_withdrawal(
         return None
     if _sees(record, now) and (_answers(record, now) or not _answers(record, before)):
         return None
+    paired = replace(now, paired=before.paired)
+    if _answers(record, paired) and not _answers(record, now):
+        return "pairing"
     if may_read(record, now):
         return "scope"
-    return "pairing" if may_read(record, replace(now, paired=before.paired)) else "audience"
+    return "pairing" if may_read(record, paired) else "audience"
 
 
 def _sees(record: ActionRecord, who: Principal) -> bool:

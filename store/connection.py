@@ -23,8 +23,7 @@ from passerelle.store.failures import explain_reply
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-CONNECT_S: Final = 2.0
-"""As long as a call may take: a server behind TLS, or on a machine with much to do, is not away."""
+CONNECT_S: Final = 1.0
 _CLIENT_NAME: Final = "passerelle"
 
 Reply: TypeAlias = "bytes | int | list[Reply] | None"
@@ -124,7 +123,7 @@ def make_connection(endpoint: Endpoint) -> Wire:
 
 
 async def connect(wire: Wire) -> None:
-    """Opens a connection within two seconds, handshake included.
+    """Opens a connection within a second, handshake included.
 
     Raises:
         RedisError, OSError, TimeoutError: it cannot be opened; it is closed again.

@@ -18,6 +18,7 @@ from passerelle.store.batcher import Answer, Batcher
 from passerelle.store.connection import Endpoint, ask, connect, make_connection
 from passerelle.store.failures import Redirected, explain_break
 from passerelle.store.info import is_cluster, parse_info
+from passerelle.store.retry import retry
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class Nodes:
         Raises:
             StoreUnavailable: it cannot be reached, or the cluster does not serve all slots.
         """
-        info = parse_info(await ask_once(seed, "INFO", "cluster"))
+        # A server behind TLS, or on a machine with much to do, is not away because one connection took a second.
+        info = parse_info(await retry(lambda: ask_once(seed, "INFO", "cluster")))
         nodes = cls(seed, clustered=is_cluster(info), on_batch=on_batch)
         await nodes.refresh(0)
         return nodes

@@ -125,11 +125,15 @@ class Waits:
             self._rechecks = asyncio.create_task(self._recheck())
 
     async def _recheck(self) -> None:
-        for wait in list(self._open):
-            refusal = await wait.judge() if wait.judge else None
-            if refusal is not None:
-                wait.end(refusal)
-        self._arm()
+        try:
+            for wait in list(self._open):
+                # A judge takes its time, and who has left meanwhile has nothing any more that could be judged.
+                if wait.judge is None or wait not in self._open:
+                    continue
+                if (refusal := await wait.judge()) is not None:
+                    wait.end(refusal)
+        finally:
+            self._arm()
 
 
 def _say_draining() -> Draining:

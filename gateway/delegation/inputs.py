@@ -18,7 +18,7 @@ from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.matching import count_message
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyRow
-from passerelle.core.errors import PasserelleError, StoreUnavailable
+from passerelle.core.errors import Conflict, PasserelleError, StoreUnavailable
 from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.core.status import ENDED, HELD
 from passerelle.core.task_record import TaskRecord
@@ -161,7 +161,9 @@ class Inputs:
         record = await self._read(task_id)
         if record is None or record.run is None or record.run.remote_task_id is None:
             return None
-        return await self.dispatch.stand_in(task_id)
+        sender = await self.dispatch.stand_in(task_id)
+        # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
+        return sender if sender.remote_task() is not None else None
 
     async def _record(self, sender: Driver, outcome: PeerOutcome) -> None:
         """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
@@ -170,7 +172,7 @@ class Inputs:
                 if sender.run.moved:
                     sender = await self.dispatch.stand_in(sender.run.sight.task.id)
                 await settle(sender, outcome)
-            except RunMovedError:
+            except (RunMovedError, Conflict):
                 await asyncio.sleep(self.dispatch.patience.lease_s)
             except StoreUnavailable as error:
                 await sender.hold(error)

@@ -145,6 +145,20 @@ async def test_more_bytes_than_a_message_may_have_close_in_one_part_or_in_many(
                         assert await bare.expect_close() == 1009
 
 
+async def test_a_message_of_empty_parts_comes_to_an_end(store: Store) -> None:
+    async with serve(store, backend="fast") as rig:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            async with (
+                FastListener(rig.endpoint, listener, PATH, message_bytes=1_024),
+                connect(port) as (bare, _),
+            ):
+                bare.send(TEXT, b"{", last=False)
+                for _ in range(1_024 // 64):
+                    bare.send(CONTINUATION, b"", last=False)
+                assert await bare.expect_close() == 1009
+
+
 async def test_a_close_is_answered_and_ends_the_socket(store: Store) -> None:
     async with greeted(store) as bare:
         bare.send(CLOSE, (1001).to_bytes(2))

@@ -48,6 +48,8 @@ def test_a_device_that_is_paired_no_more_loses_what_was_for_paired_ones_alone() 
     assert find_withdrawal(paired, BOB, key) == "pairing"
     assert find_withdrawal(paired, BOB, replace(key, scopes=frozenset())) == "pairing"
     assert find_withdrawal(paired, key, BOB) is None
+    owners = Stream().open(make_request(audience=(AudienceStep((ADA.id,), 0, devices="paired"),)))
+    assert find_withdrawal(owners, replace(ADA, paired=True), ADA) == "pairing"
     assert find_withdrawal(anywhere, BOB, key) is None
     assert find_withdrawal(anywhere, BOB, replace(key, scopes=frozenset())) == "scope"
 

@@ -8,7 +8,7 @@ from starlette.types import Message
 from passerelle.core.errors import Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
 from passerelle.gateway.a2a.leaving import watch_messages
-from passerelle.gateway.a2a.waits import Waits
+from passerelle.gateway.a2a.waits import Judge, Waits
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -82,3 +82,30 @@ async def test_what_the_body_raises_is_left_alone() -> None:
                 raise error
     async with waits.hold(watch_messages(Caller().receive)):
         pass
+
+
+async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks_go_on() -> None:
+    waits, tasks, judged = Waits(recheck_s=0.01), dict[str, asyncio.Task[None]](), list[str]()
+
+    def make_judge(name: str) -> Judge:
+        async def judge() -> None:
+            if not judged:  # whoever is looked at first takes until the other one has left
+                other = tasks["two" if name == "one" else "one"]
+                other.cancel()
+                await asyncio.wait([other])
+            judged.append(name)
+            if tasks[name].done():
+                raise LookupError(name)
+
+        return judge
+
+    async def wait(name: str) -> None:
+        async with waits.hold(watch_messages(Caller().receive), make_judge(name)):
+            await asyncio.Event().wait()
+
+    for name in ("one", "two"):
+        tasks[name] = asyncio.create_task(wait(name))
+    await wait_until(lambda: len(judged) > 2, 10, "the looks go on")
+    assert len(set(judged)) == 1
+    tasks[judged[0]].cancel()
+    await asyncio.gather(*tasks.values(), return_exceptions=True)
