@@ -157,7 +157,7 @@ class Forwarding:
         wanted: dict[str, Subscription],
         calm: Calm | None,
     ) -> list[Target]:
-        """A push about one question, without a sound in a time of calm."""
+        """A push about one question, without a sound in quiet hours."""
         message: JsonObject = {**_describe(action), **({"silent": True} if calm else {})}
 
         def compose(device: str) -> JsonObject:
@@ -171,12 +171,14 @@ class Forwarding:
     async def owe_after_calm(
         self, action: ActionRecord, attempt: str, targets: Iterable[Target]
     ) -> tuple[DueChange, ...]:
-        """The row by which those are told that a time of calm has kept a push from."""
+        """The row by which those are told that a time of calm has kept a push from; none after the question."""
         if not any(one.reason in CALMS for one in targets):
             return ()
         calms = [await self.holding.find_calm(action, one) for one in list_people(action, None)]
         now_ms = self.holding.clock.now_ms()
         until_ms = min((one.until_ms for one in calms if one is not None), default=now_ms)
+        if until_ms >= action.request.expires_ms:
+            return ()
         name = await self.attempts.find_next(action, CALM_OVER, attempt)
         return (DueChange(name_notice(action.request.action_id, name), until_ms),)
 

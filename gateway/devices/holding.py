@@ -51,7 +51,7 @@ class Holding:
     quiet: tuple[QuietHours, ...] = ()
 
     async def find_calm(self, action: ActionRecord, principal: Principal) -> Calm | None:
-        """The time of calm that somebody is in, for what is not grave: the one that lasts longest.
+        """The time of calm that somebody is in, for what is not grave; a mute comes before quiet hours.
 
         Raises:
             StoreUnavailable: nobody knows.
@@ -59,15 +59,12 @@ class Holding:
         request = action.request
         if is_grave(request.risk):
             return None
-        calms: list[Calm] = []
-        quiet_ms = find_quiet_end(self.quiet, principal.id, self.clock.now_ms())
-        if quiet_ms is not None:
-            calms.append(Calm(QUIET, quiet_ms))
         muted = await self.mutes.list_muted(principal.key) if request.origin.peer else {}
         muted_ms = muted.get(find_base(request.origin.peer or ""))
         if muted_ms is not None:
-            calms.append(Calm(MUTED, muted_ms))
-        return max(calms, key=lambda calm: calm.until_ms, default=None)
+            return Calm(MUTED, muted_ms)
+        quiet_ms = find_quiet_end(self.quiet, principal.id, self.clock.now_ms())
+        return None if quiet_ms is None else Calm(QUIET, quiet_ms)
 
     def judge(
         self,
@@ -77,12 +74,17 @@ class Holding:
         attempt: str,
         calm: Calm | None,
     ) -> str | None:
-        """Why no push goes out to somebody now. What would expire in a time of calm goes out without a sound."""
+        """Why no push goes out to somebody now.
+
+        What would expire in quiet hours goes out without a sound. A mute was asked for, and holds it all the same.
+        """
         if number_attempt(attempt) == 1 and reach.is_active:
             return ACTIVE
         if attempt == AGAIN and principal.id in action.seen:
             return SEEN
-        if calm is not None and calm.until_ms < action.request.expires_ms:
+        if calm is None:
+            return None
+        if calm.reason == MUTED or calm.until_ms < action.request.expires_ms:
             return calm.reason
         return None
 

@@ -15,6 +15,7 @@ from tests.integration.devices.asking import ask, bearer, list_pending, make_ans
 from tests.integration.devices.test_forwarding import (
     PushService,
     come_due,
+    make_quiet,
     push,
     start,
     subscribe,
@@ -45,6 +46,12 @@ async def list_mutes(at: Instance, who: str = "ada") -> list[JsonObject]:
     return cast("list[JsonObject]", answer.json()["mutes"])
 
 
+def find_calm_over(rig: Rig, view: JsonObject, row: str = "q") -> object:
+    """When a question comes up again that a time of calm has held, in ms; None where it does not."""
+    shard = str(view["actionId"]).partition("_")[2][:2]
+    return command(rig.url, "ZSCORE", f"{{{shard}}}:due", f"notify:{view['actionId']}:{row}")
+
+
 def count_minutes(until: object) -> float:
     return (parse_ms(str(until)) - SystemClock().now_ms()) / 60_000
 
@@ -68,8 +75,7 @@ async def test_pushes_for_a_muted_agent_wait_for_the_end_unless_it_is_grave(
     assert told["outcome"] == "sent"
     # What was held comes when the mute ends, of which this takes the rest away.
     row = f"notify:{view['actionId']}:q"
-    shard = str(view["actionId"]).partition("_")[2][:2]
-    due_ms = cast("float", command(rig.url, "ZSCORE", f"{{{shard}}}:due", row))
+    due_ms = cast("float", find_calm_over(rig, view))
     assert abs(due_ms - parse_ms(muted.json()["until"])) < 1
     ended = await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
     assert (ended.status_code, ended.json()) == (200, {"peer": "echo", "until": None})
@@ -80,6 +86,34 @@ async def test_pushes_for_a_muted_agent_wait_for_the_end_unless_it_is_grave(
     assert (last["outcome"], last["attempt"]) == ("sent", 4)
     (told,) = await wait_told(at, await ask(at))
     assert told["outcome"] == "sent"
+
+
+@pytest.mark.parametrize(("risk", "minutes"), [("low", HOUR_MIN + 1), ("medium", 8 * HOUR_MIN)])
+async def test_what_expires_before_its_mute_ends_is_held_too(
+    rig: Rig, push: PushService, risk: str, minutes: int
+) -> None:
+    at = await start(rig, push.made["origin"])
+    await subscribe(at, push)
+    muted = await mute(at, minutes=minutes)
+    view = await ask(at, risk)
+    assert parse_ms(str(view["expiresAt"])) <= parse_ms(muted.json()["until"])
+    (told,) = await wait_told(at, view)
+    assert (told["outcome"], told["reason"]) == ("suppressed", "muted")
+    assert await push.read_seen() == []
+    # Nothing is owed for its end: by then there is no question.
+    assert find_calm_over(rig, view) is None
+    assert [one["actionId"] for one in await list_pending(at, "ada")] == [view["actionId"]]
+
+
+async def test_a_mute_holds_what_expires_after_quiet_hours_but_within_it(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"], approvals=make_quiet(10))
+    await subscribe(at, push)
+    assert (await mute(at, minutes=HOUR_MIN + 1)).status_code == 200
+    (told,) = await wait_told(at, await ask(at, "low"))
+    assert (told["outcome"], told["reason"]) == ("suppressed", "muted")
+    assert await push.read_seen() == []
 
 
 async def test_a_mute_answers_nothing_and_hides_nothing(rig: Rig, push: PushService) -> None:
