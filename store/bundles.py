@@ -43,7 +43,8 @@ class RedisBundles:
     async def hold(self, owner: str, push: HeldPush, most: int, ends_ms: int) -> int | None:
         """When the bundle goes out that a push waits for; None where it goes out by itself, and is counted.
 
-        ``most`` pushes of different questions go out in a window. What would end before its bundle does not wait.
+        ``most`` pushes of different questions go out in a window. What would end before its bundle does not wait, until
+        twice as many have gone out: from then on it waits as all do, and the bundle leaves it out.
         Asked again about the same push the answer is the same.
 
         Raises:

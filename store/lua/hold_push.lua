@@ -5,7 +5,8 @@
 -- ARGV  1 control, JSON: action, attempt, row (member of the bundle in the due set), most (pushes in a window),
 --         window (ms), ends (ms, when the question does, text), keep (ms)
 -- RETURNS  "" (it goes out now) | time of the bundle that it waits for, ms
--- NEVER  counts a question twice in a window. Holds what would end before its bundle. Leaves what is held without a row.
+-- NEVER  counts a question twice in a window. Lets out more than most in a window, or twice as many with what would end
+--        before its bundle. Leaves what is held without a row.
 
 local control = cjson.decode(ARGV[1])
 local held = control.action .. ' ' .. control.attempt
@@ -21,10 +22,12 @@ if redis.call('ZSCORE', KEYS[1], control.action) then
   return ''
 end
 local open = tonumber(redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2] or '0')
-local crowded = open > 0 or redis.call('ZCARD', KEYS[1]) >= control.most
+local sent = redis.call('ZCARD', KEYS[1])
+local crowded = open > 0 or sent >= control.most
 -- A bundle whose time has come is being sent: it may have been read already.
 local at = open > now and open or now + control.window
-if not crowded or tonumber(control.ends) <= at then
+-- Who may say when a question ends must not flood by it: what ends soon goes out while there is room for it, too.
+if not crowded or (tonumber(control.ends) <= at and sent < 2 * control.most) then
   redis.call('ZADD', KEYS[1], string.format('%.0f', now), control.action)
   redis.call('PEXPIRE', KEYS[1], control.window)
   return ''

@@ -17,6 +17,7 @@ from tests.support.batches import make_place, mint
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("CHN-6")]
 
 LATE: Final = 10**15
+MOST: Final = 2
 
 
 def make_owner() -> tuple[Shard, str]:
@@ -65,8 +66,28 @@ async def test_what_would_end_before_its_bundle_does_not_wait(store: Store) -> N
     shard, owner = make_owner()
     ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
     for number in range(3):
-        assert await store.bundles.hold(owner, push(number), 1, ends_ms) is None
-    assert await store.bundles.hold(owner, push(9), 1, LATE) is not None
+        assert await store.bundles.hold(owner, push(number), 2, ends_ms) is None
+    assert await store.bundles.hold(owner, push(9), 2, LATE) is not None
+
+
+async def test_what_would_end_soon_goes_out_twice_as_often_and_then_waits(store: Store) -> None:
+    shard, owner = make_owner()
+    ends_ms = await read_now_ms(store, shard) + WINDOW_MS // 2
+    # What has to wait takes no room from what goes out.
+    numbers = range(8)
+    ends = [LATE if number == MOST else ends_ms for number in numbers]
+    waits = [
+        await store.bundles.hold(owner, push(number), MOST, end_ms) is not None
+        for number, end_ms in zip(numbers, ends, strict=True)
+    ]
+    assert waits.count(False) == 2 * MOST
+    held = [number for number in numbers if waits[number]]
+    assert held == [MOST, 5, 6, 7]
+    assert await store.bundles.list_held(owner) == [push(number) for number in held]
+    row = await find_row(store, shard, owner)
+    assert row is not None, "what is held has a row"
+    await store.bundles.settle(row, [push(number) for number in held], last=True)
+    assert await store.bundles.hold(owner, push(9), MOST, ends_ms) is not None, "no room yet"
 
 
 async def read_now_ms(store: Store, shard: Shard) -> int:
