@@ -22,7 +22,7 @@ from passerelle.gateway.delegation.driver import Driver, skip_offer
 from passerelle.gateway.delegation.endings import confirm_stop
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
-from passerelle.gateway.delegation.run import Run, read_driver
+from passerelle.gateway.delegation.run import Run, RunMovedError, read_driver
 from passerelle.gateway.delegation.sending import is_kept_back
 from passerelle.gateway.delegation.step import Sight, find_action
 from passerelle.gateway.outputs.policy import OutputPolicy
@@ -197,7 +197,7 @@ class Dispatch:
             peer=peer,
             clock=self.clock,
             log=self.log,
-            may_send=lambda: self.may_send(sight.task.shard),
+            may_send=lambda: self._may_send(run),
             replicas=self.replicas,
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
@@ -206,6 +206,25 @@ class Dispatch:
             calling_back=CallingBack(self.callbacks, peer),
             patience=self.adapt(peer.name, self.patience),
         )
+
+    def _may_send(self, run: Run) -> bool:
+        """Whether a send of a run may start.
+
+        The time that is left may be that of a newer lease: a process that stood still, and learns of the loss while the
+        append that begins a run is answered, has a lease again before it has let go of that run.
+
+        Raises:
+            RunMovedError: the incarnation of ours that drives it is over.
+        """
+        shard = run.sight.task.shard
+        if not self.may_send(shard):
+            return False
+        present = self.drives(shard)
+        if run.driver is not None and run.driver.instance == present.instance:
+            run.moved = run.moved or run.driver != present
+        if run.moved:
+            raise RunMovedError
+        return True
 
     def _make_run(
         self,

@@ -75,7 +75,11 @@ class Driver:
     clock: Clock
     log: FilteringBoundLogger
     may_send: Callable[[], bool]
-    """Whether enough of the lease is left to begin something that cannot be undone."""
+    """Whether enough of the lease is left to begin something that cannot be undone.
+
+    Raises:
+        RunMovedError: it was lost, and what is held by now is another one.
+    """
     replicas: Replicas
     """What a failover would leave of the store: nothing is sent on what it would not."""
     returns: Callable[[Driver], Awaitable[bool]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import cast
 
@@ -11,6 +12,7 @@ from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.events import Fact
+from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
@@ -284,6 +286,22 @@ async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: Ho
     record = await house.until(accepted, Status.COMPLETED)
     assert len(str(marked[CORRELATION])) == 32
     assert record.attempts[-1].run_id not in str(marked)
+
+
+async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: House) -> None:
+    dispatch, leave = house.service.dispatch, asyncio.Event()
+    present = dispatch.drives(Shard(0))
+    dispatch.may_send = lambda _shard: leave.is_set()
+    accepted = await house.send("silent", wait="stream")
+    driver = dispatch.find(accepted.task_id)
+    assert driver is not None
+    assert driver.run.driver == present
+    # The process stood still: its lease was lost and opened anew before this run was known to those who let go.
+    dispatch.drives = lambda _shard: replace(present, number=present.number + 1)
+    leave.set()
+    await wait_until(lambda: dispatch.find(accepted.task_id) is None, 15, "the run is let go")
+    assert driver.run.moved
+    assert house.peer.texts == []
 
 
 async def work_on(turn: Turn) -> None:
