@@ -6,6 +6,7 @@ The note is written first, so content without a note is never left behind. Forge
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.ids import derive_shard
@@ -29,6 +30,10 @@ _FORGET_MS: Final = 30 * 24 * 3600 * 1000
 _MOST: Final = 1_000
 _AGAIN_MS: Final = 60_000
 """Until content is looked at again that somebody has put anew, by the clock of where it stands."""
+_AT_ONCE: Final = 32
+"""Contents that are removed side by side; their notes go before the next ones."""
+_NO_TOKEN: Final = ""
+"""Of no claim: the row stays as it is."""
 
 
 class RedisUploads:
@@ -93,16 +98,28 @@ class RedisUploads:
         )
         seconds, micros = cast("list[bytes]", time)
         before_ms = int(seconds) * 1000 + int(micros) // 1000 - self._keep_ms
-        gone = [
-            (sha256, note.decode())
-            for sha256, note in read_hash(notes).items()
-            if _read_ms(note) <= before_ms and await self._contents.expire(shard, sha256, before_ms)
-        ]
+        old = [one for one in read_hash(notes).items() if _read_ms(one[1]) <= before_ms]
+        for start in range(0, len(old), _AT_ONCE):
+            some = old[start : start + _AT_ONCE]
+            went = await asyncio.gather(
+                *(self._contents.expire(shard, sha256, before_ms) for sha256, _ in some)
+            )
+            gone = [
+                (sha256, note.decode())
+                for (sha256, note), is_gone in zip(some, went, strict=True)
+                if is_gone
+            ]
+            # Who is cut short after this has got somewhere, and the rest is still owed.
+            await self._forget(agent, row.member, _NO_TOKEN, gone)
+        await self._forget(agent, row.member, row.token, [])
+
+    async def _forget(self, agent: str, row: str, token: str, gone: list[tuple[str, str]]) -> None:
+        shard = _place(agent)
         packed = read_script("forget_uploads").pack_call(
-            [uploads, keys.due(shard)],
+            [keys.agent_uploads(shard, agent), keys.due(shard)],
             {
-                "row": row.member,
-                "token": row.token,
+                "row": row,
+                "token": token,
                 "gone": gone,
                 "keep": self._keep_ms,
                 "again": _AGAIN_MS,

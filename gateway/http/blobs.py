@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +21,7 @@ from passerelle.gateway.rpc_call import require_scope
 from passerelle.store.digests import is_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -34,9 +36,12 @@ if TYPE_CHECKING:
 PATH: Final = "/v1/blobs/{sha256}"
 _AT_ONCE: Final = 8
 """Bodies that one instance has in memory; the others wait, and TCP slows their senders down."""
+_OF_ONE_AGENT: Final = 2
+"""Of these: one whose bodies come slowly leaves room for the others."""
 _TYPE_CHARS: Final = 128
 _ANY_TYPE: Final = "application/octet-stream"
 _ROOM_AGAIN_S: Final = 3_600
+_PLACE_AGAIN_S: Final = 1
 
 
 @record
@@ -61,6 +66,7 @@ class BlobEdge:
     _taking: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(_AT_ONCE), repr=False
     )
+    _under_way: Counter[str] = field(default_factory=Counter[str], repr=False)
 
     async def answer(self, request: Request) -> Response:
         """One upload. The same again is the same."""
@@ -73,13 +79,27 @@ class BlobEdge:
         if self.gate is not None:
             await self.gate.enter(principal, slot=False)
         room_bytes = self.policy.upload_bytes
-        async with self._taking:
-            content = await _read(request, sha256, self.policy.max_bytes)
-            if not await self.uploads.put(agent, sha256, content, media_type, room_bytes):
-                said = f"an agent may upload {room_bytes} bytes within a day"
-                raise Limited("quota", said, _ROOM_AGAIN_S)
+        with self._count(agent):
+            async with self._taking:
+                content = await _read(request, sha256, self.policy.max_bytes)
+                if not await self.uploads.put(agent, sha256, content, media_type, room_bytes):
+                    said = f"an agent may upload {room_bytes} bytes within a day"
+                    raise Limited("quota", said, _ROOM_AGAIN_S)
         taken = BlobTaken(f"{UPLOADED}{sha256}", sha256, len(content))
         return JSONResponse(to_wire(taken), 201, {"Cache-Control": "no-store"})
+
+    @contextmanager
+    def _count(self, agent: str) -> Generator[None]:
+        if self._under_way[agent] >= _OF_ONE_AGENT:
+            said = f"{_OF_ONE_AGENT} uploads of the agent are under way, and no more may be"
+            raise Limited("concurrency", said, _PLACE_AGAIN_S)
+        self._under_way[agent] += 1
+        try:
+            yield
+        finally:
+            self._under_way[agent] -= 1
+            if not self._under_way[agent]:
+                del self._under_way[agent]
 
     def _find_agent(self, principal: Principal, agent: str) -> str:
         require_scope(principal, (Scope.SERVE,))
@@ -114,4 +134,5 @@ def _read_type(request: Request) -> str:
     given = request.headers.get("Content-Type", _ANY_TYPE).strip()
     if not 0 < len(given) <= _TYPE_CHARS or not given.isascii() or not given.isprintable():
         raise InvalidInput("Content-Type", f"is one line of at most {_TYPE_CHARS} characters")
-    return given
+    kind, semicolon, parameters = given.partition(";")
+    return f"{kind.lower()}{semicolon}{parameters}"

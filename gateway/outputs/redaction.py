@@ -42,7 +42,8 @@ class Redaction:
 
     def clean_file(self, content: bytes, media_type: str) -> bytes:
         """A file without what the patterns match, if it is a text."""
-        if not self._rules or not (media_type.startswith("text/") or "json" in media_type):
+        kind = media_type.strip().lower()
+        if not self._rules or not (kind.startswith("text/") or "json" in kind):
             return content
         try:
             return self._replace(content.decode()).encode()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from passerelle.core.ids import derive_shard
+from passerelle.core.ids import Shard, derive_shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.uploads import Uploaded
 from passerelle.store.blobs import DirectoryBlobs
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from passerelle.store.uploads import RedisUploads
 from tests.support.waiting import wait_until
@@ -94,3 +97,55 @@ async def test_a_row_is_settled_once_nothing_is_left(store: Store, tmp_path: Pat
     assert await uploads.get("brief", name(b"one")) is None
     rows = (await store.due.claim(shard, 64, 60_000)).rows
     assert [one for one in rows if one.member == "upload:brief"] == []
+
+
+class Slow(DirectoryBlobs):
+    """Removes 32 contents once all of them are to be, and never gets to another one."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._together = asyncio.Barrier(32)
+        self._begun = 0
+
+    async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
+        self._begun += 1
+        if self._begun > 32:
+            await asyncio.Event().wait()
+        await self._together.wait()
+        return await super().expire(shard, sha256, before_ms + 60_000)
+
+
+async def test_who_is_cut_short_in_forgetting_many_has_forgotten_some(
+    store: Store, tmp_path: Path
+) -> None:
+    uploads = RedisUploads(store.nodes, Slow(tmp_path), keep_ms=1)
+    shard = derive_shard("agent", "busy")
+    for number in range(40):
+        assert await put(uploads, "busy", f"{number:02}".encode())
+    row = await claim(store, "busy")
+
+    async def read_ms() -> int:
+        [time] = await store.nodes.read(shard, pack("TIME"))
+        seconds, micros = cast("list[bytes]", time)
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    last_ms = await read_ms()
+
+    async def is_old() -> bool:
+        return await read_ms() > last_ms + 1
+
+    await wait_until(is_old, 15, "all of them are old")
+    assert not await put(uploads, "busy", b"a" * (ROOM - 16))
+    forgetting = asyncio.create_task(uploads.expire(row))
+    try:
+        await wait_until(
+            lambda: put(uploads, "busy", b"a" * (ROOM - 16)), 15, "32 of them are forgotten"
+        )
+        assert not forgetting.done()
+    finally:
+        forgetting.cancel()
+        await asyncio.gather(forgetting, return_exceptions=True)
+    # Nothing was said of the rest, which is still owed as it was claimed.
+    assert (await store.due.claim(shard, 64, 60_000)).rows == ()
+    await RedisUploads(store.nodes, DirectoryBlobs(tmp_path / "none"), keep_ms=1).expire(row)
+    assert await put(uploads, "busy", b"b" * (ROOM - 16))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import Awaitable, Callable
@@ -100,7 +101,7 @@ async def test_what_an_agent_uploads_comes_to_the_caller_with_the_artifact_that_
     other = await rig.start()
 
     async def upload() -> str:
-        return await agent.upload(PICTURE, "image/png")
+        return await agent.upload(PICTURE, "Image/PNG; Kept=As")
 
     async with dial(instance, make_painter(upload)) as agent:
         await agent.wait_served()
@@ -113,7 +114,7 @@ async def test_what_an_agent_uploads_comes_to_the_caller_with_the_artifact_that_
     assert (output["state"], output["size"], output["mediaType"]) == (
         "here",
         len(PICTURE),
-        "image/png",
+        "image/png; Kept=As",
     )
 
 
@@ -166,3 +167,50 @@ async def test_an_upload_is_bounded_by_itself_and_with_all_others(rig: Rig) -> N
         with pytest.raises(CallRefused) as full:
             await agent.upload(b"c")
         assert full.value.code == "quota_exceeded"
+
+
+@dataclass
+class SlowUpload:
+    """An upload of the picture whose place is taken, and whose body has not come."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def finish(self) -> bytes:
+        """The answer."""
+        self.writer.write(PICTURE)
+        answer = await self.reader.read()
+        self.writer.close()
+        return answer
+
+
+async def begin(instance: Instance) -> SlowUpload:
+    """Who asks whether its body is wanted is told so when it is."""
+    url = instance.http.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = [
+        f"PUT /v1/blobs/{name(PICTURE)}?agent={NAME} HTTP/1.1",
+        f"Host: {url.host}",
+        f"Authorization: Bearer {NAME}-key",
+        f"Content-Length: {len(PICTURE)}",
+        "Expect: 100-continue",
+        "Connection: close",
+    ]
+    writer.write(("\r\n".join(head) + "\r\n\r\n").encode())
+    assert b"100 Continue" in await reader.readuntil(b"\r\n\r\n")
+    return SlowUpload(reader, writer)
+
+
+async def test_an_agent_whose_uploads_come_slowly_has_two_places_and_the_others_have_theirs(
+    rig: Rig,
+) -> None:
+    instance = await rig.start_with_asker()
+    slow = [await begin(instance) for _ in range(2)]
+    refused = await put(instance, b"one more")
+    assert (refused.status_code, refused.json()["code"]) == (429, "concurrency_limited")
+    assert refused.headers["Retry-After"] == "1"
+    others = await put(instance, PICTURE, who=ASKER, agent=ASKER)
+    assert others.status_code == 201, others.text
+    for one in slow:
+        assert b" 201 " in await one.finish()
+    assert (await put(instance, b"one more")).status_code == 201

@@ -37,7 +37,16 @@ def test_each_rule_is_counted_where_it_struck() -> None:
     assert NO_REDACTION.count(clean) == []
 
 
-@pytest.mark.parametrize("media_type", ["text/plain", "application/json"])
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "text/plain",
+        "application/json",
+        "Text/plain; charset=UTF-8",
+        " TEXT/html",
+        "application/JSON",
+    ],
+)
 def test_files_that_are_texts_are_cleaned_and_others_are_not(media_type: str) -> None:
     assert RULES.clean_file(b"AKIA1234", media_type) == b"[redacted: key]"
     assert RULES.clean_file(b"\xffAKIA1234", media_type) == b"\xffAKIA1234"
