@@ -56,7 +56,7 @@ class Bundles:
 
     forwarding: Forwarding
 
-    async def on_bundle(self, _shard: Shard, row: DueRow, _now_ms: int) -> None:
+    async def on_bundle(self, _shard: Shard, row: DueRow, now_ms: int) -> None:
         """``bundle:<owner>``: tells a person of the questions that were held, and records each of them."""
         store = self.forwarding.holding.bundles
         held = await store.list_held(row.entity)
@@ -64,11 +64,11 @@ class Bundles:
         whose = _find_person(actions.values(), row.entity)
         if whose is not None:
             reach = await self.forwarding.reaching.find(whose)
-            waiting = await self._look(actions, held, whose, reach)
+            waiting = await self._look(actions, held, whose, reach, now_ms)
             sent = await self._send(whose, reach, [one for one in waiting if one.why is None])
             for first in range(0, len(waiting), _AT_ONCE):
                 some = waiting[first : first + _AT_ONCE]
-                await asyncio.gather(*(self._record(one, row.entity, sent) for one in some))
+                await asyncio.gather(*(self._record(one, row.entity, sent, now_ms) for one in some))
                 ids = {one.action.request.action_id for one in some}
                 done = [one for one in held if one.action_id in ids]
                 await store.settle(row, done, last=False)
@@ -87,6 +87,7 @@ class Bundles:
         held: Sequence[HeldPush],
         whose: Principal,
         reach: Reach,
+        now_ms: int,
     ) -> list[Waiting]:
         """Each question once, by the first of its attempts that was held."""
         attempts: dict[str, str] = {}
@@ -97,18 +98,18 @@ class Bundles:
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             found += await asyncio.gather(
-                *(self._judge(actions[name], attempts[name], whose, reach) for name in some)
+                *(self._judge(actions[name], attempts[name], whose, reach, now_ms) for name in some)
             )
         return [one for one in found if one.devices]
 
     async def _judge(
-        self, action: ActionRecord, attempt: str, whose: Principal, reach: Reach
+        self, action: ActionRecord, attempt: str, whose: Principal, reach: Reach, now_ms: int
     ) -> Waiting:
         forwarding = self.forwarding
         before = await forwarding.attempts.list_pushed(action, [whose.key])
         reminds = attempt == REMINDER
         devices = tuple(name for name in reach.subscriptions if reminds or name not in before)
-        calm = await forwarding.holding.find_calm(action, whose)
+        calm = await forwarding.holding.find_calm(action, whose, now_ms)
         # Who has an active device has had time enough to answer there.
         why = forwarding.holding.judge(action, whose, reach, AGAIN, calm)
         return Waiting(action, attempt, devices, why, calm)
@@ -136,7 +137,9 @@ class Bundles:
             told = [replace(one, reason=one.reason or BUNDLED) for one in told]
         return {one.device_id: one for one in told if one.device_id is not None}
 
-    async def _record(self, one: Waiting, owner: str, sent: Mapping[str, Target]) -> None:
+    async def _record(
+        self, one: Waiting, owner: str, sent: Mapping[str, Target], now_ms: int
+    ) -> None:
         attempts = self.forwarding.attempts
         targets = (
             [sent[name] for name in one.devices if name in sent]
@@ -144,7 +147,7 @@ class Bundles:
             else hold_back(one.devices, one.why)
         )
         facts = record_forwarding(one.action, targets, number_attempt(one.attempt))
-        due = await self.forwarding.owe_after_calm(one.action, one.attempt, targets)
+        due = await self.forwarding.owe_after_calm(one.action, one.attempt, targets, now_ms)
         name = await attempts.find_next(one.action, name_bundled(owner))
         await attempts.add(one.action, name, facts, targets, due)
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.devices.subscriptions import Subscription
 
 _CLEAR_S: Final = 3_600
+_PAUSE_MS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Forwarding:
     tokens: ActionTokens
     drop: Callable[[Shard, DueRow], Awaitable[bool]]
 
-    async def on_notify(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
+    async def on_notify(self, shard: Shard, row: DueRow, now_ms: int) -> None:
         """``notify:<action>:<attempt>``: tells people, and records whom and how."""
         action = await self.attempts.find(row.entity)
         attempt = row.member.rpartition(":")[2]
@@ -80,11 +81,11 @@ class Forwarding:
         paired = list_paired_readers(action)
         for principal in people:
             reach = await self.reaching.find(principal, paired=principal.key in paired)
-            targets += await self._tell(action, principal, reach, attempt, before)
+            targets += await self._tell(action, principal, reach, attempt, before, now_ms)
         number = number_attempt(attempt)
         # A later attempt with nobody to be told says nothing new.
         facts = record_forwarding(action, targets, number) if targets or number == 1 else []
-        due = await self.owe_after_calm(action, attempt, targets)
+        due = await self.owe_after_calm(action, attempt, targets, now_ms)
         await self.attempts.settle(action, row, facts, targets, due)
 
     async def on_stalled(self, shard: Shard, row: DueRow, _now_ms: int) -> None:
@@ -117,6 +118,7 @@ class Forwarding:
         reach: Reach,
         attempt: str,
         before: frozenset[str],
+        now_ms: int,
     ) -> list[Target]:
         told = [Target(link, "queued", "ws", device) for link, device in reach.links.items()]
         told += [
@@ -128,7 +130,7 @@ class Forwarding:
             for name, one in reach.subscriptions.items()
             if attempt == REMINDER or name not in before
         }
-        pushed = await self._push_or_hold(action, principal, reach, attempt, wanted)
+        pushed = await self._push_or_hold(action, principal, reach, attempt, wanted, now_ms)
         return [*told, *pushed] if number_attempt(attempt) == 1 else pushed
 
     async def _push_or_hold(
@@ -138,10 +140,11 @@ class Forwarding:
         reach: Reach,
         attempt: str,
         wanted: dict[str, Subscription],
+        now_ms: int,
     ) -> list[Target]:
         if not wanted:
             return []
-        calm = await self.holding.find_calm(action, principal)
+        calm = await self.holding.find_calm(action, principal, now_ms)
         why = self.holding.judge(action, principal, reach, attempt, calm)
         can_push = self.pushing.web_push is not None
         if why is None and can_push and await self.holding.bundle(action, principal, attempt):
@@ -169,18 +172,20 @@ class Forwarding:
         return await self.pushing.send(principal, wanted, compose, request.action_id, left_s)
 
     async def owe_after_calm(
-        self, action: ActionRecord, attempt: str, targets: Iterable[Target]
+        self, action: ActionRecord, attempt: str, targets: Iterable[Target], now_ms: int
     ) -> tuple[DueChange, ...]:
         """The row by which those are told that a time of calm has kept a push from; none after the question."""
         if not any(one.reason in CALMS for one in targets):
             return ()
-        calms = [await self.holding.find_calm(action, one) for one in list_people(action, None)]
-        now_ms = self.holding.clock.now_ms()
+        people = list_people(action, None)
+        calms = [await self.holding.find_calm(action, one, now_ms) for one in people]
         until_ms = min((one.until_ms for one in calms if one is not None), default=now_ms)
         if until_ms >= action.request.expires_ms:
             return ()
+        # The store's clock may be ahead of the one that a calm ends by: that is no reason to ask without a pause.
+        at_ms = max(until_ms, now_ms + _PAUSE_MS)
         name = await self.attempts.find_next(action, CALM_OVER, attempt)
-        return (DueChange(name_notice(action.request.action_id, name), until_ms),)
+        return (DueChange(name_notice(action.request.action_id, name), at_ms),)
 
 
 def hold_back(wanted: Iterable[str], why: str) -> list[Target]:

@@ -50,8 +50,12 @@ class Holding:
     most: int
     quiet: tuple[QuietHours, ...] = ()
 
-    async def find_calm(self, action: ActionRecord, principal: Principal) -> Calm | None:
+    async def find_calm(
+        self, action: ActionRecord, principal: Principal, now_ms: int
+    ) -> Calm | None:
         """The time of calm that somebody is in, for what is not grave; a mute comes before quiet hours.
+
+        ``now_ms`` is the store's: by that the row for the end comes due.
 
         Raises:
             StoreUnavailable: nobody knows.
@@ -63,7 +67,7 @@ class Holding:
         muted_ms = muted.get(find_base(request.origin.peer or ""))
         if muted_ms is not None:
             return Calm(MUTED, muted_ms)
-        quiet_ms = find_quiet_end(self.quiet, principal.id, self.clock.now_ms())
+        quiet_ms = find_quiet_end(self.quiet, principal.id, now_ms)
         return None if quiet_ms is None else Calm(QUIET, quiet_ms)
 
     def judge(

@@ -6,7 +6,9 @@ from typing import cast
 import httpx
 import pytest
 
+from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
+from passerelle.core.ports.due import DueRow
 from passerelle.core.times import parse_ms
 from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.verify import verify_store
@@ -17,6 +19,7 @@ from tests.integration.devices.test_forwarding import (
     come_due,
     make_quiet,
     push,
+    read_told,
     start,
     subscribe,
     wait_told,
@@ -46,10 +49,11 @@ async def list_mutes(at: Instance, who: str = "ada") -> list[JsonObject]:
     return cast("list[JsonObject]", answer.json()["mutes"])
 
 
-def find_calm_over(rig: Rig, view: JsonObject, row: str = "q") -> object:
+def find_calm_over(rig: Rig, view: JsonObject, row: str = "q") -> float | None:
     """When a question comes up again that a time of calm has held, in ms; None where it does not."""
     shard = str(view["actionId"]).partition("_")[2][:2]
-    return command(rig.url, "ZSCORE", f"{{{shard}}}:due", f"notify:{view['actionId']}:{row}")
+    due = command(rig.url, "ZSCORE", f"{{{shard}}}:due", f"notify:{view['actionId']}:{row}")
+    return cast("float | None", due)
 
 
 def count_minutes(until: object) -> float:
@@ -75,7 +79,8 @@ async def test_pushes_for_a_muted_agent_wait_for_the_end_unless_it_is_grave(
     assert told["outcome"] == "sent"
     # What was held comes when the mute ends, of which this takes the rest away.
     row = f"notify:{view['actionId']}:q"
-    due_ms = cast("float", find_calm_over(rig, view))
+    due_ms = find_calm_over(rig, view)
+    assert due_ms is not None
     assert abs(due_ms - parse_ms(muted.json()["until"])) < 1
     ended = await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
     assert (ended.status_code, ended.json()) == (200, {"peer": "echo", "until": None})
@@ -103,6 +108,36 @@ async def test_what_expires_before_its_mute_ends_is_held_too(
     # Nothing is owed for its end: by then there is no question.
     assert find_calm_over(rig, view) is None
     assert [one["actionId"] for one in await list_pending(at, "ada")] == [view["actionId"]]
+
+
+async def test_store_whose_clock_is_ahead_is_not_asked_again_and_again(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start(rig, push.made["origin"], approvals=make_quiet(20))
+    await subscribe(at, push)
+    view = await ask(at)
+    (told,) = await wait_told(at, view)
+    assert told["reason"] == "quiet"
+    assert (await mute(at, minutes=20)).status_code == 200
+    # The shard of the question thinks that all is over. That of the person knows of a mute still.
+    name = f"notify:{view['actionId']}:"
+    shard, ahead_ms = place(str(view["actionId"])), SystemClock().now_ms() + 30 * 60_000
+    due_ms = find_calm_over(rig, view)
+    assert due_ms is not None
+    handle = at.gateway.duties.due.handlers["notify"]
+    await handle(shard, DueRow(f"{name}q", f"{due_ms:.0f}"), ahead_ms)
+    (_, told) = await read_told(at, view)
+    assert told["reason"] == "muted"
+    again_ms = ahead_ms + 1_000
+    assert find_calm_over(rig, view, "q1") == again_ms, (
+        "not at once, or it would come due without a pause"
+    )
+    # By its time no hours are quiet, whatever the gateway's clock says.
+    await at.http.delete("/v1/mutes/echo", headers=bearer("ada"))
+    await handle(shard, DueRow(f"{name}q1", f"{again_ms}"), again_ms)
+    *_, told = await read_told(at, view)
+    assert (told["outcome"], told["attempt"]) == ("sent", 4)
+    assert find_calm_over(rig, view, "q2") is None
 
 
 async def test_a_mute_holds_what_expires_after_quiet_hours_but_within_it(
