@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 ROW: Final = "bundle"
 WINDOW_MS: Final = 60_000
+AT_ONCE: Final = 256
+"""What is read at a time of what is held; the rest keeps its row, and comes next."""
 _KEEP_MS: Final = 31 * 24 * 3_600_000
 """Longer than a question is open."""
 
@@ -67,13 +69,13 @@ class RedisBundles:
         return int(float(reply)) if reply else None
 
     async def list_held(self, owner: str) -> list[HeldPush]:
-        """What waits for the next bundle, the first to be held first.
+        """What waits for the next bundle, at most ``AT_ONCE`` of it, the first to be due first.
 
         Raises:
             StoreUnavailable: nobody knows.
         """
         shard = place(owner)
-        command = pack("ZRANGE", keys.held(shard, owner), 0, -1)
+        command = pack("ZRANGE", keys.held(shard, owner), 0, AT_ONCE - 1)
         [reply] = await retry(lambda: self._nodes.read(shard, command))
         words = (member.decode().partition(" ") for member in cast("list[bytes]", reply))
         return [HeldPush(action, attempt) for action, _, attempt in words]

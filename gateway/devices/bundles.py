@@ -5,6 +5,7 @@ Pushes beyond the first few are held (``store/bundles.py``), with a row for thei
 has ended, has been seen, or falls into a time of calm by now, and tells of the rest in one message; one that is left
 alone goes out as ever. Then each question has the facts of its targets in its own session. A handler that dies on the
 way leaves the row, and what it had not recorded is told of again: the bundle replaces itself, by its topic.
+What one reading does not hold keeps the row, and comes next.
 """
 
 from __future__ import annotations
@@ -110,8 +111,9 @@ class Bundles:
         reminds = attempt == REMINDER
         devices = tuple(name for name in reach.subscriptions if reminds or name not in before)
         calm = await forwarding.holding.find_calm(action, whose, now_ms)
-        # Who has an active device has had time enough to answer there.
-        why = forwarding.holding.judge(action, whose, reach, AGAIN, calm)
+        # Who has an active device has had time enough to answer there; who has seen it is reminded all the same.
+        judged = REMINDER if reminds else AGAIN
+        why = forwarding.holding.judge(action, whose, reach, judged, calm)
         return Waiting(action, attempt, devices, why, calm)
 
     async def _send(

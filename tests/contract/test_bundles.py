@@ -9,7 +9,7 @@ import pytest
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.store import keys
-from passerelle.store.bundles import WINDOW_MS, HeldPush, name_bundle
+from passerelle.store.bundles import AT_ONCE, WINDOW_MS, HeldPush, name_bundle
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import make_place, mint
@@ -122,6 +122,26 @@ async def test_row_ends_with_its_bundle_and_stays_for_what_came_meanwhile(store:
     rest = await find_row(store, shard, owner)
     assert rest is not None, "what is held has a row"
     await store.bundles.settle(rest, [push(3)], last=True)
+    assert await find_row(store, shard, owner) is None
+
+
+async def test_more_than_is_read_at_a_time_keeps_its_row(store: Store) -> None:
+    shard, owner = make_owner()
+    await store.bundles.hold(owner, push(0), 1, LATE)
+    at = await store.bundles.hold(owner, push(1), 1, LATE)
+    assert at is not None
+    pairs = [part for number in range(2, AT_ONCE + 3) for part in (at, str(push(number)))]
+    await store.nodes.write(shard, pack("ZADD", keys.held(shard, owner), *pairs))
+    row = await find_row(store, shard, owner)
+    assert row is not None
+    first = await store.bundles.list_held(owner)
+    assert len(first) == AT_ONCE
+    await store.bundles.settle(row, first, last=True)
+    rest = await store.bundles.list_held(owner)
+    assert len({*first, *rest}) == AT_ONCE + 2
+    row = await find_row(store, shard, owner)
+    assert row is not None, "what was not read is owed still"
+    await store.bundles.settle(row, rest, last=True)
     assert await find_row(store, shard, owner) is None
 
 

@@ -4,8 +4,10 @@ from typing import cast
 
 import pytest
 
+from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.gateway.verify import verify_store
+from passerelle.store import keys
 from passerelle.store.bundles import HeldPush
 from tests.integration.callers.rig import Instance, Rig
 from tests.integration.devices.asking import ask, bearer, list_pending, make_answer, say
@@ -131,6 +133,24 @@ async def test_who_has_seen_what_was_held_hears_of_the_rest(rig: Rig, push: Push
     assert (await read_outcomes(at, seen))[-1] == ("suppressed", "seen", 1)
     bundle = cast("JsonObject", (await push.read_seen())[1]["message"])
     assert bundle["count"] == len(others)
+
+
+async def test_who_has_seen_a_question_is_reminded_of_it_in_a_bundle_too(
+    rig: Rig, push: PushService
+) -> None:
+    at = await start_crowded(rig, push)
+    await subscribe(at, push)
+    (view,) = await ask_many(at, 1)
+    path = f"/v1/approvals/{view['actionId']}/seen"
+    assert (await at.http.post(path, json={"rev": 1}, headers=bearer("ada"))).status_code == 200
+    # Its first push was more than a minute ago, so the reminder is counted anew.
+    command(rig.url, "DEL", keys.pushes(place(ADA_KEY), ADA_KEY))
+    await at.gateway.store.bundles.hold(ADA_KEY, HeldPush("act_0", "1"), 1, LATE)
+    reminder = HeldPush(str(view["actionId"]), "3")
+    assert await at.gateway.store.bundles.hold(ADA_KEY, reminder, 1, LATE) is not None
+    bundle_comes_due(rig, at)
+    told = await wait_told(at, view, 3)
+    assert (told[-1]["outcome"], told[-1]["attempt"]) == ("sent", 3)
 
 
 async def test_bundle_that_falls_into_quiet_hours_waits_for_their_end(
