@@ -265,9 +265,7 @@ def _address(client: Client) -> tuple[str, dict[str, str]]:
 def _greet(client: Client) -> None:
     match client.group.wire:
         case "passerelle":
-            for data in client.latest.values():
-                _note_cursors(client, data)
-            client.latest.clear()
+            _note_latest(client)
             client.waits_for = len(client.streams)
             subs = [
                 {"s": name, "c": client.cursors[name]}
@@ -313,6 +311,7 @@ def _take_ours(client: Client, data: bytes) -> None:
         # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
         client.latest[data[:_NAMED]] = data
         return
+    _note_latest(client)
     _note_cursors(client, data)
     if not client.waits_for:
         return
@@ -321,6 +320,13 @@ def _take_ours(client: Client, data: bytes) -> None:
         client.be_ready()
     if b'"t":"error"' in data or b'"t":"gap"' in data:
         client.group.fail(data[:300].decode(errors="replace"))
+
+
+def _note_latest(client: Client) -> None:
+    """Before anything newer is noted: what came after it in another message would go back behind it."""
+    for data in client.latest.values():
+        _note_cursors(client, data)
+    client.latest.clear()
 
 
 def _note_cursors(client: Client, data: bytes) -> None:
