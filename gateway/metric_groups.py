@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from passerelle.gateway.tallies import Spread, Tally
+
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
@@ -22,18 +24,18 @@ class CallMetrics:
     """Requests of callers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests: Final = Counter(
+        self.requests: Final = Tally(
             "passerelle_requests",
             "Requests that were answered.",
             ["agent", "operation", "outcome"],
-            registry=registry,
+            registry,
         )
-        self.request_seconds: Final = Histogram(
+        self.request_seconds: Final = Spread(
             "passerelle_request_seconds",
             "Time from request to answer; a stream counts until its end.",
             ["agent", "operation"],
-            buckets=_REQUEST_S,
-            registry=registry,
+            _REQUEST_S,
+            registry,
         )
         self.refusals: Final = Counter(
             "passerelle_limit_refusals",
@@ -47,20 +49,22 @@ class StoreMetrics:
     """What goes to the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.appends: Final = Counter(
-            "passerelle_appends", "Appends by result.", ["result"], registry=registry
+        self.appends: Final = Tally(
+            "passerelle_appends", "Appends by result.", ["result"], registry
         )
-        self.append_seconds: Final = Histogram(
+        self.append_seconds: Final = Spread(
             "passerelle_append_seconds",
             "Time from a decided append to its result, tries after a failure included.",
-            buckets=_FAST_S,
-            registry=registry,
+            (),
+            _FAST_S,
+            registry,
         )
-        self.batches: Final = Histogram(
+        self.batches: Final = Spread(
             "passerelle_store_batch_calls",
             "Calls that went to the store together, in one exchange.",
-            buckets=_BATCH,
-            registry=registry,
+            (),
+            _BATCH,
+            registry,
         )
         self.replicas_missing: Final = Gauge(
             "passerelle_replicas_missing",
@@ -90,11 +94,11 @@ class PeerMetrics:
     """Agents, and the calls to them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.calls: Final = Counter(
+        self.calls: Final = Tally(
             "passerelle_peer_calls",
             "Calls to agents by how they ended; `breaker`, `limit` and `absent`: held back, nothing was sent.",
             ["agent", "outcome"],
-            registry=registry,
+            registry,
         )
         self.agents: Final = Gauge(
             "passerelle_agent_card",

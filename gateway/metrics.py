@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
@@ -51,11 +50,6 @@ class Metrics:
         )
         tasks = Gauge("passerelle_asyncio_tasks", "Tasks of the event loop.", registry=registry)
         tasks.set_function(_count_tasks)
-        # To look a series up by its labels takes a lock; on the way of each request it is done once for each.
-        self._requests = cache(self.calls.requests.labels)
-        self._request_seconds = cache(self.calls.request_seconds.labels)
-        self._appends = cache(self.store.appends.labels)
-        self._peer_calls = cache(self.peers.calls.labels)
 
     def add(self, collector: Collector) -> None:
         """Shows what a collector knows, with each answer."""
@@ -63,12 +57,12 @@ class Metrics:
 
     def count_request(self, agent: str, operation: str, outcome: str, seconds: float) -> None:
         """One answered request; ``outcome`` is ``ok`` or the code of the error."""
-        self._requests(agent, operation, outcome).inc()
-        self._request_seconds(agent, operation).observe(seconds)
+        self.calls.requests.counts[agent, operation, outcome] += 1
+        self.calls.request_seconds.observe(seconds, (agent, operation))
 
     def count_append(self, result: str, seconds: float) -> None:
         """One append and the time that it took."""
-        self._appends(result).inc()
+        self.store.appends.counts[(result,)] += 1
         self.store.append_seconds.observe(seconds)
 
     def count_refusal(self, kind: str) -> None:
@@ -77,7 +71,7 @@ class Metrics:
 
     def count_peer_call(self, agent: str, outcome: str) -> None:
         """One call to an agent, over however many of its interfaces."""
-        self._peer_calls(agent, outcome).inc()
+        self.peers.calls.counts[agent, outcome] += 1
 
     def count_duty(self, duty: str, outcome: str) -> None:
         """How one piece of a duty ended; what failed is counted as an error of ours."""
