@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final
 
-import httptools
 import orjson
 
+from bench.line import Line
 from passerelle.gateway.demo.peers.serving import HOST
 from passerelle.gateway.peers.connection_pool import ConnectionPool
 from passerelle.gateway.peers.wire import Request
@@ -40,85 +40,64 @@ _ASK: Final = (
 )
 
 
-class _Parser(Protocol):
-    """What is used of httptools' parsers, which have no types."""
+class Caller(Line):
+    """A connection in."""
 
-    def feed_data(self, data: bytes) -> None: ...
+    def __init__(self, pass_on: Callable[[Caller, bytes], None]) -> None:
+        super().__init__(asks=False)
+        self._pass_on = pass_on
+
+    def take(self, body: bytes) -> None:
+        self._pass_on(self, body)
+
+    def answer(self, body: bytes) -> None:
+        """Passes an answer back."""
+        self.write(_ANSWER % (len(body), body))
 
 
-class Line(asyncio.Protocol):
-    """One connection, in or out: ``take`` gets the body of each whole message."""
+class Agent(Line):
+    """A connection out, which serves one ``caller`` at a time and is among the ``idle`` between two."""
 
-    def __init__(self, take: Callable[[Line, bytes], None], *, asks: bool) -> None:
-        self._take = take
-        make = httptools.HttpResponseParser if asks else httptools.HttpRequestParser
-        self._parser = cast("_Parser", make(self))
-        self._body = b""
-        self.transport: asyncio.Transport | None = None
-        self.caller: Line | None = None
+    def __init__(self, idle: list[Agent]) -> None:
+        super().__init__(asks=True)
+        self._idle = idle
+        self._caller: Caller | None = None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)
+    def ask(self, caller: Caller, body: bytes) -> None:
+        """Passes a request on."""
+        self._caller = caller
+        self.write(_ASK % (len(body), body))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the name is the protocol's
-        self.transport = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it can be written to; an agent closes a connection that nobody uses."""
-        return self.transport is not None and not self.transport.is_closing()
-
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
-        body, self._body = self._body, b""
-        self._take(self, body)
-
-    def write(self, form: bytes, body: bytes) -> None:
-        """A message of a form that has places for its length and its body."""
-        if self.transport is not None:
-            self.transport.write(form % (len(body), body))
+    def take(self, body: bytes) -> None:
+        caller, self._caller = self._caller, None
+        self._idle.append(self)
+        if caller is not None:
+            caller.answer(body)
 
 
 class Callbacks:
-    """Connections to the agent, of which each serves one caller at a time."""
+    """Connections to the agent."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
-        self._idle: list[Line] = []
+        self._idle: list[Agent] = []
         self._opening = set[asyncio.Task[None]]()
 
-    def take(self, caller: Line, body: bytes) -> None:
+    def take(self, caller: Caller, body: bytes) -> None:
         """Passes a request on."""
         while self._idle:
-            line = self._idle.pop()
-            if line.is_open:
-                self._pass_on(line, caller, body)
+            agent = self._idle.pop()
+            if agent.is_open:
+                agent.ask(caller, body)
                 return
         opening = asyncio.get_running_loop().create_task(self._open(caller, body))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, caller: Line, body: bytes) -> None:
+    async def _open(self, caller: Caller, body: bytes) -> None:
         loop = asyncio.get_running_loop()
-        _, line = await loop.create_connection(
-            lambda: Line(self._answer, asks=True), *self._address
-        )
-        self._pass_on(line, caller, body)
-
-    def _pass_on(self, line: Line, caller: Line, body: bytes) -> None:
-        line.caller = caller
-        line.write(_ASK, body)
-
-    def _answer(self, line: Line, body: bytes) -> None:
-        caller, line.caller = line.caller, None
-        self._idle.append(line)
-        if caller is not None:
-            caller.write(_ANSWER, body)
+        _, agent = await loop.create_connection(lambda: Agent(self._idle), *self._address)
+        agent.ask(caller, body)
 
 
 class Tasks:
@@ -135,14 +114,14 @@ class Tasks:
         whole = await self._pool.ask(request, _HEADERS, connect_s=TOTAL_S, total_s=TOTAL_S)
         return whole.raw
 
-    def take(self, caller: Line, body: bytes) -> None:
+    def take(self, caller: Caller, body: bytes) -> None:
         """Passes a request on."""
         running = asyncio.get_running_loop().create_task(self._pass_on(caller, body))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
 
-    async def _pass_on(self, caller: Line, body: bytes) -> None:
-        caller.write(_ANSWER, await self.ask(body))
+    async def _pass_on(self, caller: Caller, body: bytes) -> None:
+        caller.answer(await self.ask(body))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  ASGI
         """The application of nothing."""
@@ -180,9 +159,9 @@ FORMS: Final[dict[str, Callable[[str, Listener], Coroutine[None, None, None]]]] 
 }
 
 
-async def _listen(listener: Listener, take: Callable[[Line, bytes], None]) -> None:
+async def _listen(listener: Listener, take: Callable[[Caller, bytes], None]) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Line(take, asks=False), sock=listener.socket)
+    server = await loop.create_server(lambda: Caller(take), sock=listener.socket)
     async with server:
         await server.serve_forever()
 

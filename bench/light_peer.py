@@ -13,12 +13,12 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
-import httptools
 import orjson
 
 from bench.light_tasks import WORKING, LightTasks, make_card, refuse
+from bench.line import Line
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import JsonObject
 from passerelle.gateway.clock import SystemClock
@@ -31,13 +31,6 @@ _STREAM_HEAD: Final = (
 )
 
 
-class _Parser(Protocol):
-    """What is used of httptools' parser, which has no types."""
-
-    def feed_data(self, data: bytes) -> None: ...
-    def get_method(self) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Agent:
     """What every connection of the peer shares."""
@@ -47,42 +40,29 @@ class Agent:
     card: bytes
 
 
-class Link(asyncio.Protocol):
+class Link(Line):
     """One connection; its calls come one after the other."""
 
     def __init__(self, agent: Agent) -> None:
+        super().__init__(asks=False)
         self._agent = agent
-        self._transport: asyncio.Transport | None = None
-        self._parser = cast("_Parser", httptools.HttpRequestParser(self))
         self._path = b""
-        self._body = b""
         self._waiting: asyncio.TimerHandle | None = None
         self._unfollow: Callable[[], None] = lambda: None
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  the name is the protocol's
-        self._transport = None
+    def lose(self, error: Exception | None) -> None:  # noqa: ARG002  whatever it was, its calls are over
         self._unfollow()
         if self._waiting is not None:
             self._waiting.cancel()
             self._leave()
 
-    def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
-
     def on_url(self, url: bytes) -> None:
         self._path += url
 
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-
-    def on_message_complete(self) -> None:
+    def take(self, body: bytes) -> None:
         path, self._path = self._path.partition(b"?")[0], b""
-        body, self._body = self._body, b""
         tasks = self._agent.tasks
-        if self._parser.get_method() == b"GET":
+        if self.method == b"GET":
             self._answer(orjson.dumps(tasks.report()) if path == b"/stats" else self._agent.card)
         elif path == b"/reset":
             tasks.counts.reset()
@@ -91,9 +71,9 @@ class Link(asyncio.Protocol):
             tasks.finish()
             self._answer(b"{}")
         else:
-            self._take(cast("JsonObject", orjson.loads(body)))
+            self._begin(cast("JsonObject", orjson.loads(body)))
 
-    def _take(self, call: JsonObject) -> None:
+    def _begin(self, call: JsonObject) -> None:
         params = object_at(call, "params")
         self._agent.tasks.counts.enter(text_at(call, "method"), text_at(params, "id"))
         loop = asyncio.get_running_loop()
@@ -109,7 +89,7 @@ class Link(asyncio.Protocol):
         if task is None or task.state != WORKING:
             self._answer(_compose(call, refuse(_ENDED, "the task has ended")))
             return
-        self._write(_STREAM_HEAD)
+        self.write(_STREAM_HEAD)
         self._tell(call, {"task": task.show()})
         self._unfollow = task.follow(partial(self._tell_last, call))
 
@@ -119,19 +99,15 @@ class Link(asyncio.Protocol):
 
     def _tell(self, call: JsonObject, result: JsonObject) -> None:
         event = b"data: " + _compose(call, {"result": result}) + b"\n\n"
-        self._write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.write(b"%x\r\n%b\r\n" % (len(event), event))
 
     def _tell_last(self, call: JsonObject, result: JsonObject) -> None:
         self._tell(call, result)
-        self._write(b"0\r\n\r\n")
+        self.write(b"0\r\n\r\n")
 
     def _answer(self, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-        self._write(head % len(body) + body)
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
+        self.write(head % len(body) + body)
 
 
 def _compose(call: JsonObject, answer: JsonObject) -> bytes:

@@ -11,28 +11,31 @@ import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from typing import Final, Literal, assert_never
+from typing import Final, Literal, TypeVar, assert_never
 
-import aiohttp
 import orjson
 import uvloop
 
+from bench.callers import Caller, Failed, Follower, Subscriber, Turns
+from bench.line import Line
+
 ANSWER_S: Final = 30.0
-STREAM_LINE_BYTES: Final = 1 << 20
-CHUNK: Final = b'"artifactUpdate"'
+_MARK: Final = b"########"
+"""Stands for a number of eight digits, so that all requests of an order are of one length."""
 _numbers: Final = itertools.count(1)
+_Opened = TypeVar("_Opened", bound=Line)
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """``unary`` sends from ``callers`` for ``seconds``; ``stream`` opens one stream per caller and reads it out.
 
-    ``hold`` subscribes every caller to one of the tasks that ``text`` names, and keeps the streams open until the next
-    order; ``release`` is one that does nothing else. Each answer, each stream as a whole, or the first line of a held
-    one has to contain ``expected``.
+    Each caller of ``unary`` sends once at least. ``hold`` subscribes every caller to one of the tasks that ``text``
+    names, and keeps the streams open until the next order; ``release`` is one that does nothing else. Each answer,
+    each stream as a whole, or the first line of a held one has to contain ``expected``.
     """
 
     kind: Literal["unary", "stream", "hold", "release"]
@@ -54,108 +57,119 @@ class Outcome:
     error: str | None = None
 
 
-class Failed(Exception):
-    """An answer was not what was expected."""
-
-
 async def carry_out(order: Order) -> Outcome:
     """One order that ends by itself, over connections of its own.
 
     Raises:
-        ExceptionGroup: of Failed, ClientError or TimeoutError, from the callers that met it.
+        ExceptionGroup: of Failed or OSError, from the callers that met it.
+        TimeoutError: the last answer is missing ``ANSWER_S`` after the order's seconds.
     """
-    timeout = aiohttp.ClientTimeout(total=ANSWER_S)
-    connector = aiohttp.TCPConnector(limit=order.callers)
-    headers = {"Content-Type": "application/json", "A2A-Version": "1.0", **order.headers}
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=timeout, headers=headers, read_bufsize=STREAM_LINE_BYTES
-    ) as http:
-        return await (_send(http, order) if order.kind == "unary" else _follow(http, order))
+    async with asyncio.timeout(order.seconds + ANSWER_S):
+        return await (_send(order) if order.kind == "unary" else _follow(order))
 
 
-async def _send(http: aiohttp.ClientSession, order: Order) -> Outcome:
-    bodies = _make_bodies("SendMessage", order.text)
+async def _send(order: Order) -> Outcome:
     expected = order.expected.encode()
-    took: list[float] = []
     started = time.perf_counter()
-    deadline = started + order.seconds
+    turns = Turns(_make_requests(order, "SendMessage"), started + order.seconds)
 
     async def call() -> None:
-        while (began := time.perf_counter()) < deadline:
-            async with http.post(order.url, data=next(bodies)) as response:
-                answer = await response.read()
-            if response.status != 200 or expected not in answer:
-                raise Failed(f"{response.status}: {answer[:300].decode(errors='replace')}")
-            took.append(time.perf_counter() - began)
+        while True:
+            caller = await _open(order, lambda: Caller(turns, expected))
+            try:
+                caller.ask()
+                await caller.ended
+            finally:
+                caller.close()
+            if time.perf_counter() >= turns.deadline:
+                return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(order.callers):
             group.create_task(call())
-    took.sort()
+    took = sorted(turns.took)
     return Outcome(len(took), time.perf_counter() - started, 1000 * took[len(took) // 2])
 
 
-async def _follow(http: aiohttp.ClientSession, order: Order) -> Outcome:
-    bodies = _make_bodies("SendStreamingMessage", order.text)
+async def _follow(order: Order) -> Outcome:
+    requests = _make_requests(order, "SendStreamingMessage")
     expected = order.expected.encode()
-    count, first, last = 0, float("inf"), 0.0
+    arrived: list[float] = []
 
-    async def read() -> None:
-        nonlocal count, first, last
-        complete = False
-        async with http.post(order.url, data=next(bodies)) as response:
-            async for line in response.content:
-                if CHUNK in line:
-                    last = time.perf_counter()
-                    first = min(first, last)
-                    count += 1
-                complete = complete or expected in line
-        if response.status != 200 or not complete:
-            raise Failed(f"{response.status}: a stream ended without {order.expected}")
+    async def follow() -> None:
+        follower = await _open(order, lambda: Follower(expected, arrived))
+        try:
+            follower.write(next(requests))
+            await follower.ended
+        finally:
+            follower.close()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(order.callers):
-            group.create_task(read())
-    return Outcome(count, last - first)
-
-
-def _make_bodies(method: str, text: str) -> Iterator[bytes]:
-    """Requests that differ in nothing but their ids: encoded once, to keep the load light."""
-    mark = "00000000"
-    message = {
-        "messageId": f"bench-{mark}",
-        "role": "ROLE_USER",
-        "parts": [{"text": text}],
-    }
-    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
-    before, after = orjson.dumps(request).split(mark.encode())
-    for number in _numbers:
-        yield b"%s%08d%s" % (before, number, after)
+            group.create_task(follow())
+    return Outcome(len(arrived), arrived[-1] - arrived[0] if arrived else 0.0)
 
 
 async def hold(order: Order, stack: AsyncExitStack) -> Outcome:
-    """Opens streams that stay open until ``stack`` is closed.
+    """Opens streams, one after the other, that stay open until ``stack`` is closed.
 
     Raises:
-        Failed, ClientError: a stream does not begin as expected.
+        Failed, OSError, TimeoutError: a stream does not begin as expected.
     """
-    headers = {"Content-Type": "application/json", "A2A-Version": "1.0", **order.headers}
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_S)
-    http = await stack.enter_async_context(
-        aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
-    )
+    expected = order.expected.encode()
     tasks = itertools.cycle(order.text.split())
     for _ in range(order.callers):
-        params = {"id": next(tasks)}
-        request = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
-        response = await stack.enter_async_context(http.post(order.url, data=orjson.dumps(request)))
-        line = b""
-        while order.expected.encode() not in line:
-            line = await response.content.readline()
-            if not line:
-                raise Failed(f"{response.status}: a stream ended before {order.expected}")
+        request = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "SubscribeToTask",
+            "params": {"id": next(tasks)},
+        }
+        async with asyncio.timeout(ANSWER_S):
+            subscriber = await _open(order, lambda: Subscriber(expected, []))
+            stack.callback(subscriber.close)
+            subscriber.write(_write(order, orjson.dumps(request)))
+            await subscriber.ended
     return Outcome(order.callers)
+
+
+async def _open(order: Order, make: Callable[[], _Opened]) -> _Opened:
+    host, _, port = _split(order.url)[0].rpartition(":")
+    _, opened = await asyncio.get_running_loop().create_connection(make, host, int(port))
+    return opened
+
+
+def _make_requests(order: Order, method: str) -> Iterator[bytes]:
+    """Requests that differ in nothing but their ids: written once, to keep the load light."""
+    message = {
+        "messageId": f"bench-{_MARK.decode()}",
+        "role": "ROLE_USER",
+        "parts": [{"text": order.text}],
+    }
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
+    before, after = _write(order, orjson.dumps(request)).split(_MARK)
+    for number in _numbers:
+        yield b"%b%08d%b" % (before, number, after)
+
+
+def _write(order: Order, body: bytes) -> bytes:
+    """A whole request, with no header that its answer does not depend on."""
+    host, target = _split(order.url)
+    headers = {
+        "Host": host,
+        "Content-Type": "application/json",
+        "A2A-Version": "1.0",
+        "Content-Length": str(len(body)),
+        **order.headers,
+    }
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _split(url: str) -> tuple[str, str]:
+    """What names host and port, and the target behind it."""
+    host, _, target = url.removeprefix("http://").partition("/")
+    return host, f"/{target}"
 
 
 async def _serve() -> None:
@@ -179,7 +193,7 @@ async def _obey(order: Order, held: AsyncExitStack) -> Outcome:
                 return Outcome()
             case _:
                 assert_never(order.kind)
-    except* (Failed, aiohttp.ClientError, TimeoutError) as group:
+    except* (Failed, OSError) as group:
         first = group.exceptions[0]
         error = f"{type(first).__name__}: {first}"
     return Outcome(error=error)
