@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from passerelle.core.record import value
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from passerelle.core.json import JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Answered:
     """The peer answered. ``result`` is the JSON-RPC result: a StreamResponse, a Task, or a page of them.
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Refused, Unreached
+from passerelle.core.peer import Answered, Refused, Unreached
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import Call
 from passerelle.gateway.peers.line import Line
 from passerelle.gateway.peers.outcome_names import name_outcome
 from passerelle.gateway.peers.questions import AT_ONCE, Questions
+from passerelle.gateway.peers.send_limit import UNLIMITED
 from passerelle.gateway.spans import end_call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.send_limit import SendLimit
     from passerelle.gateway.spans import Spans
 
+Tried: TypeAlias = "list[Interface]"
+"""Interfaces that a call was made over, the first one first."""
 _GONE: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.GONE})
 _NO_INTERFACE: Final = Refused(-32004, "no interface of the agent has the operation")
 
@@ -65,6 +68,7 @@ class AgentPeer:
         self._count = count
         self._spans = spans
         self._lines: dict[Interface, Line] = {}
+        self._last: Line | None = None
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
 
@@ -89,8 +93,8 @@ class AgentPeer:
             PeerUnavailable: it cannot be read, and there has never been one.
             InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
         """
-        known = await self._cards.load()
-        first = self._list_fit(known)[0]
+        known = self._cards.fresh or await self._cards.load()
+        first = self._list_fit(known)[0] if self._unfit else known.interfaces[0]
         if first is known.interfaces[0]:
             return known.card
         return replace(known.card, endpoint=first.url, protocol=first.protocol, lists=first.lists)
@@ -99,23 +103,24 @@ class AgentPeer:
         known = self._cards.known
         return known.card if known is not None else None
 
-    async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
+    def send(
+        self, params: JsonObject, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        async with self._limit.enter() as held_back:
-            if held_back is not None:
-                self._count(self.name, name_outcome(held_back))
-                return held_back
-            return await self._call(Call("SendMessage", params, total_s))
+        return self._call(Call("SendMessage", params, total_s), self._limit)
 
     async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
-        async with self._limit.enter() as held_back:
-            if held_back is not None:
-                self._count(self.name, name_outcome(held_back))
-                yield held_back
-                return
+        held_back = await self._limit.enter()
+        if held_back is not None:
+            self._count(self.name, name_outcome(held_back))
+            yield held_back
+            return
+        try:
             async with aclosing(self._follow("SendStreamingMessage", params)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
+        finally:
+            self._limit.leave()
 
     async def get(self, task: str, *, history_length: int | None = None) -> PeerOutcome:
         params: JsonObject = {"id": task}
@@ -153,21 +158,30 @@ class AgentPeer:
         return await self._ask("GetExtendedAgentCard", {})
 
     async def _ask(self, operation: Operation, params: JsonObject) -> PeerOutcome:
-        return await self._call(Call(operation, params, self._config.query_timeout_s))
+        call = Call(operation, params, self._config.query_timeout_s)
+        return await self._call(call, UNLIMITED)
 
-    async def _call(self, call: Call) -> PeerOutcome:
+    async def _call(self, call: Call, limit: SendLimit) -> PeerOutcome:
+        if not limit.enter_now() and (held_back := await limit.enter()) is not None:
+            self._count(self.name, name_outcome(held_back))
+            return held_back
         outcome: PeerOutcome = _NO_INTERFACE
         span = self._spans.begin_call(self.name, call.operation) if self._spans else None
         try:
-            tried: set[Interface] = set()
-            while (line := await self._choose(call, tried)) is not None:
+            tried: Tried = []
+            while True:
+                known = self._cards.fresh or await self._cards.load()
+                line = self._choose(known, call, tried)
+                if line is None:
+                    break
                 outcome = await line.call(call)
-                if not self._goes_elsewhere(line, call, outcome):
+                if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
                     break
         except RemoteError as error:
             # No card: nothing was sent.
             outcome = Unreached(error.message)
         finally:
+            limit.leave()
             if span is not None:
                 end_call(span, _name_end(outcome))
         if outcome is not _NO_INTERFACE:
@@ -181,8 +195,8 @@ class AgentPeer:
         last: StreamOutcome | None = None
         span = self._spans.begin_call(self.name, operation) if self._spans else None
         try:
-            tried: set[Interface] = set()
-            while (line := await self._choose(call, tried)) is not None:
+            tried: Tried = []
+            while (line := self._choose(await self._cards.load(), call, tried)) is not None:
                 has_begun = False
                 async with aclosing(line.follow(call)) as outcomes:
                     async for outcome in outcomes:
@@ -202,12 +216,11 @@ class AgentPeer:
                 self._count(self.name, name_outcome(last))
         yield last or _NO_INTERFACE
 
-    async def _choose(self, call: Call, tried: set[Interface]) -> Line | None:
-        """The best interface that was not tried; the card is read again once the last one did not fit it."""
-        known = await self._cards.load()
+    def _choose(self, known: KnownCard, call: Call, tried: Tried) -> Line | None:
+        """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
         for interface in self._list_fit(known):
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
-                tried.add(interface)
+                tried.append(interface)
                 return self._open(interface)
         return None
 
@@ -223,12 +236,15 @@ class AgentPeer:
         return fit or known.interfaces
 
     def _open(self, interface: Interface) -> Line:
+        if self._last is not None and self._last.interface is interface:
+            return self._last
         line = self._lines.get(interface)
         if line is None:
             transport = self._transports[interface.choice]
             line = self._lines[interface] = Line(
                 self.name, interface, transport, self._probe, self._clock
             )
+        self._last = line
         return line
 
     async def _probe(self) -> bool:

@@ -48,6 +48,10 @@ class Breaker:
         return max(1, -(-(self.until_ms - now_ms) // 1000))
 
 
+HEALTHY: Final = Breaker()
+"""Nothing is held against it, and an answer changes nothing."""
+
+
 def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
     """The breaker after something happened."""
     match signal:
@@ -56,7 +60,7 @@ def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
                 return breaker
             return replace(breaker, mode="trial", until_ms=now_ms + MAX_PAUSE_MS)
         case "answered":
-            return Breaker()
+            return HEALTHY
         case "succeeded":
             # What began before it opened may still end well: only a trial closes it.
             return breaker if breaker.mode == "open" else _note_success(breaker)
@@ -68,7 +72,7 @@ def step(breaker: Breaker, signal: Signal, now_ms: int) -> Breaker:
 
 def _note_success(breaker: Breaker) -> Breaker:
     if breaker.mode == "trial":
-        return Breaker()
+        return HEALTHY
     # A healthy peer costs nothing: without a failure in the sample there is nothing to weigh.
     if not breaker.failures and False not in breaker.sample:
         return breaker

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -27,7 +28,7 @@ STREAMS: Final = frozenset[Operation]({"SendStreamingMessage", "SubscribeToTask"
 SENDS: Final = frozenset[Operation]({"SendMessage", "SendStreamingMessage"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Call:
     """An operation of A2A 1.0 with its canonical params, and the time that all of it may take."""
 

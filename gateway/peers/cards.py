@@ -43,6 +43,11 @@ class Cards(Protocol):
         """What was had last and could be used."""
         ...
 
+    @property
+    def fresh(self) -> KnownCard | None:
+        """The card, where ``load`` would have to ask nobody for it."""
+        ...
+
     async def load(self) -> KnownCard:
         """The card. Raises RemoteError where there has never been a good one."""
         ...
@@ -80,6 +85,11 @@ class CardCache:
         """What was read last and could be used."""
         return self._known
 
+    @property
+    def fresh(self) -> KnownCard | None:
+        """The card, where the peer need not be asked for it."""
+        return self._known if self._clock.now_ms() < self._fresh_until_ms else None
+
     async def load(self) -> KnownCard:
         """The card: from memory while fresh, else asked for again, else the last good one marked stale.
 
@@ -87,8 +97,8 @@ class CardCache:
             PeerUnavailable: it cannot be read, and there has never been one.
             InvalidAgentResponse: it was read and cannot be used, and there has never been a good one.
         """
-        if self._known is not None and self._clock.now_ms() < self._fresh_until_ms:
-            return self._known
+        if (fresh := self.fresh) is not None:
+            return fresh
         seen = self._attempts
         async with self._asking:
             if self._attempts == seen:

@@ -45,6 +45,8 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._asked: tuple[str, str, Mapping[str, str]] | None = None
+        self._head = b""
 
     async def ask(
         self,
@@ -60,13 +62,13 @@ class ConnectionPool:
             NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves that
                 nothing was taken.
         """
-        packed = write_request(request, headers)
+        packed = self._write(request, headers)
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + total_s
-        connection = self._take(loop.time()) or await self._connect(connect_s)
+        now_s = loop.time()
+        connection = self._take(now_s) or await self._connect(connect_s)
         self._busy.add(connection)
         try:
-            whole = await connection.ask(packed, deadline_s - loop.time())
+            whole = await connection.ask(packed, now_s + total_s)
         except BaseException:
             connection.close()
             raise
@@ -83,6 +85,13 @@ class ConnectionPool:
         if self._sweep is not None:
             self._sweep.cancel()
 
+    def _write(self, request: Request, headers: Mapping[str, str]) -> bytes:
+        """As ``write_request``. One call is mostly made like the one before it, and then its head is the same."""
+        asked = (request.method, request.url, headers)
+        if asked != self._asked:
+            self._head, self._asked = write_head(request, headers), asked
+        return _add_body(self._head, request.body)
+
     def _take(self, now_s: float) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
@@ -92,7 +101,7 @@ class ConnectionPool:
         return None
 
     def _keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        if not connection.is_usable:
+        if not connection.keeps_alive:
             connection.close()
             return
         connection.free_since_s = loop.time()
@@ -144,7 +153,7 @@ class ConnectionPool:
             await loop.sock_connect(made, address[4])
             secure = self._origin.scheme == "https"
             _, connection = await loop.create_connection(
-                lambda: Connection(self._limit_bytes),
+                lambda: Connection(self._limit_bytes, loop),
                 sock=made,
                 ssl=(self._tls or True) if secure else None,
                 server_hostname=host if secure else None,
@@ -161,16 +170,30 @@ def write_request(request: Request, headers: Mapping[str, str]) -> bytes:
     Raises:
         NotConnected: a header cannot be sent.
     """
+    return _add_body(write_head(request, headers), request.body)
+
+
+def write_head(request: Request, headers: Mapping[str, str]) -> bytes:
+    """The request line and the headers but for the length of the body.
+
+    Raises:
+        NotConnected: a header cannot be sent.
+    """
     host, target = _split(request.url)
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}", "User-Agent: passerelle"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     lines.append("Accept-Encoding: identity")
-    if request.body is not None:
-        lines.append(f"Content-Length: {len(request.body)}")
     if not all(map(_UNSENDABLE.isdisjoint, lines)):
         raise NotConnected("a header has characters that cannot be sent")
-    head = "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n\r\n"
-    return head if request.body is None else head + request.body
+    return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n"
+
+
+def _add_body(head: bytes, body: bytes | None) -> bytes:
+    return (
+        head + b"\r\n"
+        if body is None
+        else b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+    )
 
 
 @lru_cache(1024)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.wire import Request
 
 PUBLIC_BYTES: Final = 262_144
+_UNAUTHORIZED: Final = int(HTTPStatus.UNAUTHORIZED)
 _EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
     "1.0": "A2A-Extensions",
     "0.3": "X-A2A-Extensions",
@@ -66,7 +67,7 @@ class HttpClient:
         for is_last in (False, True):
             shown = await self._credential.show()
             async with self._send(request, origin, headers, timeout_s, shown) as response:
-                refused = response.status == HTTPStatus.UNAUTHORIZED
+                refused = response.status == _UNAUTHORIZED
                 if is_last or not refused or not self._credential.renew(shown):
                     yield response
                     return
@@ -84,14 +85,12 @@ class HttpClient:
         pool = self._sessions.pool(origin, self._tls)
         connect_s = min(self._config.connect_timeout_s, timeout_s / 2)
 
-        async def ask(shown: Shown) -> Whole:
-            dressed, carried = self._dress(request, headers, shown)
-            return await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
-
         shown = await self._credential.show()
-        whole = await ask(shown)
-        if whole.status == HTTPStatus.UNAUTHORIZED and self._credential.renew(shown):
-            return await ask(await self._credential.show())
+        dressed, carried = self._dress(request, headers, shown)
+        whole = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+        if whole.status == _UNAUTHORIZED and self._credential.renew(shown):
+            dressed, carried = self._dress(request, headers, await self._credential.show())
+            whole = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
         return whole
 
     async def read_public(self, url: str) -> bytes:
@@ -138,11 +137,10 @@ class HttpClient:
         self, request: Request, headers: Mapping[str, str], shown: Shown
     ) -> tuple[Request, dict[str, str]]:
         """The request with the credential, and everything that it carries on."""
-        url = request.url
         if shown.query:
-            url = f"{url}{'&' if '?' in url else '?'}{shown.query}"
-        carried = {**headers, **write_carried(self._config, shown)}
-        return (request if url == request.url else replace(request, url=url)), carried
+            joint = "&" if "?" in request.url else "?"
+            request = replace(request, url=f"{request.url}{joint}{shown.query}")
+        return request, {**headers, **write_carried(self._config, shown)}
 
 
 def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from passerelle.core.peer import Refused, Unknown, Unreached
-from passerelle.gateway.peers.breaker import Breaker, step
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
+from passerelle.gateway.peers.breaker import HEALTHY, step
 from passerelle.gateway.peers.call import SENDS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Line:
         self._transport = transport
         self._probe = probe
         self._clock = clock
-        self._breaker = Breaker()
+        self._breaker = HEALTHY
 
     @property
     def mode(self) -> Mode:
@@ -47,12 +47,12 @@ class Line:
         return self._breaker.mode
 
     async def call(self, call: Call) -> PeerOutcome:
-        held_back = await self._hold_back(call)
-        if held_back is not None:
+        if self._breaker is not HEALTHY and (held_back := await self._hold_back(call)) is not None:
             return held_back
         was_closed = self._breaker.mode == "closed"
         outcome = await self._transport.call(self.interface, call)
-        self._note(call, outcome, was_closed=was_closed)
+        if self._breaker is not HEALTHY or not isinstance(outcome, Answered):
+            self._note(call, outcome, was_closed=was_closed)
         return outcome
 
     async def follow(self, call: Call) -> AsyncGenerator[StreamOutcome, None]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Unreached
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from passerelle.gateway.limits.limit import Limit
 
 
@@ -20,23 +17,29 @@ class SendLimit:
     def __init__(self, limit: Limit | None) -> None:
         self._limit = limit
 
-    @asynccontextmanager
-    async def enter(self) -> AsyncGenerator[Unreached | None]:
-        """Gives what is in the way, in which case nothing may be sent; the slot is held until the block ends."""
+    def enter_now(self) -> bool:
+        """``enter`` without waiting for anything; False does not say that waiting would be in vain."""
+        return self._limit is None or self._limit.enter_now()
+
+    async def enter(self) -> Unreached | None:
+        """What is in the way, in which case nothing may be sent; None: the slot is held until ``leave``."""
         if self._limit is None:
-            yield None
-            return
+            return None
         try:
             refused = await self._limit.enter()
         except StoreUnavailable as error:
             # Nobody knows how much the other instances have under way.
-            yield Unreached(error.message, error.retry_after_s, "limit")
-            return
-        if refused is not None:
-            reason = f"its {refused.kind.replace('_', ' ')} limit of {refused.limit} is used up"
-            yield Unreached(reason, max(1, -(-refused.retry_after_ms // 1000)), "limit")
-            return
-        try:
-            yield None
-        finally:
+            return Unreached(error.message, error.retry_after_s, "limit")
+        if refused is None:
+            return None
+        reason = f"its {refused.kind.replace('_', ' ')} limit of {refused.limit} is used up"
+        return Unreached(reason, max(1, -(-refused.retry_after_ms // 1000)), "limit")
+
+    def leave(self) -> None:
+        """Gives the slot back."""
+        if self._limit is not None:
             self._limit.leave()
+
+
+UNLIMITED: Final = SendLimit(None)
+"""For calls that take nothing of what the peer is given."""

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
+
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"})
+_FINAL: Final = int(HTTPStatus.OK)
+"""Below are interim answers."""
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
 
@@ -40,7 +43,7 @@ class NotReadable(Exception):
         self.too_long = too_long
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Whole:
     """A whole answer; names of ``headers`` are lower case, and only those that somebody reads."""
 
@@ -58,18 +61,26 @@ class _Parser(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. ``is_fresh`` until its first answer; ``free_since_s`` is for whoever keeps it."""
+    """One connection, with one parser and one timer for all its answers.
 
-    def __init__(self, limit_bytes: int) -> None:
+    ``keeps_alive`` says whether a further request may be sent, as far as answers tell; ``free_since_s`` is for whoever
+    keeps it.
+    """
+
+    def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
         self._limit_bytes = limit_bytes
+        self._loop = loop
+        self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[Whole] | None = None
-        self._keeps_alive = True
+        self._deadline_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at_s = 0.0
         self._reset()
+        self.keeps_alive = True
         self.free_since_s = 0.0
 
     def _reset(self) -> None:
-        self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._unread_bytes = 0
@@ -81,32 +92,47 @@ class Connection(asyncio.Protocol):
     def is_usable(self) -> bool:
         """Whether a further request may be sent."""
         transport = self._transport
-        return self._keeps_alive and transport is not None and not transport.is_closing()
+        return self.keeps_alive and transport is not None and not transport.is_closing()
 
     def close(self) -> None:
         """Closes the socket at once; a request under way is ``Broken``."""
+        self.keeps_alive = False
         if self._transport is not None:
             self._transport.abort()
 
-    async def ask(self, request: bytes, within_s: float) -> Whole:
-        """Sends a request, and waits for the whole answer. Whoever stops waiting has to ``close``.
+    def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[Whole]:
+        """Sends a request, for an answer by ``deadline_s`` of the loop's clock. Whoever stops waiting has to ``close``.
+
+        The future raises ``Broken``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more use.
 
         Raises:
-            Broken, NotReadable, TimeoutError: see there. The connection is of no more use.
+            NotConnected: it has none any more.
         """
         transport = self._transport
         if transport is None or transport.is_closing():
             raise NotConnected("the connection was closed")
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[Whole] = loop.create_future()
-        self._waiter = waiter
-        timer = loop.call_later(within_s, self._fail, TimeoutError())
+        waiter: asyncio.Future[Whole] = self._loop.create_future()
+        self._waiter, self._deadline_s = waiter, deadline_s
+        # A timer that is there comes early enough, and looks again.
+        if self._timer is None or self._looks_at_s > deadline_s:
+            self._watch()
         transport.write(request)
-        try:
-            return await waiter
-        finally:
-            self._waiter = None
-            timer.cancel()
+        return waiter
+
+    def _watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at_s = self._deadline_s
+        self._timer = self._loop.call_at(self._deadline_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None:
+            return
+        if self._loop.time() < self._deadline_s:
+            self._watch()
+        else:
+            self._fail(TimeoutError())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -128,16 +154,21 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> None:
         if self._in_body and not self._has_length():
-            self._keeps_alive = False
+            self.keeps_alive = False
             self._finish()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
         reason = f"{type(exc).__name__}: {exc}" if exc else "the connection was closed"
         self._fail(Broken(reason))
 
     def on_message_begin(self) -> None:
         self._head_bytes = 0
+        if self._waiter is None:
+            # A second answer to one request: its rest would be read as the answer to the next one.
+            self.keeps_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_bytes += len(name) + len(value) + 4
@@ -150,12 +181,12 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._head_bytes > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
-        self._in_body = self._parser.get_status_code() >= HTTPStatus.OK
+        self._in_body = self._parser.get_status_code() >= _FINAL
         self._unread_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         self._unread_bytes = 0
-        if self._waiter is None or self._waiter.done():
+        if self._waiter is None:
             return  # it has failed, and whoever asked is about to close
         self._pieces.append(body)
         self._size += len(body)
@@ -166,8 +197,9 @@ class Connection(asyncio.Protocol):
         if not self._in_body:
             self._headers.clear()  # an interim answer, such as 100: the real one follows
             return
-        self._keeps_alive = self._parser.should_keep_alive()
-        self._finish()
+        if self._waiter is not None:
+            self.keeps_alive = self._parser.should_keep_alive()
+            self._finish()
 
     def _has_length(self) -> bool:
         return b"content-length" in self._headers
@@ -180,8 +212,9 @@ class Connection(asyncio.Protocol):
                 raw = self._unpack(raw)
             except NotReadable as fault:
                 self._fail(fault)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(Whole(status, headers, raw))
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(Whole(status, headers, raw))
 
     def _unpack(self, raw: bytes) -> bytes:
         """A small bomb must not become a large one, so no more is unpacked than may be read."""
@@ -198,6 +231,7 @@ class Connection(asyncio.Protocol):
         return NotReadable(f"a body over {self._limit_bytes} bytes", head, too_long=True)
 
     def _fail(self, error: Exception) -> None:
-        self._keeps_alive = False
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(error)
+        self.keeps_alive = False
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(error)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from passerelle.core.peer import PeerOutcome
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.interface import Interface
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Request:
     """An HTTP request without the headers that every request carries."""
 
@@ -20,7 +21,7 @@ class Request:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reply:
     """A whole HTTP response; ``retry_after`` is its header."""
 

@@ -35,6 +35,11 @@ class BroughtCards:
         """What was read last and could be used."""
         return self._known
 
+    @property
+    def fresh(self) -> KnownCard | None:
+        """The last card, where the store need not be asked for it."""
+        return self._known if self._clock.now_ms() < self._fresh_until_ms else None
+
     async def judge(self, raw: bytes) -> KnownCard:
         """The card in these bytes.
 
@@ -50,9 +55,9 @@ class BroughtCards:
             PeerUnavailable: the agent has never dialled in, or nobody can tell.
             InvalidAgentResponse: its card cannot be used here.
         """
+        if (fresh := self.fresh) is not None:
+            return fresh
         now_ms = self._clock.now_ms()
-        if self._known is not None and now_ms < self._fresh_until_ms:
-            return self._known
         try:
             served = await self._agents.read(self._config.name)
         except StoreUnavailable as error:

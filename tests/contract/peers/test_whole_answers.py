@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pytest
 
@@ -49,7 +50,10 @@ class Speaker:
             writer.close()
 
 
-Ask = Callable[[], Coroutine[None, None, Whole]]
+class Ask(Protocol):
+    """Asks the speaker; the whole answer is there within ``total_s``."""
+
+    def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, Whole]: ...
 
 
 @asynccontextmanager
@@ -60,9 +64,9 @@ async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     sessions = PeerSessions()
     request = Request("POST", f"{speaker.origin}/a?b=c", b"{}")
 
-    async def ask() -> Whole:
+    async def ask(total_s: float = 2.0) -> Whole:
         pool = sessions.pool(speaker.origin, None)
-        return await pool.ask(request, {"A": "b"}, connect_s=1.0, total_s=2.0)
+        return await pool.ask(request, {"A": "b"}, connect_s=1.0, total_s=total_s)
 
     try:
         yield speaker, ask
@@ -118,6 +122,33 @@ async def test_answer_that_nobody_asked_for_is_not_taken_for_the_next_one() -> N
     async with speak(SIZED + SIZED.replace(b"{}", b"[]"), SIZED) as (_, ask):
         assert (await ask()).raw == b"{}"
         assert (await ask()).raw == b"{}"
+
+
+@pytest.mark.parametrize("more", [SIZED, SIZED[:1], SIZED[:-1]])
+async def test_connection_that_says_more_than_was_asked_is_not_used_again(more: bytes) -> None:
+    """The rest of what it began would be read as the answer to the next request."""
+    async with speak(SIZED + more, SIZED) as (speaker, ask):
+        assert (await ask()).raw == b"{}"
+        assert (await ask()).raw == b"{}"
+        assert speaker.connections == 2
+
+
+async def test_time_of_a_call_ends_on_a_connection_that_was_used_for_a_longer_one() -> None:
+    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+        assert (await ask(60.0)).raw == b"{}"
+        with pytest.raises(TimeoutError):
+            await ask(0.05)
+        assert speaker.connections == 1
+
+
+async def test_time_of_a_call_does_not_end_with_that_of_the_one_before_it() -> None:
+    async with speak(SIZED, b"HTTP/1.1 200 OK\r\n") as (speaker, ask):
+        assert (await ask(0.2)).raw == b"{}"
+        asking = asyncio.create_task(ask(60.0))
+        await wait_until(lambda: len(speaker.heads) == 2, 10, "the second request is there")
+        done, _ = await asyncio.wait((asking,), timeout=0.3)
+        assert not done
+        asking.cancel()
 
 
 async def test_answer_that_comes_late_is_not_taken_for_the_next_one() -> None:
