@@ -23,6 +23,7 @@ from passerelle.a2a_mapping.scalars import (
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.errors import InvalidInput
 from passerelle.core.json import JsonObject
+from passerelle.core.record import value
 
 ROLE_USER: Final = "ROLE_USER"
 CONTENT_FIELDS: Final = ("text", "raw", "url", "data")
@@ -54,7 +55,7 @@ _LIST_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SendRequest:
     """A message to an agent; ``params`` is the whole of what the caller sent, in camelCase.
 
@@ -77,6 +78,19 @@ class SendRequest:
     def blocking(self) -> bool:
         """Whether the caller waits until the task has ended or asks something: the default."""
         return not self.return_immediately
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The configuration of a message."""
+
+    accepted_output_modes: tuple[str, ...] = ()
+    history_length: int | None = None
+    return_immediately: bool = False
+    push: JsonObject | None = None
+
+
+_NO_WISHES: Final = _Wishes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +122,11 @@ def read_send(params: JsonObject) -> SendRequest:
         InvalidInput: a required field is missing or a field is malformed; it is named.
     """
     message = _read_message(params)
-    configuration = _read_configuration(params)
-    whole: JsonObject = {**params, "message": message}
-    if configuration:
-        whole["configuration"] = configuration
-    path = "configuration."
+    given = _read_object(params, "configuration", "")
+    wishes, whole = _NO_WISHES, {**params, "message": message}
+    if given:
+        whole["configuration"] = given = _rename(given, _CONFIGURATION_NAMES, "configuration.")
+        wishes = _read_wishes(given)
     return SendRequest(
         params=whole,
         message=message,
@@ -121,10 +135,10 @@ def read_send(params: JsonObject) -> SendRequest:
         context_id=read_text(message, "contextId", "message."),
         reference_task_ids=read_texts(message, "referenceTaskIds", "message."),
         extensions=read_texts(message, "extensions", "message."),
-        accepted_output_modes=read_texts(configuration, "acceptedOutputModes", path),
-        history_length=read_whole(configuration, "historyLength", path),
-        return_immediately=read_flag(configuration, "returnImmediately", path),
-        push=_read_object(configuration, "taskPushNotificationConfig", path) or None,
+        accepted_output_modes=wishes.accepted_output_modes,
+        history_length=wishes.history_length,
+        return_immediately=wishes.return_immediately,
+        push=wishes.push,
     )
 
 
@@ -184,7 +198,8 @@ def _read_message(params: JsonObject) -> JsonObject:
             raise InvalidInput(path, "must be an object")
         checked.append(_check_part(_rename(part, _PART_NAMES, f"{path}."), path))
     message["parts"] = as_list(checked)
-    _read_object(message, "metadata", "message.")
+    if "metadata" in message:
+        _read_object(message, "metadata", "message.")
     return message
 
 
@@ -202,9 +217,13 @@ def _check_part(part: JsonObject, path: str) -> JsonObject:
     return part
 
 
-def _read_configuration(params: JsonObject) -> JsonObject:
-    return _rename(
-        _read_object(params, "configuration", ""), _CONFIGURATION_NAMES, "configuration."
+def _read_wishes(configuration: JsonObject) -> _Wishes:
+    path = "configuration."
+    return _Wishes(
+        read_texts(configuration, "acceptedOutputModes", path),
+        read_whole(configuration, "historyLength", path),
+        read_flag(configuration, "returnImmediately", path),
+        _read_object(configuration, "taskPushNotificationConfig", path) or None,
     )
 
 
@@ -228,10 +247,12 @@ def _read_object(holder: JsonObject, name: str, path: str) -> JsonObject:
 
 def _rename(holder: JsonObject, names: Mapping[str, str], path: str) -> JsonObject:
     """A copy of ``holder`` in which the known snake_case names have become camelCase."""
+    if names.keys().isdisjoint(holder):
+        return dict(holder)
     renamed: JsonObject = {}
-    for name, value in holder.items():
+    for name, member in holder.items():
         wire = names.get(name, name)
         if wire in renamed:
             raise InvalidInput(path + wire, "is given twice")
-        renamed[wire] = value
+        renamed[wire] = member
     return renamed

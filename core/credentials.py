@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from passerelle.core.record import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Credentials:
     """Everything an authenticator may look at; secrets stay out of ``repr``.
 

@@ -73,13 +73,12 @@ class FaceFirst:
     site: ASGIApp
     requests: Requests
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request."""
         if self.face.matches(scope):
-            await self.face(scope, receive, send)
-            return
+            return self.face(scope, receive, send)
         self.requests.begin()
-        await self.site(scope, receive, send)
+        return self.site(scope, receive, send)
 
 
 def make_edges(

@@ -52,7 +52,7 @@ class Call:
 
 def require_scope(principal: Principal, scopes: tuple[Scope, ...]) -> None:
     """Raises Forbidden unless the principal has one of the scopes."""
-    if not any(scope in principal.scopes for scope in scopes):
+    if principal.scopes.isdisjoint(scopes):
         raise Forbidden(f"this takes the scope {' or '.join(scopes)}", scope=scopes[0])
 
 

@@ -171,6 +171,7 @@ def _configure(
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        interface="asgi3",
         loop="none",
         http=BoundedRequests,
         ws=make_socket_protocol(frame_bytes),

@@ -120,20 +120,16 @@ class Calls:
     body_limit_bytes: int
     keep_alive_s: float
 
-    async def serve_rpc(self, visit: HttpVisit, principal: Principal) -> None:
+    async def read_rpc(self, visit: HttpVisit) -> Asked:
         """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
         incoming = visit.incoming
         incoming.require_media_type({JSON}, optional=False)
         body = await incoming.read_body(visit.receive, self.body_limit_bytes)
         request = _read_call(visit, body)
         visit.binding = RpcBinding(request.id)
-        version = _read_version(incoming)
-        asked = read_asked_rpc(version, request.method, request.params)
-        await self._perform(visit, asked, principal)
+        return read_asked_rpc(_read_version(incoming), request.method, request.params)
 
-    async def serve_http(
-        self, visit: HttpVisit, spot: Spot, target: Target, principal: Principal
-    ) -> None:
+    async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.incoming
         incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
@@ -145,29 +141,30 @@ class Calls:
                 raise UnknownMethod(name)
             case Method():
                 params = _read_params(incoming, body, spot.named)
-                asked = read_asked_http(version, (spot.version, name), target, params)
-                await self._perform(visit, asked, principal)
+                return read_asked_http(version, (spot.version, name), target, params)
             case _:
                 assert_never(target)
 
-    async def _perform(self, visit: HttpVisit, asked: Asked, principal: Principal) -> None:
+    async def perform(self, visit: HttpVisit, asked: Asked, principal: Principal) -> None:
+        """Carries out what is asked, and answers."""
         method = asked.method
         visit.operation = method.value
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
         require_scope(principal, SCOPES[method])
         call = self._compose(visit, asked, principal)
+        if call.extensions:
+            visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
+        if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
+            await self._stream(visit, method, asked, call)
+            return
         if method is Method.GET_EXTENDED_CARD:
             call = replace(call, own_url=visit.incoming.own_url)
-        visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
-        match method:
-            case Method.SEND_STREAMING_MESSAGE | Method.SUBSCRIBE_TO_TASK:
-                await self._stream(visit, method, asked, call)
-            case _:
-                result = await self.operations.answer(method, call, visit.watch)
-                if method is Method.GET_EXTENDED_CARD:
-                    visit.headers |= PRIVATE
-                await visit.answer(visit.binding.render_result(asked.write_result(result)))
+        watch = find_watch(visit.incoming.scope, visit.receive)
+        result = await self.operations.answer(method, call, watch)
+        if method is Method.GET_EXTENDED_CARD:
+            visit.headers |= PRIVATE
+        await visit.answer(visit.binding.render_result(asked.write_result(result)))
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
         """The agent that a request is for by its path and its ``tenant`` together.
@@ -222,7 +219,7 @@ class Calls:
             if followed.resumed:
                 await stream.greet()
             try:
-                async with self.operations.waits.hold(visit.watch, call.judge):
+                with self.operations.waits.hold(visit.watch, call.judge):
                     failure = await stream.copy(asked.limit(followed.batches))
             except Draining:
                 if not stream.started:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -35,18 +35,19 @@ from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
-from passerelle.gateway.a2a.visits import Visit, Visits
+from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from opentelemetry.trace import Span
     from starlette.types import Receive, Scope, Send
 
     from passerelle.core.commands import Authenticator
-    from passerelle.core.credentials import Credentials
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     from passerelle.gateway.spans import Spans
 
 BODY_LIMIT_BYTES: Final = 1_048_576
+_BELOW: Final = f"{AGENTS}/"
+_BESIDE: Final = frozenset((ROOT, AGENTS, CARD))
+_WITHOUT_ID: Final = RpcBinding()
 
 
 class Agents(Protocol):
@@ -150,74 +154,84 @@ class Face:
         if scope["type"] != "http":
             return False
         path: str = scope["path"]
-        return path.startswith(f"{AGENTS}/") or path in {ROOT, AGENTS, CARD}
+        return path.startswith(_BELOW) or path in _BESIDE
 
     async def drain(self) -> None:
         """Ends streams in good order and answers everybody who waits; for a shutdown."""
         await self._waits.drain()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """One request, in the task that awaits this."""
         self._requests.begin()
         incoming = Incoming(scope)
-        async with self._waits.enter():
-            names = self.parts.agents.names
-            agent, rest = split_path(incoming.path, names) or (None, "")
-            spot = find_spot(rest)
-            target = spot.verbs.get(incoming.verb)
-            binding = _choose_binding(incoming, spot, target)
-            if agent is None or agent not in names:
-                reply = await self._miss(incoming, agent, binding, target)
-                await reply.write(send)
-            else:
-                visit = HttpVisit(
-                    incoming=incoming, receive=receive, send=send, agent=agent, binding=binding
-                )
-                await self._count(visit, spot, target)
+        names = self.parts.agents.names
+        agent, rest = split_path(incoming.path, names) or (None, "")
+        spot = find_spot(rest)
+        target = spot.verbs.get(incoming.verb)
+        binding = _choose_binding(incoming, spot, target)
+        visit = HttpVisit(
+            incoming=incoming, receive=receive, send=send, agent=agent or "", binding=binding
+        )
+        if agent is None or agent not in names:
+            return self._miss(visit, agent, target)
+        return self._visit(visit, spot, target)
 
-    async def _count(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
+    async def _visit(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
+        """Serves and counts, and makes an answer of everything that goes wrong before one was begun."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         spans = self.parts.spans
         span = spans.begin_request(visit.incoming.headers) if spans else None
-        try:
-            await self._guard(visit, spot, target)
-        finally:
-            if span is not None:
-                _end(span, visit, spot)
-            seconds = loop.time() - began_s
-            self._visits.count(visit, seconds)
-            if self._settings.access_log:
-                _log(visit, seconds)
+        with self._waits.present:
+            try:
+                if target is Resource.CARD:
+                    await self._serve_card(visit)
+                elif (principal := await self._admit(visit)) is None:
+                    pass
+                elif target is Resource.ENDPOINT:
+                    asked = await self._calls.read_rpc(visit)
+                    await self._calls.perform(visit, asked, principal)
+                else:
+                    await self._serve_path(visit, spot, target, principal)
+            except CallerLeftError:
+                visit.outcome = "left"
+            except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
+                await visit.refuse(self._visits.judge(visit, error))
+            finally:
+                self._finish(visit, spot, span, loop.time() - began_s)
 
-    async def _guard(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
-        """Serves, and makes an answer of everything that goes wrong before one was begun."""
-        try:
-            await self._serve(visit, spot, target)
-        except CallerLeftError:
-            visit.outcome = "left"
-        except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
-            await visit.refuse(self._visits.judge(visit, error))
+    def _finish(self, visit: HttpVisit, spot: Spot, span: Span | None, seconds: float) -> None:
+        if span is not None:
+            _end(span, visit, spot)
+        self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+        if self._settings.access_log:
+            _log(visit, seconds)
 
-    async def _serve(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
+    async def _admit(self, visit: HttpVisit) -> Principal | None:
+        """Who calls; None once somebody has been told that there is no such agent for them."""
         incoming = visit.incoming
-        if target is Resource.CARD:
-            await self._serve_card(visit)
-            return
-        visit.shown = self._read_credentials(incoming)
+        visit.shown = self.parts.reader.read(incoming.headers, read_address(incoming.scope))
         principal = await self.parts.authenticator.authenticate(visit.shown)
         visit.caller = principal.id
-        if not principal.sees(visit.agent):
-            visit.outcome = "not_found"
-            await visit.answer(self._refuse_agent(visit.agent, principal))
-        elif target is Resource.ENDPOINT:
-            await self._calls.serve_rpc(visit, principal)
-        elif target is None and spot.verbs:
+        if principal.sees(visit.agent):
+            return principal
+        visit.outcome = "not_found"
+        await visit.answer(self._refuse_agent(visit.agent, principal))
+        return None
+
+    async def _serve_path(
+        self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal
+    ) -> None:
+        """HTTP+JSON."""
+        incoming = visit.incoming
+        if target is not None:
+            asked = await self._calls.read_http(visit, spot, target)
+            await self._calls.perform(visit, asked, principal)
+        elif spot.verbs:
             visit.outcome = "method_not_allowed"
             await refuse_verb(incoming, spot.verbs).write(visit.send)
-        elif target is None:
-            raise UnknownMethod(f"{incoming.verb} {incoming.path}")
         else:
-            await self._calls.serve_http(visit, spot, target, principal)
+            raise UnknownMethod(f"{incoming.verb} {incoming.path}")
 
     async def _serve_card(self, visit: HttpVisit) -> None:
         visit.operation = Resource.CARD.value
@@ -230,13 +244,19 @@ class Face:
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
-    async def _miss(
-        self, incoming: Incoming, agent: str | None, binding: Binding, target: Target | None
-    ) -> Reply:
+    async def _miss(self, visit: HttpVisit, agent: str | None, target: Target | None) -> None:
         """No agent stands here; whoever may call none learns no name."""
+        with self._waits.present:
+            reply = await self._judge_miss(visit, agent, target)
+            await reply.write(visit.send)
+
+    async def _judge_miss(
+        self, visit: HttpVisit, agent: str | None, target: Target | None
+    ) -> Reply:
         outcome = "not_found"
         try:
-            shown = self._read_credentials(incoming)
+            incoming = visit.incoming
+            shown = self.parts.reader.read(incoming.headers, read_address(incoming.scope))
             principal = await self.parts.authenticator.authenticate(shown)
             reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
@@ -244,8 +264,8 @@ class Face:
                 reply = self._refuse_agent(agent, None)
             else:
                 # As for an agent that exists: names cannot be probed without a credential.
-                outcome, reply = error.stable_code, binding.render_error(error)
-        self._visits.count(Visit(outcome=outcome), 0.0)
+                outcome, reply = error.stable_code, visit.binding.render_error(error)
+        self.parts.metrics.count_request("", NO_OPERATION, outcome, 0.0)
         return reply
 
     def _refuse_agent(self, name: str | None, principal: Principal | None) -> Reply:
@@ -258,13 +278,10 @@ class Face:
         )
         return compose_missing(f"{here}; agents are served below {AGENTS}", agents)
 
-    def _read_credentials(self, incoming: Incoming) -> Credentials:
-        return self.parts.reader.read(incoming.headers, read_address(incoming.scope))
-
 
 def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Binding:
     if target is Resource.ENDPOINT:
-        return RpcBinding()
+        return _WITHOUT_ID
     if spot.version == LEGACY:
         return LegacyHttpBinding()
     return HttpBinding(choose_media_type(incoming))

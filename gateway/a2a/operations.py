@@ -24,6 +24,7 @@ from passerelle.core.commands import (
 )
 from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
 from passerelle.core.principal import Scope
+from passerelle.core.record import value
 from passerelle.gateway.limits.gate import UNBOUND
 from passerelle.gateway.rpc_call import require_operation
 
@@ -50,9 +51,8 @@ PushMethod: TypeAlias = Literal[
     Method.LIST_PUSH_CONFIGS,
     Method.DELETE_PUSH_CONFIG,
 ]
-Single: TypeAlias = (
+_Other: TypeAlias = (
     Literal[
-        Method.SEND_MESSAGE,
         Method.GET_TASK,
         Method.LIST_TASKS,
         Method.CANCEL_TASK,
@@ -60,6 +60,7 @@ Single: TypeAlias = (
     ]
     | PushMethod
 )
+Single: TypeAlias = Literal[Method.SEND_MESSAGE] | _Other
 _READS: Final = (Scope.CALL, Scope.READ_TASKS)
 _WRITES: Final = (Scope.CALL, Scope.WRITE_TASKS)
 SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
@@ -99,7 +100,7 @@ class TurnService(CommandService, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Call:
     """One call, whichever binding it came over; ``params`` are 1.0 JSON whatever ``version`` the caller speaks.
 
@@ -139,14 +140,14 @@ class Operations:
         require_operation(call.principal, call.agent, method)
         entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
         try:
-            return await self._answer(method, call, watch)
+            if method is Method.SEND_MESSAGE:
+                return await self._send(call, watch)
+            return await self._answer(method, call)
         finally:
             entered.leave()
 
-    async def _answer(self, method: Single, call: Call, watch: Watch) -> JsonObject:
+    async def _answer(self, method: _Other, call: Call) -> JsonObject:
         match method:
-            case Method.SEND_MESSAGE:
-                return await self._send(call, watch)
             case Method.GET_TASK:
                 task = read_task(call.params)
                 return await self._read(call, task.id, task.history_length)
@@ -226,7 +227,7 @@ class Operations:
         request = read_send(call.params)
         accepted = await self._submit(call, request, "unary" if request.blocking else "none")
         try:
-            async with self.waits.hold(watch, call.judge):
+            with self.waits.hold(watch, call.judge):
                 answer = await self.service.answer(
                     call.principal, accepted, at_once=request.return_immediately
                 )

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from passerelle.core.errors import CallerError, Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from contextlib import AbstractContextManager
 
     from passerelle.core.errors import PasserelleError
     from passerelle.gateway.a2a.leaving import Watch
@@ -27,13 +26,73 @@ RECHECK_S: Final = 5.0
 """How long a caller that is told to go may still be served what it waits for."""
 
 
-class _Wait:
-    __slots__ = ("cause", "judge", "limit")
+class Present:
+    """Requests that are served now: ``with`` this object one more is."""
 
-    def __init__(self, limit: asyncio.Timeout, judge: Judge | None) -> None:
-        self.limit = limit
+    __slots__ = ("_count", "_idle")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_raised: object) -> None:
+        self._count -= 1
+        if self._count == 0:
+            self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Returns when every request has its answer."""
+        while self._count:
+            self._idle.clear()
+            await self._idle.wait()
+
+
+class _Wait:
+    """One caller's waiting. It is ended as ``asyncio.timeout`` ends a body: by a cancellation that is taken back."""
+
+    __slots__ = (
+        "_cancelling",
+        "_cut",
+        "_is_cut",
+        "_task",
+        "_unwatch",
+        "_waits",
+        "_watch",
+        "cause",
+        "judge",
+    )
+
+    def __init__(self, waits: Waits, watch: Watch, judge: Judge | None) -> None:
+        self._waits = waits
+        self._watch = watch
         self.judge = judge
         self.cause: CallerLeftError | PasserelleError | None = None
+        self._cut: asyncio.Handle | None = None
+        self._is_cut = False
+
+    def __enter__(self) -> None:
+        # Nothing waits outside of a task.
+        self._task = task = cast("asyncio.Task[object]", asyncio.current_task())
+        self._cancelling = task.cancelling()
+        self._waits.add(self)
+        self._unwatch = self._watch(self.leave)
+
+    def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
+        self._waits.discard(self)
+        self._unwatch()
+        if self.cause is None or self._cut is None:
+            return
+        self._cut.cancel()
+        # Who was cancelled by somebody else meanwhile stays cancelled.
+        if (
+            self._is_cut
+            and self._task.uncancel() <= self._cancelling
+            and kind is asyncio.CancelledError
+        ):
+            raise self.cause from None
 
     def leave(self) -> None:
         self.end(CallerLeftError())
@@ -41,7 +100,11 @@ class _Wait:
     def end(self, cause: CallerLeftError | PasserelleError) -> None:
         if self.cause is None:
             self.cause = cause
-            self.limit.reschedule(asyncio.get_running_loop().time())
+            self._cut = asyncio.get_running_loop().call_soon(self._cancel)
+
+    def _cancel(self) -> None:
+        self._is_cut = True
+        self._task.cancel()
 
 
 class Waits:
@@ -54,23 +117,11 @@ class Waits:
         self._timer: asyncio.TimerHandle | None = None
         self._rechecks: asyncio.Task[None] | None = None
         self._open: set[_Wait] = set()
-        self._requests = 0
-        self._idle = asyncio.Event()
+        self.present: Final = Present()
+        """Whoever serves a request does so ``with`` this, so that a drain waits for its answer."""
         self._draining = False
 
-    @asynccontextmanager
-    async def enter(self) -> AsyncGenerator[None]:
-        """Counts a request, so that a drain waits for its answer."""
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            if self._requests == 0:
-                self._idle.set()
-
-    @asynccontextmanager
-    async def hold(self, watch: Watch, judge: Judge | None = None) -> AsyncGenerator[None]:
+    def hold(self, watch: Watch, judge: Judge | None = None) -> AbstractContextManager[None]:
         """Lets the body wait as long as the caller is there, may be here, and this instance goes on.
 
         ``judge`` is asked now and then whether the caller still has the right to what it waits for.
@@ -80,24 +131,19 @@ class Waits:
             Draining: this instance shuts down.
             Unauthenticated, Forbidden, NotFound: what ``judge`` said.
         """
-        wait: _Wait | None = None
-        try:
-            async with asyncio.timeout(None) as limit:
-                wait = _Wait(limit, judge)
-                if self._draining:
-                    wait.end(_say_draining())
-                self._open.add(wait)
-                self._arm()
-                unwatch = watch(wait.leave)
-                try:
-                    yield
-                finally:
-                    self._open.discard(wait)
-                    unwatch()
-        except TimeoutError:
-            if wait is None or wait.cause is None:
-                raise
-            raise wait.cause from None
+        return _Wait(self, watch, judge)
+
+    def add(self, wait: _Wait) -> None:
+        """One more waits; during a drain not for long."""
+        if self._draining:
+            wait.end(_say_draining())
+        elif self._timer is None:
+            self._arm()
+        self._open.add(wait)
+
+    def discard(self, wait: _Wait) -> None:
+        """It waits no more."""
+        self._open.discard(wait)
 
     async def drain(self) -> None:
         """Ends every wait, now and later, and returns when every request has its answer."""
@@ -107,9 +153,7 @@ class Waits:
         for recheck in (self._timer, self._rechecks):
             if recheck is not None:
                 recheck.cancel()
-        while self._requests:
-            self._idle.clear()
-            await self._idle.wait()
+        await self.present.wait_idle()
 
     def _arm(self) -> None:
         """One look in a while at everybody who waits: a timer for each of them would cost more than the looks do."""

@@ -88,7 +88,7 @@ class GrpcFace:
 
         async def serve(request: bytes, context: Context) -> Message | None:
             requests.begin()
-            async with self.operations.waits.enter():
+            with self.operations.waits.present:
                 outcome = await self._answer(service, row, request, context)
                 if isinstance(outcome, Refusal):
                     await context.abort(outcome.code, outcome.message, outcome.trailing)
@@ -153,7 +153,7 @@ class GrpcFace:
                 await _greet(context, head)
                 started = True
             try:
-                async with operations.waits.hold(watch_nobody, call.judge):
+                with operations.waits.hold(watch_nobody, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
                             await _greet(context, head)

@@ -63,11 +63,9 @@ class Asking:
     ) -> JsonObject:
         """Carries a call through; it is counted as one over any binding."""
         self._requests.begin()
-        async with (
-            self.operations.waits.enter(),
-            self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit,
-        ):
-            return await self._serve(visit, ask, deliver)
+        with self.operations.waits.present:
+            async with self._visits.receive(ask.headers, "CHANNEL", CURRENT) as visit:
+                return await self._serve(visit, ask, deliver)
 
     async def _serve(
         self, visit: Visit, ask: AgentAsk, deliver: Callable[[bytes, str], Awaitable[None]]
@@ -93,13 +91,11 @@ class Asking:
     ) -> None:
         """Gives every frame as it is stored; who takes none holds up its own stream and nobody else's."""
         form = choose_form(None, marked=RESUME in call.extensions)
-        async with (
-            self.operations.open(method, call) as followed,
-            self.operations.waits.hold(watch_nobody, call.judge),
-            aclosing(followed.frames) as frames,
-        ):
-            async for frame in frames:
-                await deliver(form.render(frame), frame.cursor)
+        async with self.operations.open(method, call) as followed:
+            with self.operations.waits.hold(watch_nobody, call.judge):
+                async with aclosing(followed.frames) as frames:
+                    async for frame in frames:
+                        await deliver(form.render(frame), frame.cursor)
 
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> Call:
         named = read_metadata(ask.headers)

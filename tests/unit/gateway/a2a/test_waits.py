@@ -1,13 +1,15 @@
 """Waiting callers: who leaves, who is let go, and whom a shutdown waits for."""
 
 import asyncio
+from collections.abc import Callable
+from typing import cast
 
 import pytest
 from starlette.types import Message
 
 from passerelle.core.errors import Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
-from passerelle.gateway.a2a.leaving import watch_messages
+from passerelle.gateway.a2a.leaving import Left, watch_messages
 from passerelle.gateway.a2a.waits import Judge, Waits
 from tests.support.waiting import wait_until
 
@@ -26,9 +28,9 @@ class Caller:
 
 
 async def wait_long(waits: Waits, caller: Caller, woken: list[str]) -> None:
-    async with waits.enter():
+    with waits.present:
         try:
-            async with waits.hold(watch_messages(caller.receive)):
+            with waits.hold(watch_messages(caller.receive)):
                 await asyncio.Event().wait()
         finally:
             woken.append("woken")
@@ -52,7 +54,7 @@ async def test_drain_ends_every_wait_and_returns_when_all_have_answered() -> Non
     waits, answered = Waits(), asyncio.Event()
 
     async def answer_late() -> None:
-        async with waits.enter():
+        with waits.present:
             await answered.wait()
 
     waiting = asyncio.create_task(wait_long(waits, Caller(), []))
@@ -77,11 +79,38 @@ async def test_nobody_begins_to_wait_during_a_drain() -> None:
 async def test_what_the_body_raises_is_left_alone() -> None:
     waits = Waits()
     for error in (TimeoutError, KeyError):
-        with pytest.raises(error):
-            async with waits.hold(watch_messages(Caller().receive)):
-                raise error
-    async with waits.hold(watch_messages(Caller().receive)):
+        with pytest.raises(error), waits.hold(watch_messages(Caller().receive)):
+            raise error
+    with waits.hold(watch_messages(Caller().receive)):
         pass
+
+
+async def test_end_of_a_wait_is_taken_back_and_one_from_outside_is_not() -> None:
+    waits = Waits()
+
+    async def wait_and_go_on() -> int:
+        with pytest.raises(CallerLeftError), waits.hold(_leave_at_once):
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        return cast("asyncio.Task[int]", asyncio.current_task()).cancelling()
+
+    assert await asyncio.create_task(wait_and_go_on()) == 0
+    cancelled = asyncio.create_task(wait_and_go_on())
+    cancelled.get_loop().call_soon(cancelled.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+
+
+async def test_body_that_ends_at_once_is_not_ended_by_what_comes_after() -> None:
+    waits = Waits()
+    with waits.hold(_leave_at_once):
+        pass
+    await asyncio.sleep(0)
+
+
+def _leave_at_once(left: Left) -> Callable[[], object]:
+    left()
+    return lambda: None
 
 
 async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks_go_on() -> None:
@@ -100,7 +129,7 @@ async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks
         return judge
 
     async def wait(name: str) -> None:
-        async with waits.hold(watch_messages(Caller().receive), make_judge(name)):
+        with waits.hold(watch_messages(Caller().receive), make_judge(name)):
             await asyncio.Event().wait()
 
     for name in ("one", "two"):
