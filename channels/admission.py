@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
@@ -13,6 +13,7 @@ from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import Principal, Scope
+from passerelle.core.record import change
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> C
     """
     if hello.ticket is not None:
         shown = await services.redeem(hello.ticket, shown.origin, hello.device)
-    return replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
+    return change(shown, bearer=hello.token or shown.bearer, device=hello.device)
 
 
 async def identify(services: ChannelServices, shown: Credentials) -> Principal:

@@ -268,7 +268,8 @@ class Connection:
         for task in tasks:
             task.cancel()
         await self._close_socket()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks)
         if self._agent is not None:
             await self._agent.end()
         self._board.leave(owner, self)
@@ -289,15 +290,21 @@ class Connection:
         del self.acks, self.outbox
 
     async def _close_socket(self) -> None:
-        drains = self._closing is not None and self._closing.code is CloseCode.DRAIN
+        closing = self._closing or Close(CloseCode.NORMAL, "")
         try:
-            async with asyncio.timeout(_DRAIN_FLUSH_S if drains else _FLUSH_S):
-                await self.outbox.finish()
-            closing = self._closing or Close(CloseCode.NORMAL, "")
+            await self._finish_writing(drains=closing.code is CloseCode.DRAIN)
             self._socket.close(closing.code, fit_reason(closing.reason))
         except TimeoutError:
             self.outbox.drop()
             self._socket.abort()
+
+    async def _finish_writing(self, *, drains: bool) -> None:
+        """Raises TimeoutError where the socket does not take the last frames; a socket that is gone has none."""
+        if self.outbox.is_empty:
+            await self.outbox.finish()
+            return
+        async with asyncio.timeout(_DRAIN_FLUSH_S if drains else _FLUSH_S):
+            await self.outbox.finish()
 
     def supersede(self) -> None:
         """Ends this connection because the same device and tab has a newer one."""
@@ -364,7 +371,7 @@ class Connection:
     async def _withdraw(self) -> None:
         """Nobody sits before this connection any more; where that cannot be said it is forgotten in time."""
         admission = self._standing.admission
-        if admission is not None:
+        if admission is not None and self._presence.has_spoken:
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(_FLUSH_S):
                     await self._presence.withdraw(admission)

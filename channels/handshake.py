@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ import orjson
 from starlette.datastructures import Headers
 
 from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.core.record import change
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -81,8 +82,8 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
     Never out of the URL, which ends up in logs.
     """
     read = services.read_credentials(scope)
-    origin = Headers(scope=scope).get("origin")
-    return replace(read, origin=origin, bearer=read.bearer or _read_offered(scope))
+    offered = None if read.bearer else _read_offered(scope)
+    return read if offered is None else change(read, bearer=offered)
 
 
 def _is_same_host(origin: str, host: str | None) -> bool:

@@ -58,6 +58,11 @@ class Outbox:
         return self._size
 
     @property
+    def is_empty(self) -> bool:
+        """Whether the socket has all that was put, or will never have it."""
+        return not self._frames
+
+    @property
     def has_room(self) -> bool:
         """Whether somebody with much to send may go on."""
         return self._size < self._room_bytes and self._socket.is_writable

@@ -112,7 +112,8 @@ class OwnPresence:
         self._presences = presences
         self._next: SayPresence | None = None
         self._is_writing = False
-        self._has_spoken = False
+        self.has_spoken = False
+        """Whether the store was told anything."""
 
     def put(self, said: SayPresence) -> bool:
         """Takes a word; True where ``write`` has to be run for it."""
@@ -121,7 +122,7 @@ class OwnPresence:
 
     async def write(self, known: Admission) -> None:
         """Writes the words that are taken meanwhile. A store that is away hears them with the next heartbeat."""
-        self._is_writing = self._has_spoken = True
+        self._is_writing = self.has_spoken = True
         try:
             while (said := self._next) is not None:
                 self._next = None
@@ -136,9 +137,7 @@ class OwnPresence:
 
     async def withdraw(self, known: Admission) -> None:
         """The connection has ended. Raises StoreUnavailable; its word goes by itself then."""
-        if self._has_spoken:
-            owner, channel = known.principal.key, known.channel
-            await self._presences.withdraw(owner, channel, known.generation)
+        await self._presences.withdraw(known.principal.key, known.channel, known.generation)
 
 
 def _describe(word: Presence) -> JsonObject:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from passerelle.core.agent_name import find_base
 from passerelle.core.ids import Shard, derive_id, derive_shard
+from passerelle.core.record import value
 
 EVERY_AGENT: Final = "*"
 
@@ -36,7 +37,7 @@ class Scope(StrEnum):
     WRITE_POLICY = "policy:write"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Principal:
     """An authenticated caller. ``agents`` are the names it may call, or None for all of them.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -102,7 +102,7 @@ class SocketEdge:
         if ticket is not None:
             shown = await self.redeem(ticket, origin, websocket.query_params.get("device", ""))
             headers |= _show(shown)
-        principal = await parts.authenticator.authenticate(replace(shown, origin=origin))
+        principal = await parts.authenticator.authenticate(shown)
         names = parts.agents.names
         agent, rest = split_path(websocket.scope["path"], names) or ("", "")
         if rest != PATH or agent not in names or not principal.sees(agent):

@@ -5,10 +5,11 @@ A token that is shown must hold: a wrong one is refused, whatever certificate st
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import Unauthenticated
+from passerelle.core.record import change
 from passerelle.gateway.auth.keys import OWNER, TOKEN_LIMIT, KeyRing, digest
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class KnownCallers:
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         found = await self._find(credentials)
-        return replace(found, device=credentials.device) if credentials.device else found
+        return change(found, device=credentials.device) if credentials.device else found
 
     async def _find(self, shown: Credentials) -> Principal:
         callers = self.callers
@@ -69,7 +70,7 @@ class OpenAuthenticator:
     __slots__ = ()
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        return replace(OWNER, device=credentials.device) if credentials.device else OWNER
+        return change(OWNER, device=credentials.device) if credentials.device else OWNER
 
 
 def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:

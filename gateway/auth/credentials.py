@@ -33,6 +33,7 @@ class CredentialReader:
             certificate=certificate,
             address=address,
             device=device,
+            origin=headers.get("origin"),
         )
 
     def read_scope(self, scope: Scope, device: str | None = None) -> Credentials:

@@ -11,7 +11,7 @@ Who follows a stream so is a channel like any other: ``stream_link`` has its rec
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 import orjson
@@ -127,7 +127,7 @@ class StreamEdge:
         return JSONResponse(answer, 200, _HEADERS)
 
     async def _identify(self, request: Request) -> _Reader:
-        shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
+        shown = self.reader.read_scope(request.scope)
         ticket = request.query_params.get("ticket")
         device = request.query_params.get("device", "")
         if ticket is not None:  # an EventSource can set no header

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field
@@ -51,7 +51,7 @@ class TicketEdge:
 
     async def answer(self, request: Request) -> Response:
         """One request."""
-        shown = replace(self.reader.read_scope(request.scope), origin=request.headers.get("origin"))
+        shown = self.reader.read_scope(request.scope)
         principal = await self.authenticator.authenticate(shown)
         require_scope(principal, (Scope.CONNECT, Scope.READ_TASKS))
         params = from_bytes(TicketParams, await request.body())

@@ -148,10 +148,11 @@ def test_head_becomes_credentials_and_nothing_secret_is_shown() -> None:
         (b"authorization", b"Bearer t0p"),
         (b"x-api-key", b"k3y"),
         (b"x-client", b"CN=ada"),
+        (b"origin", b"https://desk.example"),
     ]
     scope = {"type": "http", "headers": head, "client": ("10.0.0.7", 4711)}
     read = CredentialReader("x-client").read_scope(scope)
-    assert read == Credentials("t0p", "k3y", "CN=ada", "10.0.0.7")
+    assert read == Credentials("t0p", "k3y", "CN=ada", "10.0.0.7", origin="https://desk.example")
     assert "t0p" not in repr(read)
     assert "k3y" not in repr(read)
 
