@@ -8,21 +8,23 @@ since our record needs the whole history and cuts it for the caller.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.extensions import CORRELATION, REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at, texts_at
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.json import Json, JsonObject
 
+_OURS: Final = ("taskId", "contextId", "referenceTaskIds")
 _KEPT_HERE: Final = frozenset({"historyLength", "taskPushNotificationConfig"})
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RemoteAddress:
     """Where a message goes at the peer.
 
@@ -41,19 +43,15 @@ class RemoteAddress:
 
 def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
     """Params of SendMessage or SendStreamingMessage for the peer, out of the caller's checked ones."""
-    sent: JsonObject = {
-        name: value for name, value in params.items() if name not in ("tenant", "configuration")
-    }
+    sent: JsonObject = {**params, "message": address_message(object_at(params, "message"), to)}
+    sent.pop("tenant", None)
+    configuration = sent.pop("configuration", None)
     if to.tenant:
         sent["tenant"] = to.tenant
-    sent["message"] = address_message(object_at(params, "message"), to)
-    configuration: JsonObject = {
-        name: value
-        for name, value in object_at(params, "configuration").items()
-        if name not in _KEPT_HERE
-    }
-    if configuration:
-        sent["configuration"] = configuration
+    if isinstance(configuration, dict):
+        kept = {name: value for name, value in configuration.items() if name not in _KEPT_HERE}
+        if kept:
+            sent["configuration"] = kept
     return sent
 
 
@@ -75,19 +73,21 @@ def correlate(sent: JsonObject, key: str) -> JsonObject:
 
 def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     """The message with the peer's ids; a reference to a task that this peer does not have is left out."""
-    ours = ("taskId", "contextId", "referenceTaskIds")
-    sent: JsonObject = {name: value for name, value in message.items() if name not in ours}
+    sent: JsonObject = {**message}
+    for name in _OURS:
+        sent.pop(name, None)
     if to.context_id:
         sent["contextId"] = to.context_id
     if to.task_id:
         sent["taskId"] = to.task_id
-    references: list[Json] = [
-        to.references[facade]
-        for facade in texts_at(message, "referenceTaskIds")
-        if facade in to.references
-    ]
-    if references:
-        sent["referenceTaskIds"] = references
+    if to.references:
+        references: list[Json] = [
+            to.references[facade]
+            for facade in texts_at(message, "referenceTaskIds")
+            if facade in to.references
+        ]
+        if references:
+            sent["referenceTaskIds"] = references
     if to.parts:
         sent["parts"] = as_list([*objects_at(message, "parts"), *to.parts])
     return sent

@@ -62,19 +62,26 @@ class Malformed:
 Reply: TypeAlias = TaskReply | MessageReply | StatusReply | ArtifactReply | Malformed
 
 _MEMBERS: Final = ("task", "message", "statusUpdate", "artifactUpdate")
+_NOT_ONE: Final = f"the response must have exactly one of {', '.join(_MEMBERS)}"
 
 
 def read_reply(value: Json) -> Reply:
     """A SendMessageResponse or StreamResponse: an object with exactly one of four members."""
     if not isinstance(value, dict):
         return Malformed("the response is not an object")
-    given = [name for name in _MEMBERS if value.get(name) is not None]
-    if len(given) != 1:
-        return Malformed(f"the response must have exactly one of {', '.join(_MEMBERS)}")
-    member = value[given[0]]
+    given, member = "", None
+    for name in _MEMBERS:
+        said = value.get(name)
+        if said is None:
+            continue
+        if given:
+            return Malformed(_NOT_ONE)
+        given, member = name, said
+    if not given:
+        return Malformed(_NOT_ONE)
     if not isinstance(member, dict):
-        return Malformed(f"{given[0]} is not an object")
-    match given[0]:
+        return Malformed(f"{given} is not an object")
+    match given:
         case "task":
             return read_task_reply(member)
         case "message":
@@ -100,8 +107,11 @@ def read_task_reply(value: Json) -> TaskReply | Malformed:
         items = value.get(name)
         if items is None:
             continue
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        if not isinstance(items, list):
             return Malformed(f"task.{name} is not a list of objects")
+        for item in items:
+            if not isinstance(item, dict):
+                return Malformed(f"task.{name} is not a list of objects")
     return TaskReply(value)
 
 

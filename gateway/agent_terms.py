@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from passerelle.gateway.auth.grants import enter_client
@@ -37,6 +36,7 @@ class AgentTerms:
         self._correlated: frozenset[str] = frozenset()
         self._timeouts: dict[str, AgentTimeout] = {}
         self._connect_ms: dict[str, int] = {}
+        self._adapted: dict[str, tuple[Patience, Patience]] = {}
         self.rulebook = Rulebook()
         self._settings = settings
         self.reload(settings)
@@ -53,6 +53,7 @@ class AgentTerms:
         self._always = frozenset(name for name, agent in served if agent.answers == "always_task")
         self._correlated = frozenset(name for name, agent in served if agent.correlation)
         self._timeouts = {name: agent.timeout for name, agent in served}
+        self._adapted = {}
         self._connect_ms = {name: round(agent.connect_s * 1000) for name, agent in served}
 
     def find_principal(self, identity: str, tenant: str) -> Principal | None:
@@ -65,10 +66,18 @@ class AgentTerms:
 
     def adapt(self, agent: str, patience: Patience) -> Patience:
         """The patience with an agent: how long its messages may be on their way, and itself out of reach."""
+        known = self._adapted.get(agent)
+        if known is not None and known[0] is patience:
+            return known[1]
         timeout = self._timeouts.get(agent)
         if timeout is None:
             return patience
-        return _adapt(patience, timeout.arrival.seconds, timeout.liveness.seconds)
+        adapted = replace(
+            patience, doubt_s=timeout.arrival.seconds, liveness_s=timeout.liveness.seconds
+        )
+        # Asked for with every run, and the same for all runs at an agent.
+        self._adapted[agent] = patience, adapted
+        return adapted
 
     def find_connect_ms(self, agent: str) -> int:
         """How long a message waits for an agent that dials in; none for one that is configured no more."""
@@ -97,9 +106,3 @@ class AgentTerms:
     def shows_always(self, agent: str) -> bool:
         """Whether callers get a Task of an agent whatever it answers."""
         return agent in self._always
-
-
-@lru_cache(maxsize=64)
-def _adapt(patience: Patience, doubt_s: float, liveness_s: float) -> Patience:
-    # Asked for with every run, and the same for all runs at agents of the same limits.
-    return replace(patience, doubt_s=doubt_s, liveness_s=liveness_s)

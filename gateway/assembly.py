@@ -242,7 +242,7 @@ def _list_surroundings(
         drives=late.drives,
         may_send=late.may_send,
         find_tags=terms.find_tags,
-        find_rules=terms.find_rules,
+        find_rules=terms.rulebook.find_rules,
         rulebook=terms.rulebook,
         list_callers=terms.list_callers,
         always_task=terms.shows_always,

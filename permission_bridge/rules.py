@@ -143,7 +143,7 @@ class Policy:
     @property
     def watches_answers(self) -> bool:
         """Whether a hook wants to know of answers, or of the ends of tasks."""
-        return self.hooks_at("before_deliver") or self.hooks_at("on_stop")
+        return bool(self.hooks) and (self.hooks_at("before_deliver") or self.hooks_at("on_stop"))
 
     def find_tier(self, refs: Iterable[str], risk: Risk) -> Tier | None:
         """Who decides a question of this risk that the rules of these names led to; None: its owner."""

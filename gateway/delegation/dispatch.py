@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
@@ -129,7 +130,7 @@ class Dispatch:
 
     def __post_init__(self) -> None:
         self.runs.on_broken = self._mend
-        self.runs.on_left = lambda driver: self.open_text.close(driver.run.sight.task)
+        self.runs.on_left = self.open_text.close
 
     def begin(
         self,
@@ -197,7 +198,7 @@ class Dispatch:
             peer=peer,
             clock=self.clock,
             log=self.log,
-            may_send=lambda: self._may_send(run),
+            may_send=partial(self._may_send, run),
             replicas=self.replicas,
             refer=lambda message: self.references.recall(run.record, peer.name, message),
             returns=self._return,
@@ -447,12 +448,12 @@ class Dispatch:
         self._side.add(task)
         task.add_done_callback(self._side.discard)
 
-    async def see_through(self, work: Coroutine[object, None, T]) -> T:
+    def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Carries ``work`` to its end, also when whoever waits for it goes: half a command is never done (I6)."""
-        task = asyncio.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._commands.add(task)
         task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._commands.discard(task)

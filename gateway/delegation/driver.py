@@ -241,6 +241,10 @@ class Driver:
         if seen is not None:
             self.habits.note(*seen)
 
+    def may_leave(self) -> bool:
+        """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
+        return not self.replicas.are_seen(self.run.sight.task.shard) and self.may_send()
+
     async def await_leave(self) -> None:
         """Until a send may start: what stands before it is on a replica, if there are any, and the lease has time left.
 

@@ -32,6 +32,7 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.record import value
 from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
@@ -97,7 +98,7 @@ class Content:
     """When the run was taken over by another driver, in ms."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Filled:
     """The end of a plain turn, as it is stored and shown. ``row`` is that of its owner's list."""
 
@@ -109,7 +110,7 @@ class Filled:
     """What the answer says about the peer's habits."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Start:
     """Where at the agent a run begins, and how it is sent."""
 
@@ -204,6 +205,13 @@ class Run:
         if run is None:
             return None
         return Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism, run.gated)
+
+    def is_streamed(self) -> bool:
+        """Whether the run is sent as a stream."""
+        if self.plain is not None:
+            return self.plain.form.mechanism == "streaming"
+        run = self.record.run
+        return run is not None and run.delivery_mechanism == "streaming"
 
     def is_parked(self) -> bool:
         """Whether somebody else must act first."""

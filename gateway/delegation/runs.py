@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger
 
+    from passerelle.core.batch import EntityRef
     from passerelle.gateway.delegation.driver import Driver
 
 
@@ -24,8 +25,8 @@ class Runs:
     log: FilteringBoundLogger
     on_broken: Callable[[Driver], None] = lambda _driver: None
     """Told of a driver that left a run which has not ended and is still ours."""
-    on_left: Callable[[Driver], None] = lambda _driver: None
-    """Told of every driver that is done with its run, however that came."""
+    on_left: Callable[[EntityRef], None] = lambda _task: None
+    """Told of the task of every driver that is done with its run, however that came."""
     _drivers: dict[str, Driver] = field(default_factory=dict[str, "Driver"])
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, "asyncio.Task[None]"])
     _draining: bool = False
@@ -54,7 +55,8 @@ class Runs:
             raise Draining("this instance is shutting down", retry_after_s=1)
         task_id = driver.run.sight.task.id
         self._drivers[task_id] = driver
-        self._tasks[task_id] = asyncio.create_task(self._guard(driver, work))
+        loop = asyncio.get_running_loop()
+        self._tasks[task_id] = loop.create_task(self._guard(driver, work))
 
     async def _guard(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
         task_id = driver.run.sight.task.id
@@ -73,7 +75,7 @@ class Runs:
         finally:
             driver.run.moved = driver.run.moved or not driver.run.has_ended()
             driver.run.changed.set()
-            self.on_left(driver)
+            self.on_left(driver.run.sight.task)
             if self._drivers.get(task_id) is driver:
                 del self._drivers[task_id]
                 del self._tasks[task_id]

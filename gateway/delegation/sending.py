@@ -98,9 +98,24 @@ def back_off(tries: int) -> int:
 
 async def deliver(driver: Driver, sent: JsonObject) -> bool:
     """Sends the message until the peer has it or has refused it; False when nobody knows whether it arrived."""
-    tries, crowded_ms = 0, driver.clock.now_ms()
+    tries, crowded_ms = 0, 0
     while True:
-        standing = await _send(driver, sent, tries)
+        if not driver.may_leave():
+            await driver.await_leave()
+        driver.sent_ms = driver.clock.now_ms()
+        crowded_ms = crowded_ms or driver.sent_ms
+        if driver.run.is_streamed():
+            standing: Standing = await _stream(driver, sent, tries)
+        else:
+            outcome = await driver.peer.send(sent)
+            if (
+                isinstance(outcome, Answered)
+                and _may_be_plain(driver)
+                and await take(driver.run, outcome.result)
+            ):
+                standing = "settled"
+            else:
+                standing = await _settle(driver, outcome, tries)
         if not isinstance(standing, Held):
             driver.learn()
             return standing == "settled"
@@ -145,23 +160,23 @@ def _is_moment(driver: Driver, since_ms: int) -> bool:
     return driver.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
 
 
-async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
-    await driver.await_leave()
-    driver.sent_ms = driver.clock.now_ms()
-    start = driver.run.find_start()
-    outcome: PeerOutcome
-    if start is not None and start.mechanism == "streaming":
-        last = await follow(driver, driver.peer.stream(sent))
-        knows = await judge_end(driver, last)
-        if isinstance(last, Unknown | Malformed):
-            await tell_broken(driver, last)
-        if knows or not isinstance(last, Refused | Unreached):
-            return "settled" if knows else "unknown"
-        outcome = last
-    else:
-        outcome = await driver.peer.send(sent)
-        if isinstance(outcome, Answered) and await _take_plainly(driver, outcome.result):
-            return "settled"
+async def _stream(driver: Driver, sent: JsonObject, tries: int) -> Standing:
+    last = await follow(driver, driver.peer.stream(sent))
+    knows = await judge_end(driver, last)
+    if isinstance(last, Unknown | Malformed):
+        await tell_broken(driver, last)
+    if knows or not isinstance(last, Refused | Unreached):
+        return "settled" if knows else "unknown"
+    return await _settle(driver, last, tries)
+
+
+def _may_be_plain(driver: Driver) -> bool:
+    """Where a hook wants to know of answers, none of them is plain."""
+    return driver.run.plain is not None and not driver.consulting.find_rules().watches_answers
+
+
+async def _settle(driver: Driver, outcome: PeerOutcome, tries: int) -> Standing:
+    """What an outcome leads to that ends no plain turn."""
     if isinstance(outcome, Refused | Unreached) and driver.remote_task() is None:
         wait_ms = judge_refusal(outcome, tries)
         why = outcome.why if isinstance(outcome, Unreached) else ""
@@ -172,12 +187,6 @@ async def _send(driver: Driver, sent: JsonObject, tries: int) -> Standing:
             refusal = explain(outcome, driver.run.sight, driver.run.record)
             return Held(refusal, wait_ms, is_ours, is_absent)
     return "settled" if await settle(driver, outcome) else "unknown"
-
-
-async def _take_plainly(driver: Driver, result: JsonObject) -> bool:
-    """Where a hook wants to know of answers, none of them is plain."""
-    is_watched = driver.consulting.find_rules().watches_answers
-    return not is_watched and await take(driver.run, result)
 
 
 def _fits(driver: Driver, wait_ms: int) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
 
 MAX_JSON_DEPTH: Final = 64
-OK: Final = HTTPStatus.OK
+OK: Final = int(HTTPStatus.OK)
 INTERNAL_ERROR: Final = -32603
 VERSION_NOT_SUPPORTED: Final = -32009
 
@@ -113,7 +113,7 @@ def read_response(status: int, retry_after: str | None, raw: bytes, request_id: 
         case Refused():
             wait_s = read_retry_after(retry_after)
             return Refused(outcome.code, outcome.message, status, wait_s)
-        case _ if status == HTTPStatus.OK:
+        case _ if status == OK:
             return outcome
         case _:
             return read_bare_status(status, retry_after, raw)
