@@ -23,7 +23,7 @@ class TaskReply:
     @property
     def native_status(self) -> str:
         """The peer's raw state (A2A-7)."""
-        return text_at(object_at(self.task, "status"), "state")
+        return _read_state(self.task)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class StatusReply:
     @property
     def native_status(self) -> str:
         """The peer's raw state (A2A-7)."""
-        return text_at(object_at(self.event, "status"), "state")
+        return _read_state(self.event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def read_task_reply(value: Json) -> TaskReply | Malformed:
         return Malformed("the task is not an object")
     if not text_at(value, "id"):
         return Malformed("task.id is missing")
-    if not text_at(object_at(value, "status"), "state"):
+    if not _read_state(value):
         return Malformed("task.status.state is missing")
     for name in ("artifacts", "history"):
         items = value.get(name)
@@ -113,6 +113,12 @@ def read_task_reply(value: Json) -> TaskReply | Malformed:
             if not isinstance(item, dict):
                 return Malformed(f"task.{name} is not a list of objects")
     return TaskReply(value)
+
+
+def _read_state(shown: JsonObject) -> str:
+    status = shown.get("status")
+    state = status.get("state") if isinstance(status, dict) else None
+    return state if isinstance(state, str) else ""
 
 
 def read_native_ids(reply: TaskReply | StatusReply | ArtifactReply) -> tuple[str, str]:
@@ -133,7 +139,7 @@ def _judge_message(message: JsonObject) -> str | None:
 def _judge_status_update(event: JsonObject) -> str | None:
     if not text_at(event, "taskId"):
         return "statusUpdate.taskId is missing"
-    if not text_at(object_at(event, "status"), "state"):
+    if not _read_state(event):
         return "statusUpdate.status.state is missing"
     return None
 

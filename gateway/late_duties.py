@@ -27,12 +27,12 @@ class LateDuties:
         self._duties = duties
 
     def drives(self, shard: Shard) -> Incarnation:
-        """As ``Duties.drives``."""
-        return self._duties.drives(shard)
+        """As ``LeaseKeeper.drives``."""
+        return self._duties.keeper.drives(shard)
 
     def may_send(self, shard: Shard) -> bool:
-        """As ``Duties.may_send``."""
-        return self._duties.may_send(shard)
+        """As ``LeaseKeeper.may_send``."""
+        return self._duties.keeper.may_send(shard)
 
     async def drop(self, shard: Shard, row: DueRow) -> bool:
         """As ``Settling.drop_row``: False when somebody else has settled the row."""

@@ -20,7 +20,6 @@ from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, LoseLink, Ta
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-    from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.gateway.control.writes import Writes
     from passerelle.store.store import Store
@@ -50,14 +49,6 @@ class Duties:
         """Returns when a fault has ended the duties; not when they were stopped."""
         if self._running is not None:
             await asyncio.wait((self._running,))
-
-    def drives(self, shard: Shard) -> Incarnation:
-        """Our incarnation in a shard; raises StoreUnavailable where we hold no lease."""
-        return self.keeper.drives(shard)
-
-    def may_send(self, shard: Shard) -> bool:
-        """Whether an act that cannot be undone may start in a shard."""
-        return self.keeper.may_send(shard)
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
         """Something was appended in a shard: a due row may have been set, a projection may need to look.

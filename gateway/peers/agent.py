@@ -59,6 +59,7 @@ class AgentPeer:
 
         ``count(name, outcome)`` hears of each call.
         """
+        self.name = config.name
         self._config = config
         self._cards = cards
         self._transports = transports
@@ -71,10 +72,6 @@ class AgentPeer:
         self._last: Line | None = None
         self._unfit: set[Interface] = set()
         self._unfit_of = ""
-
-    @property
-    def name(self) -> str:
-        return self._config.name
 
     @property
     def config(self) -> PeerConfig:
@@ -218,7 +215,7 @@ class AgentPeer:
 
     def _choose(self, known: KnownCard, call: Call, tried: Tried) -> Line | None:
         """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
-        for interface in self._list_fit(known):
+        for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
                 tried.append(interface)
                 return self._open(interface)
@@ -227,13 +224,18 @@ class AgentPeer:
     def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
         """The interfaces that have not proven unfit under this card; all of them where none is left."""
         if self._unfit_of != known.card.sha256:
-            self._unfit, self._unfit_of = set(), known.card.sha256
-        if not self._unfit:
-            return known.interfaces
+            self._unfit.clear()
         fit = tuple(one for one in known.interfaces if one not in self._unfit)
         if not fit:
             self._unfit.clear()
         return fit or known.interfaces
+
+    def _note_unfit(self, interface: Interface) -> None:
+        known = self._cards.known
+        sha256 = known.card.sha256 if known is not None else ""
+        if self._unfit_of != sha256:
+            self._unfit, self._unfit_of = set(), sha256
+        self._unfit.add(interface)
 
     def _open(self, interface: Interface) -> Line:
         if self._last is not None and self._last.interface is interface:
@@ -265,7 +267,7 @@ class AgentPeer:
             case _:
                 return False
         # An endpoint that is gone, or speaks another version, has a new card.
-        self._unfit.add(line.interface)
+        self._note_unfit(line.interface)
         self._cards.expire()
         return True
 

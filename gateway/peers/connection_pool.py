@@ -86,11 +86,18 @@ class ConnectionPool:
             self._sweep.cancel()
 
     def _write(self, request: Request, headers: Mapping[str, str]) -> bytes:
-        """As ``write_request``. One call is mostly made like the one before it, and then its head is the same."""
+        """The bytes of a request. One is mostly made like the one before it, and then its head is the same.
+
+        Raises:
+            NotConnected: a header cannot be sent.
+        """
         asked = (request.method, request.url, headers)
         if asked != self._asked:
             self._head, self._asked = write_head(request, headers), asked
-        return _add_body(self._head, request.body)
+        body = request.body
+        if body is None:
+            return self._head + b"\r\n"
+        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
 
     def _take(self, now_s: float) -> Connection | None:
         while self._idle:
@@ -164,17 +171,8 @@ class ConnectionPool:
         return connection
 
 
-def write_request(request: Request, headers: Mapping[str, str]) -> bytes:
-    """The bytes of a request, whose answer shall not be compressed.
-
-    Raises:
-        NotConnected: a header cannot be sent.
-    """
-    return _add_body(write_head(request, headers), request.body)
-
-
 def write_head(request: Request, headers: Mapping[str, str]) -> bytes:
-    """The request line and the headers but for the length of the body.
+    """The request line and the headers but for the length of the body. The answer shall not be compressed.
 
     Raises:
         NotConnected: a header cannot be sent.
@@ -186,14 +184,6 @@ def write_head(request: Request, headers: Mapping[str, str]) -> bytes:
     if not all(map(_UNSENDABLE.isdisjoint, lines)):
         raise NotConnected("a header has characters that cannot be sent")
     return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n"
-
-
-def _add_body(head: bytes, body: bytes | None) -> bytes:
-    return (
-        head + b"\r\n"
-        if body is None
-        else b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
-    )
 
 
 @lru_cache(1024)

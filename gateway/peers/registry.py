@@ -12,7 +12,7 @@ from passerelle.gateway.peers.config import UNLIMITED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from passerelle.core.peer import Peer, PeerCard, PeerOutcome
+    from passerelle.core.peer import PeerCard, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.limits.limiter import Limiter
@@ -54,13 +54,16 @@ class PeerRegistry:
         """Configured names, in the order of the configuration."""
         return tuple(self._peers)
 
-    def find(self, name: str) -> Peer:
+    def find(self, name: str) -> AgentPeer:
         """The peer of that name.
 
         Raises:
             NotFound: no such agent is configured.
         """
-        return self._find(name)
+        peer = self._peers.get(name)
+        if peer is None:
+            raise NotFound("agent", name)
+        return peer
 
     @property
     def dialling(self) -> tuple[str, ...]:
@@ -81,7 +84,7 @@ class PeerRegistry:
         Raises:
             NotFound: no such agent is configured.
         """
-        peer = self._find(name)
+        peer = self.find(name)
         if not peer.config.dials_in:
             raise NotFound("agent", name)
         return peer
@@ -92,15 +95,15 @@ class PeerRegistry:
         Raises:
             NotFound: no such agent is configured.
         """
-        return self._find(name).config.card_url
+        return self.find(name).config.card_url
 
     def peek(self, name: str) -> PeerCard | None:
         """The card of that peer as far as it is known; nobody is asked for it."""
-        return self._find(name).peek()
+        return self.find(name).peek()
 
     def list_breakers(self, name: str) -> dict[str, Mode]:
         """How the breakers of that peer stand, by interface."""
-        return self._find(name).list_breakers()
+        return self.find(name).list_breakers()
 
     async def read_extended_card(self, name: str) -> PeerOutcome:
         """What the peer of that name says of itself to those who show credentials, in its own form.
@@ -108,13 +111,7 @@ class PeerRegistry:
         Raises:
             NotFound: no such agent is configured.
         """
-        return await self._find(name).read_extended_card()
-
-    def _find(self, name: str) -> AgentPeer:
-        peer = self._peers.get(name)
-        if peer is None:
-            raise NotFound("agent", name)
-        return peer
+        return await self.find(name).read_extended_card()
 
     def replace(self, configs: Iterable[PeerConfig]) -> None:
         """Swaps in the peers of a new configuration; one whose configuration is equal stays, with its card.

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pytest
 
-from passerelle.gateway.peers.connection_pool import write_request
+from passerelle.gateway.peers.connection_pool import write_head
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable, Whole
 from passerelle.gateway.peers.wire import Request
@@ -218,4 +218,4 @@ async def test_large_answer_is_no_long_header() -> None:
 
 def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
     with pytest.raises(NotConnected):
-        write_request(Request("POST", "http://a.example/", b""), {"A": "b\r\nEvil: 1"})
+        write_head(Request("POST", "http://a.example/", b""), {"A": "b\r\nEvil: 1"})

@@ -72,7 +72,7 @@ async def run_instance(
     writes = make_writes(store)
 
     def drives(shard: Shard) -> Incarnation:
-        return duties.drives(shard)
+        return duties.keeper.drives(shard)
 
     def wake(shard: Shard, within_s: float) -> None:
         duties.due.wake(shard, within_s)

@@ -53,10 +53,10 @@ class Away:
 async def test_lone_instance_holds_every_lease_and_every_duty(instances: Instances) -> None:
     one = await instances.start("in_one", runs=False)
     with pytest.raises(StoreUnavailable):
-        one.duties.drives(SHARD)
+        one.duties.keeper.drives(SHARD)
     await one.duties.keeper.start()
     assert one.duties.keeper.duties == ALL
-    assert {str(one.duties.drives(shard)) for shard in ALL_SHARDS} == {"in_one.1"}
+    assert {str(one.duties.keeper.drives(shard)) for shard in ALL_SHARDS} == {"in_one.1"}
     await one.duties.stop()
 
 
@@ -136,17 +136,17 @@ async def test_lease_ends_by_the_clock_of_the_process_and_a_send_needs_a_third_o
     one = await instances.start("in_one", clock=clock, runs=False)
     await one.duties.keeper.start()
     clock.now_s += 3.3
-    assert one.duties.may_send(SHARD)
+    assert one.duties.keeper.may_send(SHARD)
     clock.now_s += 0.1
-    assert not one.duties.may_send(SHARD)
-    assert one.duties.drives(SHARD) == Incarnation("in_one", 1)
+    assert not one.duties.keeper.may_send(SHARD)
+    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1)
     clock.now_s += 2
     with pytest.raises(StoreUnavailable):
-        one.duties.drives(SHARD)
+        one.duties.keeper.drives(SHARD)
     assert one.duties.keeper.duties == frozenset()
     await one.duties.keeper.extend()
-    assert one.duties.may_send(SHARD)
-    assert one.duties.drives(SHARD) == Incarnation("in_one", 1), "nobody took it meanwhile"
+    assert one.duties.keeper.may_send(SHARD)
+    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1), "nobody took it meanwhile"
     await one.duties.stop()
 
 
@@ -156,7 +156,7 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
 ) -> None:
     one = await instances.start("in_one", lease_ms=300, runs=False)
     await one.duties.keeper.start()
-    story = Story(one.writes, SHARD, one.duties.drives(SHARD))
+    story = Story(one.writes, SHARD, one.duties.keeper.drives(SHARD))
     await story.begin()
 
     async def taken() -> bool:
@@ -166,15 +166,17 @@ async def test_instance_that_was_frozen_learns_that_its_runs_are_gone(
     await one.duties.keeper.extend()
     assert one.lost == [SHARD]
     with pytest.raises(StoreUnavailable):
-        one.duties.drives(SHARD)
-    assert one.duties.drives(Shard(8)) == Incarnation("in_one", 1), "other shards are not touched"
+        one.duties.keeper.drives(SHARD)
+    assert one.duties.keeper.drives(Shard(8)) == Incarnation("in_one", 1), (
+        "other shards are not touched"
+    )
     await one.duties.keeper.extend()
     with pytest.raises(StoreUnavailable):
-        one.duties.drives(SHARD)
+        one.duties.keeper.drives(SHARD)
     assert one.lost == [SHARD]
     await story.fail()
     await one.duties.keeper.extend()
-    assert one.duties.drives(SHARD) == Incarnation("in_one", 2)
+    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 2)
     await one.duties.stop()
 
 
@@ -189,7 +191,7 @@ async def test_store_outage_ends_nothing_and_the_first_extension_heals_it(
         await one.duties.keeper.extend()
     assert one.lost == []
     await one.duties.keeper.extend()
-    assert one.duties.drives(SHARD) == Incarnation("in_one", 1)
+    assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1)
     await one.duties.stop()
 
 
@@ -197,7 +199,7 @@ async def test_stopped_instance_leaves_no_lease_but_its_run_due_at_once(
     instances: Instances, store: Store
 ) -> None:
     one = await instances.start("in_one")
-    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    story = Story(make_writes(store), SHARD, one.duties.keeper.drives(SHARD))
     await story.begin()
     await one.duties.stop()
     assert list(await store.leases.announce("in_test")) == ["in_test"]

@@ -91,7 +91,7 @@ async def test_killed_instances_runs_are_driven_again_within_the_lease_and_a_sec
 ) -> None:
     one, two = await instances.start("in_one"), await instances.start("in_two")
     stories = [
-        Story(make_writes(store), Shard(number % 64), one.duties.drives(Shard(number % 64)))
+        Story(make_writes(store), Shard(number % 64), one.duties.keeper.drives(Shard(number % 64)))
         for number in range(0, 200, 3)
     ]
     await asyncio.gather(*(story.begin() for story in stories))
@@ -109,7 +109,7 @@ async def test_run_whose_task_nobody_knows_is_still_to_be_sent_as_it_was(
     instances: Instances, store: Store
 ) -> None:
     one, two = await instances.start("in_one"), await instances.start("in_two")
-    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    story = Story(make_writes(store), SHARD, one.duties.keeper.drives(SHARD))
     await story.begin()
     await one.duties.stop()
     await wait_until(lambda: two.adopted, 15, "the run was taken up")
@@ -236,7 +236,7 @@ async def test_heir_without_a_lease_in_the_store_leaves_the_run_where_it_is(
     story = await leave_run(store)
     one = await instances.start("in_one", runs=False)
     await one.duties.keeper.start()
-    await store.leases.release(SHARD, one.duties.drives(SHARD))
+    await store.leases.release(SHARD, one.duties.keeper.drives(SHARD))
     with pytest.raises(StoreUnavailable):
         await find_taking(one).take_over(SHARD, DueRow("own:in_dead", "1"), 1)
     assert await story.read_driver() == "in_dead.1"
@@ -268,7 +268,7 @@ async def test_instance_that_woke_up_late_gets_its_own_runs_back_under_its_next_
 ) -> None:
     one = await instances.start("in_one", lease_ms=300, runs=False)
     await one.duties.keeper.start()
-    story = Story(make_writes(store), SHARD, one.duties.drives(SHARD))
+    story = Story(make_writes(store), SHARD, one.duties.keeper.drives(SHARD))
     await story.begin()
 
     async def is_gone() -> bool:
