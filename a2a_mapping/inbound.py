@@ -123,7 +123,8 @@ def read_send(params: JsonObject) -> SendRequest:
     """
     message = _read_message(params)
     given = _read_object(params, "configuration", "")
-    wishes, whole = _NO_WISHES, {**params, "message": message}
+    wishes = _NO_WISHES
+    whole: JsonObject = {**params, "message": message}
     if given:
         whole["configuration"] = given = _rename(given, _CONFIGURATION_NAMES, "configuration.")
         wishes = _read_wishes(given)

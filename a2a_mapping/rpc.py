@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
@@ -28,6 +29,9 @@ class Method(StrEnum):
     LIST_PUSH_CONFIGS = "ListTaskPushNotificationConfigs"
     DELETE_PUSH_CONFIG = "DeleteTaskPushNotificationConfig"
     GET_EXTENDED_CARD = "GetExtendedAgentCard"
+
+
+_METHODS: Final[Mapping[str, Method]] = {method.value: method for method in Method}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,10 @@ def read_method(name: str) -> Method:
     Raises:
         UnknownMethod: any other name, those of protocol 0.3 included.
     """
-    try:
-        return Method(name)
-    except ValueError:
-        raise UnknownMethod(name) from None
+    method = _METHODS.get(name)
+    if method is None:
+        raise UnknownMethod(name)
+    return method
 
 
 def render_result(rpc_id: RpcId, result: Json) -> JsonObject:

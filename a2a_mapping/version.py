@@ -30,6 +30,8 @@ def judge_version(header: str | None, query: str | None) -> Version:
     asked = (header or query or "").strip()
     if not asked:
         return LEGACY
+    if asked == CURRENT:
+        return CURRENT
     match = _FORM.fullmatch(asked)
     version = match[1] if match else asked[:20]
     served = _BY_NAME.get(version)

@@ -38,6 +38,8 @@ class BoundedRequests(HttpToolsProtocol):
     _unread_bytes = 0
     _is_silent = True
     _is_lost = False
+    _awaited_s: float | None = None
+    """How long what is missing of the request may take; None while nothing is."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,14 +60,17 @@ class BoundedRequests(HttpToolsProtocol):
         super().data_received(data)
         if self._unread_bytes > HEAD_BYTES:
             self._refuse(_TOO_LARGE)
+        elif self._awaited_s is not None and self._timer is None:
+            # A request that came in one piece, as nearly all do, never has a timer.
+            self._start_timer(self._awaited_s)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {LEAVING: self._watch}  # type: ignore[dict-item]
-        self._start_timer(self.head_s)
+        self._await(self.head_s)
 
     def on_headers_complete(self) -> None:
-        self._start_timer(self.body_s)
+        self._await(self.body_s)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -75,7 +80,7 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unread_bytes = 0
-        self._stop_timer()
+        self._await(None)
         super().on_message_complete()
 
     def _watch(self, left: Left) -> Callable[[], object]:
@@ -84,8 +89,13 @@ class BoundedRequests(HttpToolsProtocol):
         self._watchers.add(left)
         return partial(self._watchers.discard, left)
 
+    def _await(self, within_s: float | None) -> None:
+        """From now on something else is awaited, or nothing."""
+        self._awaited_s = within_s
+        if self._timer is not None:
+            self._stop_timer()
+
     def _start_timer(self, within_s: float) -> None:
-        self._stop_timer()
         self._timer = self.loop.call_later(within_s, self._refuse, _TOO_SLOW)
 
     def _stop_timer(self) -> None:

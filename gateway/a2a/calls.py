@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
+_KEY: Final = KEY_HEADER.lower()
+_VERSION: Final = HEADER.lower()
 _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
 NOTHING: Final = Credentials()
@@ -186,7 +188,8 @@ class Calls:
     def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
         incoming = visit.incoming
         named = read_extensions(incoming, legacy=asked.legacy is not None)
-        carry_on(named, incoming.headers.get("authorization"))
+        headers, query = incoming.headers, incoming.query
+        carry_on(named, headers.get("authorization"))
         active = self.operations.extensions.activate(named)
         standing = Standing(self.authenticator, visit.shown, principal, visit.agent, asked.method)
         return Call(
@@ -197,10 +200,10 @@ class Calls:
             judge=standing.judge,
             asked=named,
             extensions=active,
-            idem=_read_key(incoming),
-            traceparent=incoming.headers.get("traceparent"),
-            tracestate=incoming.headers.get("tracestate"),
-            wish=read_wish(incoming.headers, incoming.query, active),
+            idem=_read_key(incoming) if _KEY in headers else None,
+            traceparent=headers.get("traceparent"),
+            tracestate=headers.get("tracestate"),
+            wish=read_wish(headers, query, active) if active or query else None,
         )
 
     async def _stream(self, visit: HttpVisit, method: Streaming, asked: Asked, call: Call) -> None:
@@ -234,7 +237,7 @@ class Calls:
 
 
 def _read_version(incoming: Incoming) -> Version:
-    return judge_version(incoming.headers.get(HEADER.lower()), incoming.query.get(HEADER))
+    return judge_version(incoming.headers.get(_VERSION), incoming.query.get(HEADER))
 
 
 def _needs_no_body(target: Target) -> bool:
@@ -266,7 +269,7 @@ def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> J
 
 
 def _read_key(incoming: Incoming) -> str | None:
-    key = incoming.headers.get(KEY_HEADER.lower())
+    key = incoming.headers.get(_KEY)
     try:
         check_key(key, required=False)
     except InvalidInput as error:

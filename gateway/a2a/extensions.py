@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 HEADER: Final = "A2A-Extensions"
 """Also the name of the query parameter."""
 LEGACY_HEADER: Final = "X-A2A-Extensions"
+_NAME: Final = HEADER.lower()
+_LEGACY_NAME: Final = LEGACY_HEADER.lower()
+_NONE: Final = frozenset[str]()
 OWN: Final = frozenset(text_at(extension, "uri") for extension in EXTENSIONS)
 
 
@@ -52,11 +55,10 @@ class Extensions:
             PeerUnavailable: the agent never had a card.
         """
         peer = await self._agents.find(agent).describe()
-        sha256, required = self._required.get(agent, ("", frozenset[str]()))
-        if sha256 != peer.sha256:
-            required = list_required(peer.card)
-            self._required[agent] = (peer.sha256, required)
-        if missing := required - asked:
+        known = self._required.get(agent)
+        if known is None or known[0] != peer.sha256:
+            known = self._required[agent] = (peer.sha256, list_required(peer.card))
+        if missing := known[1] - asked:
             raise ExtensionRequired(min(missing))
 
 
@@ -69,15 +71,18 @@ def list_required(card: JsonObject) -> frozenset[str]:
 def read_extensions(incoming: Incoming, *, legacy: bool = False) -> frozenset[str]:
     """The extensions that a request names, in its header or in the query; ``legacy`` reads the name of 0.3 too."""
     named = read_metadata(incoming.headers, legacy=legacy)
+    if not incoming.query:
+        return named
     query = {name.lower(): value for name, value in incoming.query.items()}
     return named | read_metadata(query, legacy=legacy)
 
 
 def read_metadata(headers: Mapping[str, str], *, legacy: bool = False) -> frozenset[str]:
     """The extensions that headers or gRPC metadata name; the names of ``headers`` are lower case."""
-    names = (HEADER, LEGACY_HEADER) if legacy else (HEADER,)
-    texts = (headers.get(name.lower(), "") for name in names)
-    return frozenset(uri for text in texts for item in text.split(",") if (uri := item.strip()))
+    text = headers.get(_NAME, "")
+    if legacy:
+        text = f"{text},{headers.get(_LEGACY_NAME, '')}"
+    return frozenset(filter(None, map(str.strip, text.split(",")))) if text else _NONE
 
 
 def write_active(active: frozenset[str], *, legacy: bool = False) -> dict[str, str]:

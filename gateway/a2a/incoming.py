@@ -64,6 +64,8 @@ class Incoming:
         Raises:
             ContentTypeNotSupported: it is none of ``served``, or absent and not ``optional``.
         """
+        if self.headers.get("content-type") in served:
+            return
         media_type = self.media_type
         if media_type in served or (optional and not media_type):
             return

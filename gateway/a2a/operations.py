@@ -255,17 +255,13 @@ class Operations:
                 "this instance is shutting down; the message was accepted", retry_after_s=1
             ) from None
 
-    async def _judge(self, call: Call, request: SendRequest) -> None:
-        """What can be refused before the message is accepted."""
+    async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
         try:
             await self.extensions.require(call.agent, call.asked)
         except RemoteError:
             # A task goes on while its agent is away, and one that is not the caller's is unknown all the same.
             if request.task_id is None:
                 raise
-
-    async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
-        await self._judge(call, request)
         if request.push:
             # Whoever may set no webhook may not slip one in beside a message either.
             require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)

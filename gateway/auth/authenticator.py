@@ -43,25 +43,21 @@ class KnownCallers:
         self.callers = callers
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        found = await self._find(credentials)
-        return change(found, device=credentials.device) if credentials.device else found
-
-    async def _find(self, shown: Credentials) -> Principal:
         callers = self.callers
-        token = shown.bearer or shown.api_key
+        token = credentials.bearer or credentials.api_key
         if token:
             digested = digest(token)
             found = callers.keys.find(digested)
-            if found is None and callers.tokens is not None and shown.bearer:
-                found = await callers.tokens.find(shown.bearer, digested)
+            if found is None and callers.tokens is not None and credentials.bearer:
+                found = await callers.tokens.find(credentials.bearer, digested)
             # A key that was cut to be hashed is no key.
             if found is None or len(token) > TOKEN_LIMIT:
                 raise Unauthenticated(_UNKNOWN)
-            return found
-        certified = callers.certificates.find(shown) if callers.certificates else None
-        if certified is None:
-            raise Unauthenticated("a bearer token is required")
-        return certified
+        else:
+            found = callers.certificates.find(credentials) if callers.certificates else None
+            if found is None:
+                raise Unauthenticated("a bearer token is required")
+        return change(found, device=credentials.device) if credentials.device else found
 
 
 class OpenAuthenticator:
