@@ -210,15 +210,11 @@ class PackedBatch:
     """
 
     session: str
+    shard: Shard
     entities: tuple[EntityRef, ...]
     first_event: str
     """Empty where there is none."""
     arguments: tuple[bytes, ...]
-
-    @property
-    def shard(self) -> Shard:
-        """The one shard that the batch touches."""
-        return place(self.session)
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ def place(identifier: str) -> Shard:
     Raises:
         ValueError: the text is not an id of ours.
     """
-    shard = read_shard(identifier)
+    shard = _read_shard(identifier) if len(identifier) <= _LONGEST else None
     if shard is None:
         message = f"not an id: {identifier[:60]!r}"
         raise ValueError(message)

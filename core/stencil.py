@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import count
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -97,6 +98,9 @@ class RecordedIds:
             self.values.append(made.encode())
         return made
 
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        return [self.mint(prefix, shard) for prefix in prefixes]
+
     def draw(self, bits: int) -> int:
         drawn = self.ids.draw(bits)
         if bits >= _TELLING_BITS:
@@ -115,13 +119,28 @@ def write_number(drawn: int, bits: int) -> bytes:
     return b"%0*x" % (-(-bits // 4), drawn)
 
 
-def ask_again(asked: Sequence[str | int | None], ids: Ids, shard: Shard) -> list[bytes]:
-    """New values for what was asked; None stands where nothing of it was written."""
-    return [
-        ids.mint(one, shard).encode()
-        if isinstance(one, str)
-        else b""
-        if one is None
-        else write_number(ids.draw(one), one)
-        for one in asked
-    ]
+class Wanted:
+    """What has to be minted and drawn, again and again; None stands for what is written nowhere."""
+
+    __slots__ = ("_bits", "_prefixes", "_sort", "asked")
+
+    def __init__(self, asked: Sequence[str | int | None]) -> None:
+        self.asked = tuple(asked)
+        self._prefixes = tuple(one for one in asked if isinstance(one, str))
+        self._bits = tuple(one for one in asked if isinstance(one, int))
+        prefixes, bits = count(), count(len(self._prefixes))
+        nothing = len(self._prefixes) + len(self._bits)
+        places = [
+            next(prefixes) if isinstance(one, str) else nothing if one is None else next(bits)
+            for one in asked
+        ]
+        # Twice, as in a stencil: of a single place, itemgetter makes no tuple.
+        self._sort: Callable[[Sequence[bytes]], tuple[bytes, ...]] = itemgetter(
+            *places, nothing, nothing
+        )
+
+    def ask(self, ids: Ids, shard: Shard) -> tuple[bytes, ...]:
+        """New values, in the order in which they were asked for."""
+        minted = [made.encode() for made in ids.mint_all(self._prefixes, shard)]
+        drawn = [write_number(ids.draw(bits), bits) for bits in self._bits]
+        return self._sort((*minted, *drawn, b""))[:-2]

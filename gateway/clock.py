@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from passerelle.core.ids import REMOTE_CONTEXT, compose_context, encode_ms, spell
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from passerelle.core.ids import Shard
 
 _LETTERS = 16
@@ -49,14 +51,23 @@ class SystemIds:
         self._next = 0
 
     def mint(self, prefix: str, shard: Shard) -> str:
-        if prefix == REMOTE_CONTEXT:
-            return compose_context(time.time_ns() // 1_000_000, self.draw(62))
-        start, end = self._next, self._next + _LETTERS
+        [made] = self.mint_all((prefix,), shard)
+        return made
+
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        now_ms = time.time_ns() // 1_000_000
+        start, end = self._next, self._next + _LETTERS * len(prefixes)
         if end > len(self._spelt):
-            self._spelt, start, end = spell(os.urandom(_BLOCK_BYTES)), 0, _LETTERS
+            size = max(_BLOCK_BYTES, end - start)
+            self._spelt, start, end = spell(os.urandom(size)), 0, end - start
         self._next = end
-        now = encode_ms(time.time_ns() // 1_000_000)
-        return f"{prefix}_{shard.tag}{now}{self._spelt[start:end]}"
+        spelt, middle = self._spelt, f"_{shard.tag}{encode_ms(now_ms)}"
+        return [
+            compose_context(now_ms, self.draw(62))
+            if prefix == REMOTE_CONTEXT
+            else f"{prefix}{middle}{spelt[at : at + _LETTERS]}"
+            for prefix, at in zip(prefixes, range(start, end, _LETTERS), strict=True)
+        ]
 
     def draw(self, bits: int) -> int:
         size = (bits + 7) // 8

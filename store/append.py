@@ -143,6 +143,7 @@ def pack_append(batch: Batch) -> PackedBatch:
         raise TooLarge("a batch", MOST_BYTES)
     return PackedBatch(
         batch.session,
+        shard,
         tuple(write.ref for write in batch.entities),
         batch.events[0].event_id if batch.events else "",
         read_script("append").list_arguments(arguments.keys, control, arguments.values),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from passerelle.core.ids import Shard
 
 
@@ -21,6 +23,10 @@ class Ids(Protocol):
 
     def mint(self, prefix: str, shard: Shard) -> str:
         """A new id of ours."""
+        ...
+
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        """A new id for each of these prefixes."""
         ...
 
     def draw(self, bits: int) -> int:

@@ -8,11 +8,11 @@ exists for the caller, and like any other text if not: nobody can place things b
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
-from passerelle.core.ids import Shard, derive_id, derive_shard, read_shard
+from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 class Place:
     """One context: its id, its thread, and the session that a new thread would open."""
 
+    shard: Shard
+    """The shard of all three."""
     context_id: str
     thread: EntityRef
     session: EntityRef
-
-    @property
-    def shard(self) -> Shard:
-        """The shard of all three."""
-        return self.thread.shard
 
 
 def place_context(principal: Principal, context_id: str, shard: Shard | None = None) -> Place:
@@ -38,6 +35,7 @@ def place_context(principal: Principal, context_id: str, shard: Shard | None = N
     name = (principal.tenant, principal.id, context_id)
     home = shard or derive_shard("context", *name)
     return Place(
+        shard=home,
         context_id=context_id,
         thread=EntityRef(EntityKind.THREAD, derive_id("th", home, "thread", *name)),
         session=EntityRef(EntityKind.SESSION, derive_id("se", home, "session", *name)),
@@ -63,11 +61,11 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
     elif idem is not None:
         shard = derive_shard("idem", principal.tenant, principal.id, idem)
     else:
-        shard = Shard(ids.draw(6))
+        shard = ALL_SHARDS[ids.draw(6)]
     place = place_context(principal, ids.mint("ctx", shard), shard)
     if session_id is None:
         return place
-    return Place(place.context_id, place.thread, EntityRef(EntityKind.SESSION, session_id))
+    return replace(place, session=EntityRef(EntityKind.SESSION, session_id))
 
 
 def hash_key(principal: Principal, key: str) -> str:

@@ -29,7 +29,7 @@ from passerelle.core.batch import (
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import REMOTE_CONTEXT
-from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cut_stencil, quote
+from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.places import mint_place
@@ -89,7 +89,7 @@ class Form:
     """What every turn of one shape stores first."""
 
     stencil: Stencil
-    asked: tuple[str | int | None, ...]
+    wanted: Wanted
     """What has to be minted, in its order."""
     at: Mapping[str, int]
     """Prefix of an id -> where the first one stands among the values."""
@@ -139,20 +139,23 @@ class PlainTurns:
         message = orjson.dumps(command.message)
         writes = self.turns.writes
         place = mint_place(principal, writes.ids, None, None)
-        form = self._find(principal, command, plan, place)
+        shard = place.shard
+        driver = plan.drives(shard)
+        form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
         if form is None or len(message) > CAP:
             return None
         given = list_values(place, command, message, writes.clock.now_ms(), plan)
-        values = (*given, *ask_again(form.asked, writes.ids, place.shard))
+        values = (*given, *form.wanted.ask(writes.ids, shard))
         task = EntityRef(EntityKind.TASK, values[form.at["task"]].decode())
         packed = PackedBatch(
             place.session.id,
-            tuple(_find_entity(kind, place, task) for kind in form.kinds),
+            shard,
+            tuple([_find_entity(kind, place, task) for kind in form.kinds]),
             values[form.at["ev"]].decode(),
             form.stencil.fill(values),
         )
         turn = PlainTurn(form, values)
-        turn_id, driver = values[form.at["turn"]].decode(), plan.drives(place.shard)
+        turn_id = values[form.at["turn"]].decode()
         held = (task, place.thread)
         result = await self._append(packed, form, task)
         match result:
@@ -180,12 +183,14 @@ class PlainTurns:
             raise
 
     def _find(
-        self, principal: Principal, command: SubmitTurn, plan: Delegation, place: Place
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        plan: Delegation,
+        under: tuple[Incarnation, int],
     ) -> Form | None:
         """The form of a shape: whatever may differ and is no value of ``list_values``."""
-        driver = plan.drives(place.shard)
-        epoch = self.turns.writes.log.shard_epoch(place.shard)
-        card = plan.card
+        card, (driver, epoch) = plan.card, under
         shape = (
             (principal.id, principal.tenant, command.agent, command.source, command.wait),
             (card.endpoint, card.sha256, card.protocol, plan.mechanism, plan.policy),
@@ -195,7 +200,7 @@ class PlainTurns:
         try:
             return self._forms[shape]
         except KeyError:
-            form = make_form(self.turns, principal, command, plan, (driver, epoch))
+            form = make_form(self.turns, principal, command, plan, under)
         if len(self._forms) >= _SHAPES:
             del self._forms[next(iter(self._forms))]
         self._forms[shape] = form
@@ -276,7 +281,7 @@ def make_form(
             if isinstance(what, str)
         }
         kinds = tuple(ref.kind for ref in one.draft.decision.touched)
-        return Form(stencil, asked, at, kinds, one.feed, plan.mechanism, (one, other))
+        return Form(stencil, Wanted(asked), at, kinds, one.feed, plan.mechanism, (one, other))
     return None
 
 

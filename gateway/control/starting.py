@@ -241,7 +241,7 @@ class Starting:
         context = record.scope.context_id if isinstance(record, TaskRecord) else ""
         session = EntityRef(EntityKind.SESSION, start.scope.session_id)
         opened = Opened(
-            Place(context, start.thread, session),
+            Place(start.thread.shard, context, start.thread, session),
             start.task,
             start.scope.turn_id or "",
             written.held,

@@ -201,7 +201,7 @@ class Opening:
         thread = EntityRef(EntityKind.THREAD, receipt.thread_id)
         session = EntityRef(EntityKind.SESSION, receipt.session_id)
         held = await self.turns.writes.load([task, thread])
-        place = Place(receipt.context_id, thread, session)
+        place = Place(thread.shard, receipt.context_id, thread, session)
         return Opened(
             place,
             task,

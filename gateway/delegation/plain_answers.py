@@ -21,7 +21,7 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.stencil import Example, RecordedIds, Stencil, ask_again, cut_stencil, quote
+from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.plain_turns import (
@@ -85,7 +85,7 @@ class AnswerForm:
     """What every answer of one shape stores, on a turn of one shape."""
 
     stencil: Stencil
-    asked: tuple[str | int | None, ...]
+    wanted: Wanted
     kinds: tuple[EntityKind, ...]
     event: int
     """Where the id of the first event stands among the values, counted from what is minted."""
@@ -111,10 +111,11 @@ async def take(run: Run, result: JsonObject) -> bool:
     if form is None:
         return False
     now_ms = writes.clock.now_ms()
-    minted = ask_again(form.asked, writes.ids, shard)
+    minted = form.wanted.ask(writes.ids, shard)
     filled = form.stencil.fill((*turn.values, *list_times(now_ms), *answer.values, *minted))
-    entities = tuple(sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds)
-    packed = PackedBatch(turn.session, entities, minted[form.event].decode(), filled)
+    entities = [sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds]
+    first = minted[form.event].decode()
+    packed = PackedBatch(turn.session, shard, tuple(entities), first, filled)
     row = replace(form.row, facade=sight.task.id, at_ms=now_ms) if form.row else None
     try:
         return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
@@ -236,7 +237,9 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
         if stencil is None:
             continue
         asked = keep_asked(stencil, one.asked, one.example)
-        return AnswerForm(stencil, asked, one.kinds, asked.index("ev"), one.feed, one.row, one.seen)
+        return AnswerForm(
+            stencil, Wanted(asked), one.kinds, asked.index("ev"), one.feed, one.row, one.seen
+        )
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from passerelle.core.ids import Shard, compose_id
@@ -19,6 +20,9 @@ class CountedIds:
     def mint(self, prefix: str, shard: Shard) -> str:
         self.made += 1
         return compose_id(prefix, shard, START_MS, self.made)
+
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        return [self.mint(prefix, shard) for prefix in prefixes]
 
     def draw(self, bits: int) -> int:
         return self.drawn % (1 << bits)

@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -82,6 +82,9 @@ class RandomIds:
 
     def mint(self, prefix: str, shard: Shard) -> str:
         return compose_id(prefix, shard, 0, secrets.randbits(80))
+
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        return [self.mint(prefix, shard) for prefix in prefixes]
 
     def draw(self, bits: int) -> int:
         return secrets.randbits(bits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -13,7 +13,7 @@ from passerelle.core.ids import Shard
 from passerelle.core.stencil import (
     Example,
     RecordedIds,
-    ask_again,
+    Wanted,
     cut_stencil,
     quote,
     write_number,
@@ -117,6 +117,9 @@ class Counted:
         self.made += 1
         return f"{prefix}_{shard.tag}{self.made}"
 
+    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
+        return [self.mint(prefix, shard) for prefix in prefixes]
+
     def draw(self, bits: int) -> int:
         self.made += 1
         return self.made % (1 << bits)
@@ -130,11 +133,17 @@ def test_what_is_asked_of_chance_for_the_shard_can_be_asked_again() -> None:
     recorded.draw(64)
     assert recorded.asked == ["ev", 64]
     assert recorded.values == [b"ev_071", b"0000000000000004"]
-    assert ask_again([None, *recorded.asked], Counted(), SHARD) == [
+    assert Wanted([64, None, *recorded.asked]).ask(Counted(), SHARD) == (
+        b"0000000000000002",
         b"",
         b"ev_071",
-        b"0000000000000002",
-    ]
+        b"0000000000000003",
+    )
+
+
+def test_of_nothing_asked_for_nothing_is_made() -> None:
+    assert Wanted([]).ask(Counted(), SHARD) == ()
+    assert Wanted([None]).ask(Counted(), SHARD) == (b"",)
 
 
 @pytest.mark.parametrize(
