@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import orjson
+
 from passerelle.core.json import Json, JsonObject
 
 TEXT_ID_LENGTH: Final = 8
@@ -78,6 +80,17 @@ class Relabel:
                 text = text.replace(there, here)
         return text
 
+    def may_stand_in(self, value: Json) -> bool:
+        """Whether a known id could stand in a text or name of ``value``: one look at all of it, not one at each."""
+        long = [there for there in self.known if len(there) >= TEXT_ID_LENGTH]
+        try:
+            packed = orjson.dumps(value)
+            # JSON writes a text character by character, so what stands in one stands in it as it is written, too.
+            return any(orjson.dumps(there)[1:-1] in packed for there in long)
+        except TypeError:
+            # No JSON: a lone half of a character.
+            return True
+
 
 def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
     """A replacement towards ``task`` and ``context``; ``known`` may come in any order."""
@@ -85,7 +98,15 @@ def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
 
 
 def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
-    """A copy of an object of ``kind`` (a name of :data:`PLACES`) in the other id space."""
+    """A copy of an object of ``kind`` (a name of :data:`PLACES`) in the other id space.
+
+    Where no known id stands beside its places, members without places are those of ``value``.
+    """
+    copy = _relabel(value, kind, ids, scrubs=False)
+    return _relabel(value, kind, ids, scrubs=True) if ids.may_stand_in(copy) else copy
+
+
+def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> JsonObject:
     places = PLACES[kind]
     copy: JsonObject = {}
     for name, member in value.items():
@@ -96,9 +117,11 @@ def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
         elif name == places.others:
             copy |= _translate(name, member, ids)
         elif name in places.members:
-            copy[name] = _descend(member, places.members[name], ids)
-        else:
+            copy[name] = _descend(member, places.members[name], ids, scrubs=scrubs)
+        elif scrubs:
             copy[ids.scrub(name)] = scrub_value(member, ids)
+        else:
+            copy[name] = member
     if places.always and places.own is not None and places.context is not None:
         copy |= {places.own: ids.task, places.context: ids.context}
     return copy
@@ -112,12 +135,12 @@ def relabel_message(message: JsonObject, ids: Relabel) -> JsonObject:
     return copy
 
 
-def _descend(member: Json, kind: str, ids: Relabel) -> Json:
+def _descend(member: Json, kind: str, ids: Relabel, *, scrubs: bool) -> Json:
     if isinstance(member, dict):
-        return relabel(member, kind, ids)
+        return _relabel(member, kind, ids, scrubs=scrubs)
     if isinstance(member, list):
-        return [_descend(item, kind, ids) for item in member]
-    return scrub_value(member, ids)
+        return [_descend(item, kind, ids, scrubs=scrubs) for item in member]
+    return scrub_value(member, ids) if scrubs else member
 
 
 def _translate(name: str, references: Json, ids: Relabel) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.canonical import digest
@@ -129,10 +129,20 @@ class Policy:
     hooks: tuple[HookTerms, ...] = ()
     classifier: HookTerms | None = None
     unsound: str | None = None
+    _points: frozenset[HookPoint] = field(init=False, repr=False, compare=False)
+    _about: frozenset[About] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Asked for several times in each turn, and the same for as long as the policy stands.
+        points = frozenset(point for hook in self.hooks for point in hook.points)
+        object.__setattr__(self, "_points", points)
+        object.__setattr__(
+            self, "_about", frozenset(about for rule in self.rules for about in rule.about)
+        )
 
     def hooks_at(self, point: HookPoint) -> bool:
         """Whether a hook is to be asked there."""
-        return any(point in hook.points for hook in self.hooks)
+        return point in self._points
 
     @property
     def judges_sends(self) -> bool:
@@ -143,7 +153,7 @@ class Policy:
     @property
     def watches_answers(self) -> bool:
         """Whether a hook wants to know of answers, or of the ends of tasks."""
-        return bool(self.hooks) and (self.hooks_at("before_deliver") or self.hooks_at("on_stop"))
+        return self.hooks_at("before_deliver") or self.hooks_at("on_stop")
 
     def find_tier(self, refs: Iterable[str], risk: Risk) -> Tier | None:
         """Who decides a question of this risk that the rules of these names led to; None: its owner."""
@@ -153,7 +163,7 @@ class Policy:
 
     def speaks_about(self, about: About) -> bool:
         """Whether any rule may say something there: where none does, nothing has to be found out for it."""
-        return self.unsound is not None or any(about in rule.about for rule in self.rules)
+        return self.unsound is not None or about in self._about
 
 
 def make_policy(

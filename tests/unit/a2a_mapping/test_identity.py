@@ -265,3 +265,18 @@ def test_artifact_that_stands_behind_a_url_does_not_go_along() -> None:
     parts: list[Json] = [{"text": "made"}, {"url": "https://agent.example/file"}]
     assert quote_artifacts({"artifacts": [{"parts": parts}]}, 0) is None
     assert quote_artifacts({}, 0) == []
+
+
+@pytest.mark.parametrize(
+    "native", ['a"quoted\\id', "an\tid\nof\x00lines", "übergröße-✓-𝄞", "half-\ud800-pair"]
+)
+def test_id_of_any_characters_is_replaced_inside_texts_and_names(native: str) -> None:
+    ids = make_relabel("task_here", "ctx_here", {native: "task_here"})
+    message: JsonObject = {
+        "messageId": f"of {native}",
+        "metadata": {f"<{native}>": [{"deep": f"{native}{native}"}]},
+    }
+    assert relabel(message, "Message", ids) == {
+        "messageId": "of task_here",
+        "metadata": {"<task_here>": [{"deep": "task_heretask_here"}]},
+    }
