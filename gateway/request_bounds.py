@@ -3,7 +3,8 @@
 Without them anybody who reaches the port could fill the memory with a head that never ends, or hold connections for
 ever, before a token is asked for. The size of a body is bounded by whoever reads it.
 
-Who waits for an answer is told of the end of a connection at once, without a task that waits for its message.
+A whole answer is written at once. Who waits for one is told of the end of a connection at once, without a task that
+waits for its message.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from passerelle.gateway.a2a.leaving import LEAVING, Left
+from passerelle.gateway.a2a.reply import AT_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,32 @@ HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
 _TOO_LARGE: Final = "431 Request Header Fields Too Large"
 _TOO_SLOW: Final = "408 Request Timeout"
+
+
+def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> bool:
+    """A whole answer in one write, as ``cycle.send`` writes it in two; what is not plain is left to that.
+
+    ``lines`` are header lines without the length, which are written as they stand.
+    """
+    if (
+        cycle.response_started
+        or cycle.disconnected
+        or not cycle.keep_alive
+        or cycle.flow.write_paused
+        or cycle.access_log
+        or cycle.scope["method"] == "HEAD"
+    ):
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    head = [STATUS_LINE[status]]
+    for name, value in cycle.default_headers:
+        head += (name, b": ", value, b"\r\n")
+    head += (b"content-length: %d\r\n" % len(body), lines, b"\r\n", body)
+    cycle.transport.write(b"".join(head))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
 
 
 class BoundedRequests(HttpToolsProtocol):
@@ -66,12 +94,14 @@ class BoundedRequests(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {LEAVING: self._watch}  # type: ignore[dict-item]
         self._await(self.head_s)
 
     def on_headers_complete(self) -> None:
         self._await(self.body_s)
         super().on_headers_complete()
+        # The task that serves it begins after this.
+        at_once = partial(write_at_once, self.cycle)
+        self.scope["extensions"] = {LEAVING: self._watch, AT_ONCE: at_once}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:
         # What is left are heads, the frames of chunks and trailers: none of them may grow without end.

@@ -33,6 +33,7 @@ from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.leaving import find_watch
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
+from passerelle.gateway.a2a.reply import AT_ONCE
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
@@ -108,7 +109,8 @@ class HttpVisit(Visit):
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
-        await reply.write(self.send)
+        offered = self.incoming.scope.get("extensions")
+        await reply.write(self.send, at_once=offered.get(AT_ONCE) if offered else None)
 
 
 @dataclass(frozen=True, slots=True)

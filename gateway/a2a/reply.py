@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
@@ -20,6 +22,11 @@ RETRY_AFTER_S: Final = 1
 _TRY_LATER: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
+WriteAtOnce: TypeAlias = Callable[[int, bytes, bytes], bool]
+"""Writes status, header lines and body; False if it cannot now, and then nothing was written."""
+AT_ONCE: Final = "passerelle.at_once"
+"""The ASGI extension of a request under which its server gives a ``WriteAtOnce``; two messages are two writes."""
+_FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 PROBLEM: Final = "application/problem+json"
 
 
@@ -32,14 +39,32 @@ class Reply:
     media_type: str | None = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    async def write(self, send: Send, *, head_only: bool = False) -> None:
-        """Sends it."""
+    async def write(
+        self, send: Send, *, head_only: bool = False, at_once: WriteAtOnce | None = None
+    ) -> None:
+        """Sends it, by ``at_once`` where that can be."""
+        if at_once is not None:
+            lines = _write_lines(self.media_type, tuple(self.headers.items()))
+            if lines is not None and at_once(self.status, lines, self.body):
+                return
         fields = {"content-length": str(len(self.body)), **self.headers}
         if self.media_type is not None:
             fields["content-type"] = self.media_type
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": raw})
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
+
+
+@lru_cache(256)
+def _write_lines(media_type: str | None, fields: tuple[tuple[str, str], ...]) -> bytes | None:
+    """Header lines without the length; None where the server has to judge what stands in them."""
+    named = {name.lower(): value for name, value in fields}
+    if media_type is not None:
+        named["content-type"] = media_type
+    lines = [f"{name}: {value}" for name, value in named.items()]
+    if not all(map(_FIELD.fullmatch, lines)):
+        return None
+    return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
 
 def compose_error(answer: ErrorAnswer) -> Reply:

@@ -1,0 +1,91 @@
+"""Whole answers that are written at once read, byte for byte, as those that the server writes from two messages."""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from passerelle.gateway.a2a.reply import AT_ONCE, Reply
+from passerelle.gateway.server import Listener, Server, bind
+
+pytestmark = pytest.mark.anyio
+WITHIN_S = 20.0
+GET: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
+LAST: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+REPLIES: Final[Mapping[str, Reply]] = {
+    "/plain": Reply(200, b'{"a":1}', headers={"cache-control": "no-store"}),
+    "/empty": Reply(202, b"", None),
+    "/error": Reply(503, b"{}", headers={"Retry-After": "1", "cache-control": "no-store"}),
+    "/long": Reply(200, b"x" * 300_000),
+}
+
+
+class App:
+    """Answers what the path names; ``took`` is what the server did with it."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        self.at_once = at_once
+        self.took: list[bool] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        offered = scope["extensions"][AT_ONCE]
+
+        def write(status: int, lines: bytes, body: bytes) -> bool:
+            self.took.append(offered(status, lines, body))
+            return self.took[-1]
+
+        reply = REPLIES.get(scope["path"]) or Reply(200, b"", headers={"x-name": "a\r\nx-evil: b"})
+        await reply.write(send, at_once=write if self.at_once else None)
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncGenerator[Listener]:
+    listener, stop = bind("127.0.0.1", 0), asyncio.Event()
+    task = asyncio.create_task(Server(app, listener).serve(stop))
+    try:
+        yield listener
+    finally:
+        stop.set()
+        await task
+
+
+async def ask(app: App, asked: bytes) -> bytes:
+    """All that is answered until the server closes, but for the time."""
+    async with serving(app) as listener, asyncio.timeout(WITHIN_S):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        try:
+            writer.write(asked)
+            answered = await reader.read()
+        finally:
+            writer.close()
+    return re.sub(rb"date: [^\r]+", b"date: now", answered)
+
+
+@pytest.mark.parametrize(
+    ("asked", "took"),
+    [
+        (LAST % b"plain", [False]),
+        (b"GET /plain HTTP/1.0\r\n\r\n", [False]),
+        (b"HEAD /plain HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", [False]),
+        (b"HEAD /plain HTTP/1.1\r\nHost: x\r\n\r\n" + LAST % b"empty", [False, False]),
+        (GET % b"plain" + GET % b"empty" + GET % b"error" + LAST % b"plain", [True] * 3 + [False]),
+        (GET % b"long" + GET % b"long" + LAST % b"plain", None),
+    ],
+)
+async def test_answers_are_the_same_bytes(asked: bytes, took: list[bool] | None) -> None:
+    whole, parted = App(at_once=True), App(at_once=False)
+    answered = await ask(whole, asked)
+    assert answered == await ask(parted, asked)
+    assert answered.startswith(b"HTTP/1.1 200 OK\r\ndate: now\r\nserver: ")
+    assert took is None or whole.took == took
+
+
+async def test_header_that_is_none_is_never_written() -> None:
+    app = App(at_once=True)
+    answered = await ask(app, GET % b"evil")
+    assert b"x-evil" not in answered
+    assert app.took == []
