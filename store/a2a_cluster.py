@@ -204,8 +204,8 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         nodes = await Nodes.open(self._endpoint)
         try:
             for node in nodes.all:
-                answer = await node.reads.call(pack("INFO"))
-                facts = read_facts(parse_info(answer.replies[0]))
+                [reply] = await node.reads.call(pack("INFO"))
+                facts = read_facts(parse_info(reply))
                 # How much a crash may cost is for whoever runs the agent to say.
                 refuse_unfit(facts, node.endpoint.name, durable_otherwise=True)
         except BaseException:

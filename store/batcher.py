@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from redis.exceptions import NoScriptError, RedisError
 
@@ -18,7 +18,7 @@ from passerelle.store.failures import explain_break, explain_reply
 from passerelle.store.link import Link
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from passerelle.core.errors import StoreUnavailable
     from passerelle.store.connection import Endpoint
@@ -33,35 +33,75 @@ _WAITED_LIMIT: Final = 256
 _IDLE_PING_S: Final = 15.0
 
 
-@dataclass(slots=True, eq=False)
 class _Call:
-    packed: bytes
-    count: int
-    replies: list[Reply | RedisError] = field(default_factory=list["Reply | RedisError"])
-    failure: StoreUnavailable | None = None
-    confirmed: int = 0
-    done: asyncio.Future[None] | None = None
-    has_place: bool = True
+    """One call on its way. ``done`` gets its replies, or what it failed with; an error among them fails all of it."""
+
+    __slots__ = ("count", "done", "failure", "packed", "replies")
+
+    has_place: ClassVar[bool] = True
+
+    def __init__(self, packed: bytes, count: int, done: asyncio.Future[Any]) -> None:
+        self.packed = packed
+        self.count = count
+        self.done = done
+        self.replies: list[Reply | RedisError] = []
+        self.failure: StoreUnavailable | None = None
 
     def finish(self) -> None:
-        if self.done is not None and not self.done.done():
-            self.done.set_result(None)
+        """Tells its caller, unless that one has gone."""
+        if self.done.done():
+            return
+        if self.failure is None:
+            self._answer()
+        else:
+            self.done.set_exception(self.failure)
+
+    def _answer(self) -> None:
+        for reply in self.replies:
+            if isinstance(reply, RedisError):
+                failure = explain_reply(reply)
+                failure.__cause__ = reply
+                self.done.set_exception(failure)
+                return
+        self.done.set_result(self.replies)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The replies of one call, and how many replicas confirmed its batch (0 where nobody asked)."""
+class _Each(_Call):
+    """Of its commands each may fail by itself."""
 
-    replies: list[Reply]
-    confirmed: int
+    __slots__ = ()
+
+    def _answer(self) -> None:
+        self.done.set_result(
+            [
+                explain_reply(reply) if isinstance(reply, RedisError) else reply
+                for reply in self.replies
+            ]
+        )
+
+
+class _Post(_Call):
+    """Travels beside a call of the same caller; only asked whether it was carried out."""
+
+    __slots__ = ()
+
+    has_place: ClassVar[bool] = False
+
+    def finish(self) -> None:
+        if not self.done.done():
+            carried_out = self.failure is None and not isinstance(self.replies[0], RedisError)
+            self.done.set_result(carried_out)
 
 
 class Batcher:
     """A few connections to one primary, each carrying one batch at a time.
 
     ``scripts`` are loaded when the server does not know one. With ``wait_ms`` each batch ends in one
-    ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else. ``on_batch`` is told of each exchange:
-    how many calls it carries.
+    ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else, and the replies of each end with the
+    number of replicas that confirmed it. ``on_batch`` is told of each exchange: how many calls it carries.
+
+    An exchange on an open connection is a write and a callback. Only what may take longer is a task: to open one, to
+    load scripts, to close one that broke.
     """
 
     def __init__(
@@ -77,65 +117,73 @@ class Batcher:
         self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
         self._on_batch = on_batch
+        self._loop = asyncio.get_running_loop()
         self._free = [Link(endpoint) for _ in range(connections)]
         self._all = tuple(self._free)
-        self._used_at: dict[Link, float] = {}
         self._queue: deque[_Call] = deque()
-        self._places = asyncio.Semaphore(QUEUE_LIMIT)
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._room = QUEUE_LIMIT
+        self._line: deque[asyncio.Future[None]] = deque()
+        """Callers for whom there was no room."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._rested: asyncio.Future[None] | None = None
         self._kicked = False
 
-    async def call(self, packed: bytes, count: int = 1) -> Answer:
-        """Sends bytes that hold ``count`` commands and returns their replies.
+    def call(self, packed: bytes, count: int = 1) -> Awaitable[list[Reply]]:
+        """Sends bytes that hold ``count`` commands, at once where there is room; to be awaited for their replies.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
             Redirected: another node serves the shard.
         """
-        call = await self._send(packed, count)
-        for reply in call.replies:
-            if isinstance(reply, RedisError):
-                raise explain_reply(reply) from reply
-        replies = [reply for reply in call.replies if not isinstance(reply, RedisError)]
-        return Answer(replies, call.confirmed)
+        return self._submit(_Call(packed, count, self._loop.create_future()))
 
-    async def call_each(
+    def call_each(
         self, packed: bytes, count: int
-    ) -> list[Reply | StoreUnavailable | Redirected]:
+    ) -> Awaitable[list[Reply | StoreUnavailable | Redirected]]:
         """The same for commands of which each may fail by itself.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when any of them may have run.
         """
-        call = await self._send(packed, count)
-        return [
-            explain_reply(reply) if isinstance(reply, RedisError) else reply
-            for reply in call.replies
-        ]
+        return self._submit(_Each(packed, count, self._loop.create_future()))
 
-    def post(self, packed: bytes) -> Coroutine[None, None, bool]:
+    def post(self, packed: bytes) -> Awaitable[bool]:
         """Sends one command beside a call of the same caller, at once; to be awaited: whether it was carried out."""
-        call = _Call(packed, 1, has_place=False)
-        return self._is_carried_out(call, self._enqueue(call))
+        call = _Post(packed, 1, self._loop.create_future())
+        self._enqueue(call)
+        return call.done
 
-    async def _is_carried_out(self, call: _Call, done: asyncio.Future[None]) -> bool:
-        await done
-        return call.failure is None and not isinstance(call.replies[0], RedisError)
+    def _submit(self, call: _Call) -> Awaitable[Any]:
+        if self._room == 0:
+            return self._stand_in_line(call)
+        self._room -= 1
+        self._enqueue(call)
+        return call.done
 
-    async def _send(self, packed: bytes, count: int) -> _Call:
-        call = _Call(packed, count)
-        await self._places.acquire()
-        await self._enqueue(call)
-        if call.failure is not None:
-            raise call.failure
-        return call
+    async def _stand_in_line(self, call: _Call) -> object:
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._line.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():
+                self._give_room(1)
+            raise
+        self._enqueue(call)
+        return await call.done
 
-    def _enqueue(self, call: _Call) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        done = call.done = loop.create_future()
+    def _give_room(self, places: int) -> None:
+        """To those who wait for it first, in their order."""
+        while places and self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                places -= 1
+        self._room += places
+
+    def _enqueue(self, call: _Call) -> None:
         self._queue.append(call)
         self._kick()
-        return done
 
     def waiting(self) -> int:
         """How many calls wait for a connection: a gauge, and never above twice ``QUEUE_LIMIT``."""
@@ -143,93 +191,162 @@ class Batcher:
 
     async def close(self) -> None:
         """Waits for what is under way, then closes the connections."""
-        while self._pumps:
-            await asyncio.gather(*self._pumps)
+        while self._queue or len(self._free) < len(self._all):
+            if self._rested is None or self._rested.done():
+                self._rested = self._loop.create_future()
+            await self._rested
         for link in self._all:
             await link.close()
 
     def _kick(self) -> None:
         if self._queue and self._free and not self._kicked:
             self._kicked = True
-            asyncio.get_running_loop().call_soon(self._start_pump)
+            self._loop.call_soon(self._start)
 
-    def _start_pump(self) -> None:
+    def _start(self) -> None:
         self._kicked = False
         if self._queue and self._free:
-            self._spawn(self._pump(self._free.pop()))
+            self._go_on(self._free.pop())
+
+    def _rest(self, link: Link) -> None:
+        """The next exchange begins with the next tick: until then more calls join it."""
+        self._free.append(link)
+        self._kick()
+        if self._rested is not None and not self._rested.done():
+            self._rested.set_result(None)
+
+    def _go_on(self, link: Link) -> None:
+        calls = self._take()
+        self._kick()
+        if link.is_open and self._loop.time() - link.used_s <= _IDLE_PING_S:
+            self._exchange(link, calls)
+        else:
+            self._spawn(self._work(link, calls, sent=False))
+
+    def _take(self) -> list[_Call]:
+        queue = self._queue
+        if len(queue) <= self._limit:
+            calls = list(queue)
+            queue.clear()
+        else:
+            calls = [queue.popleft() for _ in range(self._limit)]
+        places = 0
+        for call in calls:
+            places += call.has_place
+        self._give_room(places)
+        self._on_batch(len(calls))
+        return calls
+
+    def _exchange(self, link: Link, calls: list[_Call]) -> None:
+        packed, count = self._join(calls)
+        replies: list[Reply | RedisError] = []
+        timer = self._loop.call_later(ANSWER_S, link.give_up)
+        settle = partial(self._settle, link, calls, replies, timer)
+        try:
+            link.begin(packed, count, replies, settle)
+        except (RedisError, OSError, RuntimeError) as error:
+            settle(error)
+
+    def _settle(
+        self,
+        link: Link,
+        calls: list[_Call],
+        replies: list[Reply | RedisError],
+        timer: asyncio.TimerHandle,
+        broken: Exception | None,
+    ) -> None:
+        timer.cancel()
+        self._deal(replies, calls)
+        if broken is not None or _names_unknown_script(replies):
+            self._spawn(self._work(link, calls, sent=True, broken=broken))
+            return
+        link.used_s = self._loop.time()
+        for call in calls:
+            call.finish()
+        self._rest(link)
+
+    def _join(self, calls: list[_Call]) -> tuple[list[bytes], int]:
+        """What is written for some calls, and how many replies come."""
+        packed = [call.packed for call in calls]
+        count = 0
+        for call in calls:
+            count += call.count
+        if self._wait is not None:
+            packed.append(self._wait)
+            count += 1
+        return packed, count
+
+    def _deal(self, replies: Sequence[Reply | RedisError], calls: Sequence[_Call]) -> None:
+        """Gives each call its own replies, as far as they came."""
+        start = 0
+        for call in calls:
+            end = start + call.count
+            call.replies += replies[start:end]
+            start = end
+        if self._wait is not None:
+            confirmed = replies[start] if len(replies) > start else 0
+            for call in calls:
+                if len(call.replies) == call.count:
+                    call.replies.append(confirmed if isinstance(confirmed, int) else 0)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._pumps.add(task)
-        task.add_done_callback(self._pumps.discard)
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _pump(self, link: Link) -> None:
-        calls: list[_Call] = []
+    async def _work(
+        self, link: Link, calls: list[_Call], *, sent: bool, broken: Exception | None = None
+    ) -> None:
+        """Whatever of an exchange takes more than a callback; then every caller is told, and the connection goes on."""
         try:
-            while self._queue:
-                calls = self._take()
-                self._on_batch(len(calls))
-                self._kick()
-                await self._exchange(link, calls)
-                for call in calls:
-                    call.finish()
+            await self._exchange_slowly(link, calls, sent=sent, broken=broken)
         except BaseException as error:
             # Replies may still be on the way, and nobody is left to read them.
             await link.close(nowait=True)
             for call in calls:
                 call.failure = explain_break(error, sent=True)
-                call.finish()
             raise
         finally:
-            self._release(link)
+            for call in calls:
+                call.finish()
+            self._rest(link)
 
-    def _take(self) -> list[_Call]:
-        calls = [self._queue.popleft() for _ in range(min(len(self._queue), self._limit))]
-        for call in calls:
-            if call.has_place:
-                self._places.release()
-        return calls
-
-    def _release(self, link: Link) -> None:
-        self._free.append(link)
-        self._kick()
-
-    async def _exchange(self, link: Link, calls: list[_Call]) -> None:
-        sent = False
+    async def _exchange_slowly(
+        self, link: Link, calls: list[_Call], *, sent: bool, broken: Exception | None
+    ) -> None:
         try:
+            if broken is not None:
+                raise broken
             async with asyncio.timeout(ANSWER_S):
-                await self._make_live(link)
-                sent = True
-                await self._send_and_collect(link, calls)
+                if not sent:
+                    await self._make_live(link)
+                    sent = True
+                    await self._send_and_collect(link, calls)
                 await self._repeat_unknown_scripts(link, calls)
-            self._used_at[link] = asyncio.get_running_loop().time()
+            link.used_s = self._loop.time()
         except (RedisError, OSError, TimeoutError) as error:
             await link.close(nowait=True)
             for call in calls:
                 if len(call.replies) < call.count:
                     call.failure = explain_break(error, sent=sent)
 
+    async def _make_live(self, link: Link) -> None:
+        """Opens the connection, or makes sure that an idle one has not died unnoticed."""
+        if link.is_open:
+            await link.exchange([pack("PING")], 1, [])
+        else:
+            await link.open()
+
     async def _send_and_collect(self, link: Link, calls: list[_Call]) -> None:
-        packed = [call.packed for call in calls]
-        count = sum(call.count for call in calls)
+        packed, count = self._join(calls)
         replies: list[Reply | RedisError] = []
         try:
-            if self._wait is None:
-                await link.exchange(packed, count, replies)
-                return
-            await link.exchange([*packed, self._wait], count + 1, replies)
-            confirmed = replies[-1]
-            for call in calls:
-                call.confirmed = confirmed if isinstance(confirmed, int) else 0
+            await link.exchange(packed, count, replies)
         finally:
-            _deal(replies, calls)
+            self._deal(replies, calls)
 
     async def _repeat_unknown_scripts(self, link: Link, calls: list[_Call]) -> None:
-        unknown = [
-            call
-            for call in calls
-            if any(isinstance(reply, NoScriptError) for reply in call.replies)
-        ]
+        unknown = [call for call in calls if _names_unknown_script(call.replies)]
         if not unknown:
             return
         await link.exchange(self._load, len(self._load), [])
@@ -237,17 +354,9 @@ class Batcher:
             call.replies.clear()
         await self._send_and_collect(link, unknown)
 
-    async def _make_live(self, link: Link) -> None:
-        """Opens the connection, or makes sure that an idle one has not died unnoticed."""
-        if not link.is_open:
-            await link.open()
-        elif asyncio.get_running_loop().time() - self._used_at.get(link, 0.0) > _IDLE_PING_S:
-            await link.exchange([pack("PING")], 1, [])
 
-
-def _deal(replies: Sequence[Reply | RedisError], calls: Sequence[_Call]) -> None:
-    """Gives each call its own replies, as far as they came."""
-    start = 0
-    for call in calls:
-        call.replies += replies[start : start + call.count]
-        start += call.count
+def _names_unknown_script(replies: Sequence[Reply | RedisError]) -> bool:
+    for reply in replies:  # noqa: SIM110  a generator for each exchange costs more than the look
+        if isinstance(reply, NoScriptError):
+            return True
+    return False

@@ -69,6 +69,6 @@ class RedisInspection:
     @staticmethod
     async def _scan(node: Node, cursor: bytes) -> tuple[bytes, list[bytes]]:
         packed = pack("SCAN", cursor, "COUNT", _SCAN_COUNT)
-        answer = await retry(lambda: node.reads.call(packed))
-        following, names = cast("tuple[bytes, list[bytes]]", answer.replies[0])
+        [reply] = await retry(lambda: node.reads.call(packed))
+        following, names = cast("tuple[bytes, list[bytes]]", reply)
         return following, names

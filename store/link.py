@@ -1,4 +1,4 @@
-"""An open connection that carries whole exchanges: one write, and one wake-up when the last reply is there.
+"""An open connection that carries whole exchanges: one write, and one word when the last reply is there.
 
 redis-py opens it, with TLS, credentials and database, and then its transport is read here: its own way takes a
 coroutine, a buffer and a wake-up for each reply.
@@ -7,7 +7,8 @@ coroutine, a buffer and a wake-up for each reply.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import hiredis
 from redis._parsers import BaseParser
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from passerelle.store.connection import Endpoint, Reply, Wire
+
+Then: TypeAlias = "Callable[[Exception | None], None]"
+"""Told of the end of an exchange, and of what broke it."""
 
 _NOT_YET: Final = object()
 _CLOSED: Final = "the server closed the connection"
@@ -42,25 +46,21 @@ class _Replies(asyncio.Protocol):
         )
         self._into: list[Reply | RedisError] = []
         self._missing = 0
-        self._done: asyncio.Future[None] | None = None
+        self._then: Then | None = None
 
-    def expect(self, count: int, into: list[Reply | RedisError]) -> asyncio.Future[None]:
-        """Done when so many replies are in ``into``; fails as soon as the rest cannot come any more."""
-        self._done = asyncio.get_running_loop().create_future()
-        self._into, self._missing = into, count
-        if self.broken is not None:
-            self._done.set_exception(self.broken)
-        return self._done
+    def expect(self, count: int, into: list[Reply | RedisError], then: Then) -> None:
+        """Tells when so many replies are in ``into``, or as soon as the rest cannot come any more."""
+        self._into, self._missing, self._then = into, count, then
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
             self._read()
         except (RedisError, ValueError) as error:
-            self._break(error)
+            self.fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._break(exc or ConnectionBroken(_CLOSED))
+        self.fail(exc or ConnectionBroken(_CLOSED))
         self._before.connection_lost(exc)
 
     def _read(self) -> None:
@@ -72,15 +72,20 @@ class _Replies(asyncio.Protocol):
                 raise reply
             self._into.append(cast("Reply | RedisError", reply))
             self._missing -= 1
-        if self._done is not None and not self._done.done():
-            self._done.set_result(None)
         if self._reader.has_data():
-            raise ConnectionBroken(_STRAY)
+            self.broken = self.broken or ConnectionBroken(_STRAY)
+        self._tell(None)
 
-    def _break(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """It carries nothing any more."""
         self.broken = self.broken or error
-        if self._done is not None and not self._done.done():
-            self._done.set_exception(self.broken)
+        self._tell(self.broken)
+
+    def _tell(self, error: Exception | None) -> None:
+        # Whoever is told may send the next exchange at once.
+        then, self._then = self._then, None
+        if then is not None:
+            then(error)
 
 
 class Link:
@@ -90,6 +95,8 @@ class Link:
         self._wire = make_connection(endpoint)
         self._transport: asyncio.Transport | None = None
         self._replies: _Replies | None = None
+        self.used_s = 0.0
+        """When it last carried an exchange, by the clock of the loop."""
 
     @property
     def is_open(self) -> bool:
@@ -108,6 +115,21 @@ class Link:
         self._replies = _Replies(self._transport.get_protocol())
         self._transport.set_protocol(self._replies)
 
+    def begin(
+        self, packed: Sequence[bytes], count: int, into: list[Reply | RedisError], then: Then
+    ) -> None:
+        """Writes; ``then`` is told once, when ``count`` replies are in a list or by what it broke.
+
+        Raises:
+            RedisError, OSError: it is not open; nothing was written.
+        """
+        if self._transport is None or self._replies is None:
+            raise ConnectionBroken(_CLOSED)
+        if self._replies.broken is not None:
+            raise self._replies.broken
+        self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
+        self._replies.expect(count, into, then)
+
     async def exchange(
         self, packed: Sequence[bytes], count: int, into: list[Reply | RedisError]
     ) -> None:
@@ -116,16 +138,28 @@ class Link:
         Raises:
             RedisError, OSError: it broke.
         """
-        if self._transport is None or self._replies is None:
-            raise ConnectionBroken(_CLOSED)
-        done = self._replies.expect(count, into)
-        self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begin(packed, count, into, partial(_finish, done))
         await done
+
+    def give_up(self) -> None:
+        """No answer has come in time, and none is waited for any longer."""
+        if self._replies is not None:
+            self._replies.fail(TimeoutError())
 
     async def close(self, *, nowait: bool = False) -> None:
         """Closes it; without ``nowait`` it waits until that is done."""
         self._transport = self._replies = None
         await self._wire.disconnect(nowait=nowait)
+
+
+def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 def _take_transport(wire: Wire) -> asyncio.Transport:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.batch import (
@@ -22,7 +23,7 @@ from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
-from passerelle.store.retry import retry
+from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
@@ -37,6 +38,24 @@ _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+
+
+@dataclass(slots=True)
+class _Again:
+    """Further tries of an append, and whether any try may have run that nobody has answered."""
+
+    nodes: Nodes
+    shard: Shard
+    call: bytes
+    count: int
+    unknown: bool
+
+    async def write(self) -> list[Reply]:
+        try:
+            return await self.nodes.write_and_look(self.shard, self.call, self.count)
+        except StoreUnavailable as error:
+            self.unknown = self.unknown or error.wrote == "unknown"
+            raise
 
 
 class RedisEventLog:
@@ -68,8 +87,29 @@ class RedisEventLog:
             ValueError: the batch names two shards, or nothing that tells a repeat from a second call.
         """
         if isinstance(batch, PackedBatch):
-            return await self._append(batch)
-        return await self._append(pack_append(batch), looks=batch.feed)
+            packed, looks = batch, False
+        else:
+            packed, looks = pack_append(batch), batch.feed
+        shard, unknown = packed.shard, False
+        call = pack(*packed.arguments)
+        if looks:
+            call += _ask_tail(shard)
+        began_s = monotonic()
+        try:
+            replies = await self._nodes.write_and_look(shard, call, 1 + looks)
+        except StoreUnavailable as error:
+            again = _Again(self._nodes, shard, call, 1 + looks, error.wrote == "unknown")
+            replies = await try_again(again.write, error, began_s)
+            unknown = again.unknown
+        result = read_append(replies[0], packed)
+        if isinstance(result, Appended):
+            return _look_behind(result, replies[1]) if looks else result
+        if isinstance(result, StaleEpoch):
+            self._epochs[shard] = result.epoch
+        if unknown and isinstance(result, Conflict) and await self._has_events_of(packed):
+            # One of our tries ran, and somebody has written the entity since.
+            return Again(None)
+        return result
 
     def pack(self, batch: Batch) -> PackedBatch:
         """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""
@@ -149,31 +189,6 @@ class RedisEventLog:
         self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
         return self._epochs[shard]
 
-    async def _append(self, batch: PackedBatch, *, looks: bool = False) -> AppendResult:
-        packed = pack(*batch.arguments)
-        behind = [_ask_tail(batch.shard)] if looks else []
-        unknown = False
-
-        async def attempt() -> list[Reply]:
-            nonlocal unknown
-            try:
-                return await self._nodes.write_and_look(batch.shard, packed, *behind)
-            except StoreUnavailable as error:
-                unknown = unknown or error.wrote == "unknown"
-                raise
-
-        reply, *seen = await retry(attempt)
-        result = read_append(reply, batch)
-        if isinstance(result, Appended) and seen:
-            rows = tuple(reversed(read_feed_rows(seen[0])))
-            return replace(result, tail=FeedTail(rows, is_whole=len(rows) < _TAIL))
-        if isinstance(result, StaleEpoch):
-            self._epochs[batch.shard] = result.epoch
-        if unknown and isinstance(result, Conflict) and await self._has_events_of(batch):
-            # Our first try ran, and somebody has written the entity since.
-            return Again(None)
-        return result
-
     async def _has_events_of(self, batch: PackedBatch) -> bool:
         if not batch.first_event:
             return False
@@ -236,6 +251,11 @@ def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
 def _index_row(line: str) -> IndexRow:
     owner, agent, facade, at_ms, part = line.split(" ")
     return IndexRow(owner, agent, facade, int(at_ms), cast("RowPart", part))
+
+
+def _look_behind(stored: Appended, feed: Reply) -> Appended:
+    rows = tuple(reversed(read_feed_rows(feed)))
+    return replace(stored, tail=FeedTail(rows, is_whole=len(rows) < _TAIL))
 
 
 def _ask_tail(shard: Shard) -> bytes:

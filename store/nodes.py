@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
-from passerelle.store.batcher import Answer, Batcher
+from passerelle.store.batcher import Batcher
 from passerelle.store.connection import Endpoint, ask, connect, make_connection
 from passerelle.store.failures import Redirected, explain_break
 from passerelle.store.info import is_cluster, parse_info
@@ -22,7 +22,7 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from passerelle.store.connection import Argument, Reply
 
@@ -103,23 +103,26 @@ class Nodes:
 
     async def write(self, shard: Shard, packed: bytes) -> Reply:
         """One command that changes something."""
-        return (await self._route(shard, "writes", packed, 1)).replies[0]
+        return (await self._route(shard, "writes", packed, 1))[0]
 
-    def post(self, shard: Shard, packed: bytes) -> Coroutine[None, None, bool]:
+    def post(self, shard: Shard, packed: bytes) -> Awaitable[bool]:
         """One command that travels with a write of the same caller, at once; to be awaited: whether it was carried out.
 
         Where it was not, nobody has looked for another node: whoever needs it writes it again.
         """
         return self.node(shard).writes.post(packed)
 
-    async def write_and_look(self, shard: Shard, packed: bytes, *reads: bytes) -> list[Reply]:
+    def write_and_look(
+        self, shard: Shard, packed: bytes, count: int
+    ) -> Coroutine[None, None, list[Reply]]:
         """One command that changes something, and commands that look at what it left, in one round trip."""
-        call = b"".join((packed, *reads))
-        return (await self._route(shard, "writes", call, 1 + len(reads))).replies
+        return self._route(shard, "writes", packed, count)
 
-    async def lease(self, shard: Shard, packed: bytes, count: int = 1) -> list[Reply]:
+    def lease(
+        self, shard: Shard, packed: bytes, count: int = 1
+    ) -> Coroutine[None, None, list[Reply]]:
         """Commands about leases and what is due, which wait for nothing else."""
-        return (await self._route(shard, "leases", packed, count)).replies
+        return self._route(shard, "leases", packed, count)
 
     async def lease_each(
         self, commands: Sequence[tuple[Shard, bytes]]
@@ -155,20 +158,21 @@ class Nodes:
         except StoreUnavailable as error:
             return error
 
-    async def act(self, shard: Shard, packed: bytes) -> Answer:
-        """One command whose effect has to be on a replica; the answer says on how many it is."""
-        return await self._route(shard, "acts", packed, 1)
+    async def act(self, shard: Shard, packed: bytes) -> tuple[Reply, int]:
+        """One command whose effect has to be on a replica: its reply, and on how many it is."""
+        reply, confirmed = await self._route(shard, "acts", packed, 1)
+        return reply, cast("int", confirmed)
 
     async def write_before_act(self, shard: Shard, packed: bytes) -> tuple[Reply, bool]:
         """One command before an act that cannot be undone, and whether a replica has it, where there are replicas."""
         if not self.node(shard).has_replicas:
             return await self.write(shard, packed), True
-        answer = await self.act(shard, packed)
-        return answer.replies[0], answer.confirmed > 0
+        reply, confirmed = await self.act(shard, packed)
+        return reply, confirmed > 0
 
-    async def read(self, shard: Shard, *commands: bytes) -> list[Reply]:
+    def read(self, shard: Shard, *commands: bytes) -> Coroutine[None, None, list[Reply]]:
         """Commands that change nothing, in order, in one round trip."""
-        return (await self._route(shard, "reads", b"".join(commands), len(commands))).replies
+        return self._route(shard, "reads", b"".join(commands), len(commands))
 
     async def refresh(self, seen: int) -> None:
         """Reads the table again, unless somebody has since the caller looked (``seen`` = generation).
@@ -195,10 +199,10 @@ class Nodes:
         """Closes every connection."""
         await asyncio.gather(*(node.close() for node in self._by_name.values()))
 
-    async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> Answer:
+    async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> list[Reply]:
         for _ in range(_REDIRECT_TRIES):
             seen = self._generation
-            batcher = cast("Batcher", getattr(self.node(shard), lane))
+            batcher = cast("Batcher", getattr(self._table[shard.number], lane))
             try:
                 return await batcher.call(packed, count)
             except Redirected:

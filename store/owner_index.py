@@ -15,7 +15,7 @@ from passerelle.store.retry import retry
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports.projections import IndexRow, Part
@@ -40,9 +40,7 @@ class OwnerIndex:
             command = pack("ZADD", key, "GT", row.at_ms, row.facade)
         return self._see_written(shard, command, self._nodes.post(shard, command))
 
-    async def _see_written(
-        self, shard: Shard, command: bytes, posted: Coroutine[None, None, bool]
-    ) -> None:
+    async def _see_written(self, shard: Shard, command: bytes, posted: Awaitable[bool]) -> None:
         if not await posted:
             await retry(lambda: self._nodes.write(shard, command))
 

@@ -47,7 +47,8 @@ class RedisReplicas:
         node = self._nodes.node(shard)
         mark = pack("SET", keys.probe(shard), "1", "PX", _MARK_MS)
         try:
-            confirmed = (await self._nodes.act(shard, mark)).confirmed > 0
+            _, replicas = await self._nodes.act(shard, mark)
+            confirmed = replicas > 0
         except StoreUnavailable:
             confirmed = False
         (self._missing.discard if confirmed else self._missing.add)(node)
@@ -63,7 +64,7 @@ class RedisReplicas:
         nodes = self._nodes.all
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
         for node, answer in zip(nodes, answers, strict=True):
-            if read_facts(parse_info(answer.replies[0])).replicas:
+            if read_facts(parse_info(answer[0])).replicas:
                 self.note(node)
 
     def note(self, node: Node) -> None:

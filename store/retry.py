@@ -34,18 +34,36 @@ async def retry(call: Callable[[], Awaitable[Result]], within_s: float = WITHIN_
     Raises:
         StoreUnavailable: the last failure; ``wrote`` is ``unknown`` when any try may have run.
     """
-    deadline = monotonic() + within_s
+    began_s = monotonic()
+    try:
+        return await call()
+    except StoreUnavailable as error:
+        return await try_again(call, error, began_s, within_s)
+
+
+async def try_again(
+    call: Callable[[], Awaitable[Result]],
+    failed: StoreUnavailable,
+    began_s: float,
+    within_s: float = WITHIN_S,
+) -> Result:
+    """``retry`` for whoever has tried once, at ``began_s`` of the monotonic clock.
+
+    Raises:
+        StoreUnavailable: as ``retry``.
+    """
+    deadline = began_s + within_s
     pause_s = _PAUSE_FIRST_S
-    unknown = False
-    tries = 0
-    while True:
-        try:
-            return await call()
-        except StoreUnavailable as error:
-            tries += 1
-            unknown = unknown or error.wrote == "unknown"
-            spent = monotonic() + pause_s > deadline and tries > 1
-            if spent or not error.reason.startswith(_PASSING):
-                raise StoreUnavailable(error.reason, "unknown" if unknown else "no") from error
+    unknown = failed.wrote == "unknown"
+    tries = 1
+    error = failed
+    while error.reason.startswith(_PASSING) and (tries == 1 or monotonic() + pause_s <= deadline):
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, _PAUSE_LAST_S)
+        try:
+            return await call()
+        except StoreUnavailable as again:
+            error = again
+            tries += 1
+            unknown = unknown or again.wrote == "unknown"
+    raise StoreUnavailable(error.reason, "unknown" if unknown else "no") from error

@@ -205,6 +205,6 @@ class Store:
 async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:
     answers = await asyncio.gather(*(node.reads.call(pack("INFO")) for node in nodes.all))
     return {
-        node: read_facts(parse_info(answer.replies[0]))
+        node: read_facts(parse_info(answer[0]))
         for node, answer in zip(nodes.all, answers, strict=True)
     }

@@ -21,7 +21,8 @@ from passerelle.channels.connection import Connection
 from passerelle.gateway.delegation.driver import Driver
 from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.http import v1
-from passerelle.store.batcher import Answer, Batcher
+from passerelle.store.batcher import Batcher
+from passerelle.store.connection import Reply
 from passerelle.store.scripts import OPERATIONS, read_script
 
 ERRANDS: Final = (
@@ -99,7 +100,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
     """Notes every call from here on, of every store of this process."""
     trips, numbers, call = Trips(), itertools.count(1), Batcher.call
 
-    async def noted(batcher: Batcher, packed: bytes, count: int = 1) -> Answer:
+    async def noted(batcher: Batcher, packed: bytes, count: int = 1) -> list[Reply]:
         now = asyncio.get_running_loop().time
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)
