@@ -201,7 +201,8 @@ class Batcher:
     def _kick(self) -> None:
         if self._queue and self._free and not self._kicked:
             self._kicked = True
-            self._loop.call_soon(self._start)
+            # One tick for calls of those who are running, one for what has come in on other sockets meanwhile.
+            self._loop.call_soon(self._loop.call_soon, self._start)
 
     def _start(self) -> None:
         self._kicked = False
@@ -209,7 +210,7 @@ class Batcher:
             self._go_on(self._free.pop())
 
     def _rest(self, link: Link) -> None:
-        """The next exchange begins with the next tick: until then more calls join it."""
+        """Its next exchange begins as any other one: until then more calls join it."""
         self._free.append(link)
         self._kick()
         if self._rested is not None and not self._rested.done():
