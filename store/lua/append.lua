@@ -39,7 +39,7 @@ local control = cjson.decode(ARGV[1])
 local head, stream, due = KEYS[1], KEYS[2], KEYS[4]
 
 local function number_text(n)
-  return string.format('%.0f', n)
+  return string.format('%d', n)
 end
 
 -- 1. Has this operation run already? Asked before anything that its first run may have changed.
@@ -96,13 +96,14 @@ end
 -- 3. Events, with dense ids and the chain.
 local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes')
 local epoch, top, chain, bytes = found[1], tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
-if not epoch and #control.events > 0 then
+local made = not epoch and #control.events > 0
+if made then
   epoch = control.mint
   chain = string.sub(redis.sha1hex(epoch), 1, 8)
-  redis.call('HSET', head, 'epoch', epoch, 'first', '1')
 end
 local previous, before = chain, number_text(top)
-local sequences, hint, hint_size = {}, {}, 0
+-- The first piece of the hint is its own line, which is known last.
+local sequences, hint, hint_size = {}, {''}, 0
 for place, event in ipairs(control.events) do
   top = top + 1
   local sequence = number_text(top)
@@ -133,7 +134,9 @@ for place, event in ipairs(control.events) do
   end
 end
 local last = number_text(top)
-if #control.events > 0 then
+if made then
+  redis.call('HSET', head, 'epoch', epoch, 'first', '1', 'seq', last, 'chain', chain, 'bytes', number_text(bytes))
+elseif #control.events > 0 then
   redis.call('HSET', head, 'seq', last, 'chain', chain, 'bytes', number_text(bytes))
 end
 
@@ -144,17 +147,19 @@ for place, entity in ipairs(control.entities) do
     parts[n] = index > 0 and ARGV[index] or sequences[-index]
   end
   if #parts > 0 or #entity[5] > 0 then
-    redis.call('HSET', key, 'v', number_text(tonumber(stored[place][1]) + 1), 'op', control.op)
-  end
-  if #parts > 0 then
-    redis.call('HSET', key, 's', table.concat(parts))
-  end
-  for _, field in ipairs(entity[5]) do
-    if field[2] > 0 then
-      redis.call('HSET', key, field[1], ARGV[field[2]])
-    else
-      redis.call('HDEL', key, field[1])
+    local row = {'v', number_text(tonumber(stored[place][1]) + 1), 'op', control.op}
+    if #parts > 0 then
+      row[5], row[6] = 's', table.concat(parts)
     end
+    for _, field in ipairs(entity[5]) do
+      if field[2] > 0 then
+        row[#row + 1] = field[1]
+        row[#row + 1] = ARGV[field[2]]
+      else
+        redis.call('HDEL', key, field[1])
+      end
+    end
+    redis.call('HSET', key, unpack(row))
   end
 end
 
@@ -235,7 +240,8 @@ end
 -- 6. The hint: with the bytes while they are few.
 local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
 if #line + hint_size <= HINT_LIMIT then
-  line = line .. table.concat(hint)
+  hint[1] = line
+  line = table.concat(hint)
 end
 redis.call('SPUBLISH', KEYS[9], line)
 return {'ok', first, last, chain, number_text(now), woken}
