@@ -11,6 +11,7 @@ import pytest
 from passerelle.core.batch import ABSENT, Appended, Batch, Conflict, IdempotencyRow, Stamp
 from passerelle.core.events import EncodedEvent
 from passerelle.core.ports.log import Entry
+from passerelle.store import batcher
 from passerelle.store.batcher import QUEUE_LIMIT
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, operation
@@ -165,6 +166,32 @@ async def test_callers_beyond_the_bound_wait_and_all_are_served(
         assert queue() <= QUEUE_LIMIT
         proxy.open.set()
         assert all(isinstance(result, Appended) for result in await asyncio.gather(*calls))
+
+
+async def test_callers_that_leave_the_line_keep_no_place_in_it(
+    engine_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batcher, "QUEUE_LIMIT", 4)
+    async with (
+        fault_proxy(engine_server.url.removeprefix("unix://")) as proxy,
+        await Store.open(StoreSettings(proxy.url, tmp_path)) as store,
+    ):
+        at = make_place()
+        proxy.open.clear()
+        first = asyncio.create_task(store.log.append(first_of(at)))
+        await wait_until(lambda: proxy.held > 0, 15, "a call is on its way")
+        calls = [
+            asyncio.create_task(store.log.append(first_of(make_place(at.shard)))) for _ in range(40)
+        ]
+        await asyncio.sleep(0)
+        leave, stay = calls[10:30], [first, *calls[:10], *calls[30:]]
+        for call in leave:
+            call.cancel()
+        gone = await asyncio.gather(*leave, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in gone)
+        proxy.open.set()
+        assert all(isinstance(result, Appended) for result in await asyncio.gather(*stay))
+        assert isinstance(await store.log.append(first_of(make_place(at.shard))), Appended)
 
 
 def first_of(at: Place) -> Batch:
