@@ -8,18 +8,18 @@ exists for the caller, and like any other text if not: nobody can place things b
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Place:
     """One context: its id, its thread, and the session that a new thread would open."""
 
@@ -65,7 +65,7 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
     place = place_context(principal, ids.mint("ctx", shard), shard)
     if session_id is None:
         return place
-    return replace(place, session=EntityRef(EntityKind.SESSION, session_id))
+    return Place(shard, place.context_id, place.thread, EntityRef(EntityKind.SESSION, session_id))
 
 
 def hash_key(principal: Principal, key: str) -> str:

@@ -29,6 +29,7 @@ from passerelle.core.batch import (
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import REMOTE_CONTEXT
+from passerelle.core.record import change, value
 from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
@@ -42,7 +43,7 @@ from passerelle.gateway.delegation.spill import CAP
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from passerelle.core.batch import AppendResult, Incarnation
+    from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.ports.chance import Ids
@@ -101,7 +102,7 @@ class Form:
     """What answers of each shape store last; whoever takes answers keeps it here."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlainTurn:
     """A turn that was filled in, so that its answer can be, too. ``values`` are what it was filled with."""
 
@@ -157,7 +158,12 @@ class PlainTurns:
         turn = PlainTurn(form, values)
         turn_id = values[form.at["turn"]].decode()
         held = (task, place.thread)
-        result = await self._append(packed, form, task)
+        try:
+            result = await writes.append(packed, feed=form.feed)
+        except StoreUnavailable as error:
+            if error.wrote == "unknown":
+                self.turns.doubt(task)
+            raise
         match result:
             case Appended(first=first):
                 unread = Unread(writes.log, packed, first, held)
@@ -173,14 +179,6 @@ class PlainTurns:
                 raise UnsupportedOperation("the turn could not be stored; try again")
             case _:
                 assert_never(result)
-
-    async def _append(self, packed: PackedBatch, form: Form, task: EntityRef) -> AppendResult:
-        try:
-            return await self.turns.writes.append(packed, feed=form.feed)
-        except StoreUnavailable as error:
-            if error.wrote == "unknown":
-                self.turns.doubt(task)
-            raise
 
     def _find(
         self,
@@ -265,7 +263,7 @@ def make_form(
                 turns,
                 principal,
                 rehearse_command(command, ids),
-                replace(plan, trace=rehearse_trace(plan.trace, ids)),
+                change(plan, trace=rehearse_trace(plan.trace, ids)),
                 under,
             )
             for _ in range(2)
@@ -312,7 +310,7 @@ def rehearse(
     def drives(_shard: Shard) -> Incarnation:
         return driver
 
-    plan = replace(plan, drives=drives)
+    plan = change(plan, drives=drives)
     writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms))
     draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
     op = ids.mint("op", place.shard)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from passerelle.core.facts import RetryPolicy, Worker
 from passerelle.core.payloads.task import TaskAttemptStarted, TaskDependencyUpdated
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from passerelle.core.trace import Trace
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delegation:
     """What is known of the peer before the first append."""
 

@@ -58,6 +58,7 @@ from passerelle.core.policy_requests import (
     PolicyRequest,
     TryPolicy,
 )
+from passerelle.core.record import change
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
 from passerelle.core.trace import read_trace
@@ -367,10 +368,10 @@ class Service:
                 consumed=referred.consumed,
             )
         if self.dispatch.always_task(command.agent):
-            plan = replace(plan, shows_at_once=True)
+            plan = change(plan, shows_at_once=True)
         charge = await self.planning.charge(principal, command)
         try:
-            plan = replace(plan, facts=charge.facts) if charge.facts else plan
+            plan = change(plan, facts=charge.facts) if charge.facts else plan
             opened = await self._open(principal, command, idem, plan)
         except BaseException:
             charge.refund()

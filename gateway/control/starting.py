@@ -29,6 +29,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.payloads.limit import CostEstimated
+from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
@@ -149,7 +150,7 @@ class Starting:
         once: Once,
     ) -> TaskChanged:
         plan = await self.planning.plan(principal, turn, peer)
-        plan = replace(plan, policy=bound_policy(owned.record, plan.policy))
+        plan = change(plan, policy=bound_policy(owned.record, plan.policy))
         charge = await self.planning.charge(principal, turn)
         try:
             _check_constraints(owned.record, turn.agent, plan, charge.facts)

@@ -30,6 +30,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import REMOTE_CONTEXT, TaskId, expose
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated
+from passerelle.core.record import value
 from passerelle.core.session import OpenSession
 from passerelle.core.standing import make_row
 from passerelle.core.status import Visibility
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Unread
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Opened:
     """A stored turn with a new task: what the driver starts from."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -74,7 +74,7 @@ class Turns:
         if command.session_id not in {None, thread.session_id}:
             raise InvalidInput("sessionId", "the context belongs to another session")
         session = EntityRef(EntityKind.SESSION, thread.session_id)
-        return replace(place, session=session), held
+        return Place(place.shard, place.context_id, place.thread, session), held
 
     async def open(
         self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation

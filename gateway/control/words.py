@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from passerelle.core.payloads.conversation import TurnSubmitted
+from passerelle.core.record import value
 from passerelle.core.thread import SubmitMessage
 from passerelle.gateway.delegation.spill import Spill, hold
 
@@ -22,7 +22,7 @@ _OBJECTIVE_LENGTH: Final = 2000
 _PREVIEW_LENGTH: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Words:
     """What is read off a message to describe its task and its turn."""
 

@@ -17,6 +17,7 @@ from passerelle.a2a_mapping.preview import preview_parts
 from passerelle.core.errors import TooLarge
 from passerelle.core.payloads.run import ArtifactChanged
 from passerelle.core.ports.uploads import UPLOADED
+from passerelle.core.record import value
 from passerelle.core.task_commands import ObserveArtifact
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.core.thread import ThreadRecord
@@ -48,7 +49,7 @@ class Catalogued:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Described:
     """An artifact as the agent brought it; ``packed`` is what its hash and size are of."""
 

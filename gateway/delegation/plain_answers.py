@@ -21,6 +21,8 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.ports.projections import IndexRow
+from passerelle.core.record import value
 from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Ids
-    from passerelle.core.ports.projections import IndexRow
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.step import Sight
 
@@ -61,7 +62,7 @@ ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
 """Media types, number of parts, whether it has a name."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Shape:
     """What decides which facts an answer leads to."""
 
@@ -71,7 +72,7 @@ class Shape:
     artifacts: tuple[ArtifactShape, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PlainAnswer:
     """A plain answer in our ids; ``values`` are the texts in which answers of a shape differ."""
 
@@ -116,12 +117,16 @@ async def take(run: Run, result: JsonObject) -> bool:
     entities = [sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds]
     first = minted[form.event].decode()
     packed = PackedBatch(turn.session, shard, tuple(entities), first, filled)
-    row = replace(form.row, facade=sight.task.id, at_ms=now_ms) if form.row else None
+    row = _make_row(form.row, sight.task.id, now_ms) if form.row else None
     try:
         return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
     except StoreUnavailable:
         # Whoever observes it waits for the store.
         return False
+
+
+def _make_row(row: IndexRow, facade: str, now_ms: int) -> IndexRow:
+    return IndexRow(row.owner, row.agent, facade, now_ms, row.part)
 
 
 def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:
