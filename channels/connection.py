@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from passerelle.channels.cursor import Cursor
+    from passerelle.channels.doorway import Doorway
     from passerelle.channels.frames import ClientFrame
     from passerelle.channels.limits import Limits
     from passerelle.channels.presence import PresenceBoard
@@ -89,6 +90,7 @@ class Connection:
         "_asking",
         "_board",
         "_closing",
+        "_doorway",
         "_ending",
         "_intake",
         "_left",
@@ -116,6 +118,7 @@ class Connection:
         services: ChannelServices,
         limits: Limits,
         credentials: Credentials,
+        doorway: Doorway,
         roster: Roster,
         board: PresenceBoard,
         on_end: Callable[[Connection], None],
@@ -128,6 +131,7 @@ class Connection:
         self._intake = Intake(socket, limits, self)
         self._subscriptions = Subscriptions(self)
         self._socket = socket
+        self._doorway = doorway
         self._roster = roster
         self._board = board
         self._presence = OwnPresence(services.presences)
@@ -334,6 +338,7 @@ class Connection:
 
     async def _admit(self, hello: Hello) -> None:
         standing = self._standing
+        await self._doorway.enter()
         try:
             principal = await standing.identify(hello)
             await self._roster.enter(standing.owner, hello.device, self)
@@ -341,6 +346,8 @@ class Connection:
         except PasserelleError as error:
             self.feed(Ended(*end_connection(error, "hello")))
             return
+        finally:
+            self._doorway.leave()
         self._roster.install(standing.owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
         self._telling.tell(admission, self._story.begin(), self.spawn)

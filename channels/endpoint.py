@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from passerelle.channels.asgi import AsgiSocket
 from passerelle.channels.connection import Connection
+from passerelle.channels.doorway import Doorway
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.handshake import (
     DRAINING,
@@ -55,6 +56,7 @@ class ChannelEndpoint:
         self._origins = frozenset(origins)
         self._connections: set[Connection] = set()
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
+        self._doorway = Doorway()
         self._roster = Roster(services.channels, self.limits, self._board.refresh)
         self._draining = False
         self._empty = asyncio.Event()
@@ -97,7 +99,14 @@ class ChannelEndpoint:
         """The connection of a socket that was just accepted; it ends when the socket does."""
         shown = read_shown(self._services, scope)
         connection = Connection(
-            socket, self._services, self.limits, shown, self._roster, self._board, self._leave
+            socket,
+            self._services,
+            self.limits,
+            shown,
+            self._doorway,
+            self._roster,
+            self._board,
+            self._leave,
         )
         self._connections.add(connection)
         self._empty.clear()

@@ -9,8 +9,11 @@ from typing import Final
 
 YOUNG: Final = 10_000
 """Net allocations between two looks at the youngest objects; Python's own 700 are a look or two for each request."""
-OLDER: Final = 20
-"""Looks after which the next generation is looked at too."""
+OLDER: Final = 4
+"""Looks after which the next generation is looked at too: what has outlived them is walked over once more, and whoever
+waits meanwhile waits for all of it at once. Hundreds of devices that come back leave 100,000 objects."""
+OLDEST: Final = 100
+"""Looks at that generation after which all is looked at."""
 
 
 @contextmanager
@@ -29,4 +32,4 @@ def calm_collector() -> None:
     """For the end of start-up: what was made by then stays for good, so it is not walked over again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG, OLDER, OLDER)
+    gc.set_threshold(YOUNG, OLDER, OLDEST)

@@ -1,0 +1,103 @@
+"""Devices go in by parties and in order, and nobody waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.channels import doorway
+from passerelle.channels.doorway import PARTY, Doorway
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def _arrive(door: Doorway, many: int) -> tuple[list[int], list[asyncio.Task[None]]]:
+    inside: list[int] = []
+
+    async def enter(number: int) -> None:
+        await door.enter()
+        inside.append(number)
+
+    arriving = [asyncio.create_task(enter(number)) for number in range(many)]
+    await _rest()
+    return inside, arriving
+
+
+async def _rest() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_when_nobody_waits_goes_in_at_once() -> None:
+    inside, _ = await _arrive(Doorway(), PARTY)
+    assert inside == [*range(PARTY)]
+
+
+async def test_the_next_party_goes_in_when_the_last_one_of_a_party_has_left_and_in_order() -> None:
+    door = Doorway()
+    inside, _ = await _arrive(door, 2 * PARTY + 3)
+    for _ in range(PARTY - 1):
+        door.leave()
+        await _rest()
+        assert len(inside) == PARTY
+    door.leave()
+    await _rest()
+    assert inside == [*range(2 * PARTY)]
+    for _ in range(PARTY):
+        door.leave()
+    await _rest()
+    assert inside == [*range(2 * PARTY + 3)]
+
+
+async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
+    door = Doorway()
+    inside, arriving = await _arrive(door, 2 * PARTY + 1)
+    arriving[PARTY].cancel()
+    await asyncio.wait([arriving[PARTY]])
+    for _ in range(PARTY):
+        door.leave()
+    await _rest()
+    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY + 1)]
+
+
+async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None:
+    door = Doorway()
+    inside, arriving = await _arrive(door, 2 * PARTY + 1)
+    for _ in range(PARTY):
+        door.leave()
+    arriving[PARTY].cancel()
+    await _rest()
+    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY)]
+    for _ in range(PARTY - 1):
+        door.leave()
+    await arriving[2 * PARTY]
+    assert inside[-1] == 2 * PARTY
+
+
+async def test_all_go_in_where_a_party_takes_longer_than_patience(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
+    door = Doorway()
+    inside, _ = await _arrive(door, 3 * PARTY)
+    await wait_until(lambda: len(inside) == 3 * PARTY, 10.0, "all of them are inside")
+    later, _ = await _arrive(door, 1)
+    assert later == [], "more than a party is inside"
+    for _ in range(3 * PARTY):
+        door.leave()
+    await wait_until(lambda: later == [0], 10.0, "there is room again")
+
+
+async def test_patience_begins_anew_with_whoever_waits_first_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
+    door = Doorway()
+    inside, _ = await _arrive(door, 2 * PARTY + 1)
+    for _ in range(PARTY):
+        door.leave()
+    await _rest()
+    assert len(inside) >= 2 * PARTY
+    await wait_until(lambda: len(inside) == 2 * PARTY + 1, 10.0, "the last one is inside, too")
