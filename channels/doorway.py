@@ -20,28 +20,31 @@ PATIENCE_S: Final = 0.25
 class Doorway:
     """``enter``, and ``leave`` once inside, whatever came of it. Used by one event loop."""
 
-    __slots__ = ("_inside", "_patience", "_waiting")
+    __slots__ = ("_inside", "_moves", "_patience", "_waiting")
 
     def __init__(self) -> None:
         self._inside = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._patience: asyncio.TimerHandle | None = None
+        self._moves = False
+        """Whether a party has gone in since patience began."""
 
     async def enter(self) -> None:
         """Returns when it is one's turn: at once where less than a party is inside and nobody waits."""
         if not self._waiting and self._inside < PARTY:
             self._inside += 1
             return
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         if self._patience is None:
-            self._patience = loop.call_later(PATIENCE_S, self._look, turn)
+            self._begin_patience()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not turn.cancelled():
                 self.leave()
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
             raise
 
     def leave(self) -> None:
@@ -51,6 +54,7 @@ class Doorway:
             self._let_in(PARTY)
 
     def _let_in(self, most: int) -> None:
+        self._moves = True
         while self._waiting and most:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -58,11 +62,13 @@ class Doorway:
                 self._inside += 1
                 most -= 1
 
-    def _look(self, first: asyncio.Future[None]) -> None:
-        """Lets all in if ``first`` still waits: nobody behind it has gone in either."""
+    def _begin_patience(self) -> None:
+        self._moves = False
+        self._patience = asyncio.get_running_loop().call_later(PATIENCE_S, self._look)
+
+    def _look(self) -> None:
         self._patience = None
-        if not first.done():
+        if not self._moves:
             self._let_in(len(self._waiting))
         elif self._waiting:
-            loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(PATIENCE_S, self._look, self._waiting[0])
+            self._begin_patience()

@@ -62,6 +62,17 @@ async def test_who_gives_up_waiting_takes_nobodys_place() -> None:
     assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY + 1)]
 
 
+async def test_who_gives_up_just_before_its_turn_is_passed_over() -> None:
+    door = Doorway()
+    inside, arriving = await _arrive(door, 2 * PARTY + 1)
+    arriving[PARTY].cancel()
+    for _ in range(PARTY):
+        door.leave()
+    await _rest()
+    assert arriving[PARTY].cancelled()
+    assert inside[PARTY:] == [*range(PARTY + 1, 2 * PARTY + 1)]
+
+
 async def test_who_is_cancelled_in_the_moment_of_its_turn_leaves_again() -> None:
     door = Doorway()
     inside, arriving = await _arrive(door, 2 * PARTY + 1)
@@ -88,6 +99,16 @@ async def test_all_go_in_where_a_party_takes_longer_than_patience(
     for _ in range(3 * PARTY):
         door.leave()
     await wait_until(lambda: later == [0], 10.0, "there is room again")
+
+
+async def test_all_go_in_also_where_the_first_of_them_has_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(doorway, "PATIENCE_S", 0.01)
+    door = Doorway()
+    inside, arriving = await _arrive(door, PARTY + 3)
+    arriving[PARTY].cancel()
+    await wait_until(lambda: len(inside) == PARTY + 2, 10.0, "those who still wait are inside")
 
 
 async def test_patience_begins_anew_with_whoever_waits_first_then(
