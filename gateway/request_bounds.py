@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
+from weakref import ReferenceType, ref
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -30,13 +31,17 @@ _TOO_LARGE: Final = "431 Request Header Fields Too Large"
 _TOO_SLOW: Final = "408 Request Timeout"
 
 
-def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> bool:
-    """A whole answer in one write, as ``cycle.send`` writes it in two; what is not plain is left to that.
+def write_at_once(
+    asked: ReferenceType[RequestResponseCycle], status: int, lines: bytes, body: bytes
+) -> bool:
+    """A whole answer in one write, as uvicorn's ``send`` writes it in two; what is not plain is left to that.
 
     ``lines`` are header lines without the length, which are written as they stand.
     """
+    cycle = asked()
     if (
-        cycle.response_started
+        cycle is None
+        or cycle.response_started
         or cycle.disconnected
         or not cycle.keep_alive
         or cycle.flow.write_paused
@@ -99,8 +104,12 @@ class BoundedRequests(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._await(self.body_s)
         super().on_headers_complete()
-        # The task that serves it begins after this.
-        at_once = partial(write_at_once, self.cycle)
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None:  # a WebSocket, which is served elsewhere
+            return
+        # The task that serves it begins after this. Weak, since it has the scope itself: a request with a body that
+        # nobody has read would wait for the cycle collector.
+        at_once = partial(write_at_once, ref(cycle))
         self.scope["extensions"] = {LEAVING: self._watch, AT_ONCE: at_once}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:

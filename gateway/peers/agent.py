@@ -161,8 +161,10 @@ class AgentPeer:
             self._count(self.name, name_outcome(held_back))
             return held_back
         outcome: PeerOutcome = _NO_INTERFACE
-        span = self._spans.begin_call(self.name, call.operation) if self._spans else None
+        span = None
         try:
+            if self._spans:
+                span = self._spans.begin_call(self.name, call.operation)
             tried: Tried = []
             while True:
                 known = self._cards.fresh or await self._cards.load()

@@ -1,10 +1,12 @@
 """Whole answers that are written at once read, byte for byte, as those that the server writes from two messages."""
 
 import asyncio
+import gc
 import re
+import weakref
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -89,3 +91,30 @@ async def test_header_that_is_none_is_never_written() -> None:
     answered = await ask(app, GET % b"evil")
     assert b"x-evil" not in answered
     assert app.took == []
+
+
+class Remembering(App):
+    """Knows the requests that the server still has."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        super().__init__(at_once=at_once)
+        self.cycles: list[weakref.ReferenceType[object]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        served: Any = send
+        self.cycles.append(weakref.ref(served.__self__))
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_request_that_was_answered_goes_without_the_cycle_collector(
+    *, at_once: bool
+) -> None:
+    app = Remembering(at_once=at_once)
+    gc.disable()
+    try:
+        await ask(app, GET % b"plain" * 9 + LAST % b"plain")
+        assert len(app.cycles) == 10
+        assert [cycle() for cycle in app.cycles[:-1]] == [None] * 9
+    finally:
+        gc.enable()
