@@ -45,10 +45,14 @@ class _Asking(Line):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """What callers share: requests, the moment after which none of them asks again, and the seconds answers took."""
+    """What callers share: requests, the moment after which none of them asks again, and the seconds answers took.
+
+    An answer after more than ``within_s`` is a wrong one.
+    """
 
     requests: Iterator[bytes]
     deadline: float
+    within_s: float
     took: list[float] = field(default_factory=list[float])
 
 
@@ -69,6 +73,9 @@ class Caller(_Asking):
         now = time.perf_counter()
         if self.status != HTTPStatus.OK or self._expected not in body:
             self._fail(f"{self.status}: {body[:SHOWN].decode(errors='replace')}")
+            return
+        if now - self._began > self._turns.within_s:
+            self._fail(f"the answer took more than {self._turns.within_s:g} s")
             return
         self._turns.took.append(now - self._began)
         if now < self._turns.deadline and self.stays_open:

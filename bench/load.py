@@ -71,7 +71,7 @@ async def carry_out(order: Order) -> Outcome:
 async def _send(order: Order) -> Outcome:
     expected = order.expected.encode()
     started = time.perf_counter()
-    turns = Turns(_make_requests(order, "SendMessage"), started + order.seconds)
+    turns = Turns(_make_requests(order, "SendMessage"), started + order.seconds, ANSWER_S)
 
     async def call() -> None:
         while True:

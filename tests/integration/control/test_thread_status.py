@@ -51,8 +51,10 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: De
     peer.hold()
     task_id = await desk.start("chunks 3")
 
-    async def wait_for(activity: str, *, streaming: bool) -> None:
+    async def wait_for(activity: str, *, streaming: bool, told_of: int = 0) -> None:
         async def is_told() -> bool:
+            if (await desk.types(task_id)).count("task.progress") < told_of:
+                return False
             line: Any = await desk.do("get_task_summary", taskId=task_id)
             told = (await read_thread(desk, task_id)).get("activity"), line["streaming"]
             return told == (activity, streaming)
@@ -61,9 +63,9 @@ async def test_thread_is_streaming_between_the_first_and_the_last_chunk(desk: De
 
     peer.release(2)
     await wait_for("running", streaming=False)
-    for _ in range(2):
+    for told_of in (3, 4):  # the first two are of what came before the chunks
         peer.release(1)
-        await wait_for("streaming", streaming=True)
+        await wait_for("streaming", streaming=True, told_of=told_of)
     peer.release(1)
     await wait_for("running", streaming=False)
     peer.release_all()

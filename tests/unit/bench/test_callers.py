@@ -31,9 +31,10 @@ class Sent(asyncio.Transport):
         self.written.append(bytes(data))
 
 
-def make_caller(deadline: float = inf) -> tuple[Caller, Sent, Turns]:
+def make_caller(deadline: float = inf, within_s: float = inf) -> tuple[Caller, Sent, Turns]:
     """One that has asked once."""
-    turns = Turns((b"request %d" % number for number in itertools.count(1)), deadline)
+    requests = (b"request %d" % number for number in itertools.count(1))
+    turns = Turns(requests, deadline, within_s)
     caller = Caller(turns, b"done")
     sent = Sent(caller)
     caller.ask()
@@ -69,6 +70,16 @@ async def test_nothing_is_asked_after_the_deadline_or_on_a_line_that_is_about_to
     await caller.ended
     assert sent.written == [b"request 1"]
     assert len(turns.took) == 1
+
+
+async def test_an_answer_that_took_too_long_is_a_wrong_one() -> None:
+    caller, sent, turns = make_caller(within_s=0.0)
+
+    caller.data_received(RIGHT)
+
+    with pytest.raises(Failed, match="took more than 0 s"):
+        await caller.ended
+    assert (sent.written, turns.took) == ([b"request 1"], [])
 
 
 @pytest.mark.parametrize(
