@@ -99,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("only", nargs="*", metavar="PART", help=f"{' or '.join(SECTIONS)}, or all")
     parser.add_argument("--short", action="store_true", help="a quick look: few and short rounds")
     parser.add_argument(
-        "--peers", choices=["all"], help="install the other gateways that are missing, first"
+        "--peers",
+        choices=["all"],
+        help="install the other servers of the chosen parts that are missing, first",
     )
     chosen = parser.parse_args(arguments)
     sections: list[str] = chosen.only or list(SECTIONS)
@@ -107,8 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     short: bool = chosen.short
     try:
-        if chosen.peers:
+        if chosen.peers and "rivals" in sections:
             install_rivals()
+        if chosen.peers and "channels" in sections:
             install_socketio()
         return run(_print_table(sections, short=short))
     except KeyboardInterrupt:

@@ -33,6 +33,7 @@ BEAT_S: Final = 10.0
 SETTLES_S: Final = 0.5
 """Nchan opens a socket before it has told its Redis; what is published meanwhile does not come."""
 _AT_ONCE: Final = 64
+_EVENT: Final = b'{"t":"ev"'
 _NAMED: Final = 50
 """So much of an event tells its stream from others."""
 _LAST_PLACE: Final = re.compile(rb'"s":"([^"]+)","o":([0-9]+),"p":[0-9]+,"h":"([0-9a-f]{8})"')
@@ -252,8 +253,8 @@ def _address(client: Client) -> tuple[str, dict[str, str]]:
         case "passerelle":
             return url, {"Sec-WebSocket-Protocol": "passerelle.v1+json"}
         case "nchan":
-            last = client.cursors.get("")
-            query = f"&last_event_id={last}" if last else ""
+            last = _LAST_ID.search(client.latest.get(b"", b""))
+            query = f"&last_event_id={last[1].decode()}" if last else ""
             headers = {"Sec-WebSocket-Protocol": "ws+meta.nchan"}
             return f"{url}?id={client.streams[0]}{query}", headers
         case "socketio":
@@ -297,9 +298,7 @@ def _take(client: Client, data: bytes) -> None:
         case "passerelle":
             _take_ours(client, data)
         case "nchan":
-            found = _LAST_ID.search(data)
-            if found is not None:
-                client.cursors[""] = found[1].decode()
+            client.latest[b""] = data  # looked into when it is needed, as ours are
         case "socketio":
             _take_socketio(client, data)
         case _:
@@ -307,23 +306,27 @@ def _take(client: Client, data: bytes) -> None:
 
 
 def _take_ours(client: Client, data: bytes) -> None:
-    if not client.waits_for and data.startswith(b'{"t":"ev"'):
-        # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
-        client.latest[data[:_NAMED]] = data
-        return
+    for frame in data.split(b"\n"):
+        if frame.startswith(_EVENT):
+            # Looked into when it is needed, so that a delivery costs the clients of all servers alike.
+            client.latest[frame[:_NAMED]] = frame
+        else:
+            _take_other(client, frame)
+
+
+def _take_other(client: Client, frame: bytes) -> None:
     _note_latest(client)
-    _note_cursors(client, data)
-    if not client.waits_for:
-        return
-    client.waits_for -= data.count(b'"t":"live"')
-    if client.waits_for == 0:
-        client.be_ready()
-    if b'"t":"error"' in data or b'"t":"gap"' in data:
-        client.group.fail(data[:300].decode(errors="replace"))
+    _note_cursors(client, frame)
+    if frame.startswith((b'{"t":"error"', b'{"t":"gap"')):
+        client.group.fail(frame[:300].decode(errors="replace"))
+    if client.waits_for and frame.startswith(b'{"t":"live"'):
+        client.waits_for -= 1
+        if client.waits_for == 0:
+            client.be_ready()
 
 
 def _note_latest(client: Client) -> None:
-    """Before anything newer is noted: what came after it in another message would go back behind it."""
+    """Before anything newer is noted: it would go back behind what came later."""
     for data in client.latest.values():
         _note_cursors(client, data)
     client.latest.clear()

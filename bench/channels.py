@@ -34,6 +34,12 @@ from bench.usage import Meter, read_resident_bytes
 
 CLIENTS: Final = 500
 MISSED: Final = 100
+_STORMS: Final = 3
+"""For each round of turns: a storm is over in a third of a second, and one differs from the next by a third."""
+_WRITES_S: Final = 5.0
+"""What a gateway has to tell of a storm, it begins to write four seconds later."""
+_ABSENT_RATE: Final = 500
+"""Events a second while all are cut off: every server keeps the pace, so each has the same time to see them gone."""
 IDLE: Final = 10_000
 IDLE_STREAMS: Final = 2
 MANY, FEW, RATE = 5_000, 10, 300
@@ -164,9 +170,11 @@ class Scene:
     async def storm(self, missed: int) -> float:
         """All are cut off, miss some events, and come back at once; seconds until all have everything."""
         await self._clients.carry_out(Order("drop", self._group))
-        await self.publish(10_000, missed)
+        await self.publish(_ABSENT_RATE, missed)
         order = Order("resume", self._group, events=self._sent)
-        return (await self._clients.carry_out(order)).seconds
+        seconds = (await self._clients.carry_out(order)).seconds
+        await asyncio.sleep(_WRITES_S if isinstance(self.server, Ours) else 0)
+        return seconds
 
     async def close(self) -> None:
         """Cuts all off."""
@@ -177,17 +185,19 @@ async def measure_channels(plan: Plan) -> AsyncGenerator[Row]:
     """Rows of the section."""
     async with AsyncExitStack() as stack:
         clients = await stack.enter_async_context(open_clients())
-        fast, asgi = await stack.enter_async_context(open_ours())
-        servers: list[Server] = [fast, asgi]
+        servers: list[Server] = []
         if (why := find_nchan()) is None:
             servers.append(await stack.enter_async_context(open_nchan()))
         else:
             yield Row(f"Nchan: {why}", None, "ratio", _CPU["fast"])
+        fast, _ = await stack.enter_async_context(open_ours())
+        _, asgi = await stack.enter_async_context(open_ours())
+        servers += [fast, asgi]
         if (why := find_socketio()) is None:
             servers.append(await stack.enter_async_context(open_socketio()))
         else:
             yield Row(f"Socket.IO: {why}", None, "ratio")
-        async for row in _compare(servers, clients, plan, fast):
+        async for row in _compare(servers, clients, plan):
             yield row
     async with AsyncExitStack() as stack:
         # A gateway of its own: a minute after the storms another one still has facts about them to write.
@@ -199,14 +209,11 @@ async def measure_channels(plan: Plan) -> AsyncGenerator[Row]:
         yield await _measure_idle(place, name)
 
 
-async def _compare(
-    servers: Sequence[Server], clients: Clients, plan: Plan, ours: Ours
-) -> AsyncGenerator[Row]:
-    streams = await ours.make_streams(2)
+async def _compare(servers: Sequence[Server], clients: Clients, plan: Plan) -> AsyncGenerator[Row]:
     scenes: dict[str, Scene] = {}
-    for number, server in enumerate(servers):
-        stream = streams[number] if isinstance(server, Ours) else "bench"
-        scene = scenes[server.name] = Scene(server, clients, server.name, [stream])
+    for server in servers:
+        streams = await server.make_streams(1) if isinstance(server, Ours) else ["bench"]
+        scene = scenes[server.name] = Scene(server, clients, server.name, streams)
         await scene.open(CLIENTS)
         await scene.publish(100, _WARM_EVENTS)
         await scene.await_all()
@@ -218,7 +225,7 @@ async def _compare(
         for row in _rows_of_turns(rate, turns):
             yield row
     storms: dict[str, list[float]] = {name: [] for name in scenes}
-    for _ in range(plan.rounds):
+    for _ in range(_STORMS * plan.rounds):
         for name, scene in scenes.items():
             await _await_rest(servers)
             storms[name].append(await scene.storm(MISSED))

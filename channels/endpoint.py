@@ -29,7 +29,7 @@ from passerelle.channels.presence import PresenceBoard
 from passerelle.channels.roster import Roster
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -50,7 +50,9 @@ class ChannelEndpoint:
         services: ChannelServices,
         limits: Limits | None = None,
         origins: Collection[str] = (),
+        on_arrival: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_arrival`` is told of each socket that is accepted."""
         self.limits = limits or Limits()
         self._services = services
         self._origins = frozenset(origins)
@@ -58,6 +60,7 @@ class ChannelEndpoint:
         self._board = PresenceBoard(services.presences, self.limits.presence_interval_s)
         self._doorway = Doorway()
         self._roster = Roster(services.channels, self.limits, self._board.refresh)
+        self._on_arrival = on_arrival
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -97,6 +100,7 @@ class ChannelEndpoint:
 
     def serve(self, socket: Socket, scope: Scope) -> Connection:
         """The connection of a socket that was just accepted; it ends when the socket does."""
+        self._on_arrival()
         shown = read_shown(self._services, scope)
         connection = Connection(
             socket,

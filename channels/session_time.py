@@ -20,15 +20,16 @@ def next_tick_s(state: State) -> float:
     """When ``Ticked`` is due at the latest."""
     if state.phase is Phase.GREETING:
         return state.opened_s + state.limits.hello_s
-    times = [state.heard_s + state.limits.idle_s]
+    limits = state.limits
+    due_s = state.heard_s + limits.idle_s
     if state.acks:
-        times.append(state.acks_stored_s + state.limits.ack_interval_s)
+        due_s = min(due_s, state.acks_stored_s + limits.ack_interval_s)
     if state.drains_at_s is not None:
-        times.append(state.drains_at_s)
+        due_s = min(due_s, state.drains_at_s)
     if state.expires_s is not None:
-        limits = state.limits
-        times.append(state.expires_s + (limits.grace_s if state.warned else -limits.renew_s))
-    return min(times)
+        judged_s = limits.grace_s if state.warned else -limits.renew_s
+        due_s = min(due_s, state.expires_s + judged_s)
+    return due_s
 
 
 def tick(state: State, now_s: float) -> Step:

@@ -13,6 +13,7 @@ from passerelle.channels.texts import Texts
 from passerelle.gateway.channel import ServiceAccess, ServiceCalls, ServiceSnapshots
 from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.collector import CollectorRest
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge
 from passerelle.gateway.reverse.asking import Asking
@@ -73,6 +74,6 @@ def make_channel_edges(
         StreamLinks(store.channels, gateway.links, SystemClock()),
         limits.connections,
     )
-    endpoint = ChannelEndpoint(services, limits, settings.channels.origins)
+    endpoint = ChannelEndpoint(services, limits, settings.channels.origins, CollectorRest().join)
     gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))
     return ChannelEdges(endpoint, streams)
