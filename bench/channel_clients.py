@@ -344,13 +344,14 @@ def _take_socketio(client: Client, data: bytes) -> None:
     if data == b"2":
         client.send(b"3")
     elif data.startswith(b"0"):
-        back = {"pid": client.session, "offset": client.cursors.get("")}
+        last = _OFFSET.search(client.latest.get(b"", b""))
+        back = {"pid": client.session, "offset": last[1].decode() if last else None}
         client.send(b"40" + (orjson.dumps(back) if client.session else b""))
     elif data.startswith(b"40"):
         client.session = orjson.loads(data[2:])["pid"]
         client.be_ready()
-    elif data.startswith(b"42") and (found := _OFFSET.search(data)) is not None:
-        client.cursors[""] = found[1].decode()
+    elif data.startswith(b"42"):
+        client.latest[b""] = data  # as with Nchan
 
 
 async def _obey(order: Order, groups: dict[str, Group]) -> Outcome:

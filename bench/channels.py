@@ -36,8 +36,8 @@ CLIENTS: Final = 500
 MISSED: Final = 100
 _STORMS: Final = 3
 """For each round of turns: a storm is over in a third of a second, and one differs from the next by a third."""
-_WRITES_S: Final = 5.0
-"""What a gateway has to tell of a storm, it begins to write four seconds later."""
+_WRITES_S: Final = 4.0
+"""What a gateway has to tell of a storm, it begins to write three seconds later, and a minute later once more."""
 _ABSENT_RATE: Final = 500
 """Events a second while all are cut off: every server keeps the pace, so each has the same time to see them gone."""
 IDLE: Final = 10_000

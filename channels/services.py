@@ -147,10 +147,6 @@ class LinkFacts(Protocol):
         """Under whose lease a link of a principal stands; None while this instance holds none there."""
         ...
 
-    async def rest(self) -> None:
-        """Returns when whoever tells of a link that begins is in nobody's way."""
-        ...
-
     async def tell(self, link: Linked, fact: LinkFact) -> None:
         """Has a fact written, several of a kind as one. Raises StoreUnavailable."""
         ...

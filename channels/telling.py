@@ -46,7 +46,6 @@ class Telling:
 
     async def _tell_in_order(self, link: Linked) -> None:
         try:
-            await self._links.rest()
             while self._left:
                 fact = self._left.pop(0)
                 with suppress(StoreUnavailable):  # the log of outages says that the store was away

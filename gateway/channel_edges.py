@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChannelEdges:
-    """``endpoint`` serves WebSockets, ``streams`` plain HTTP."""
+    """``endpoint`` serves WebSockets, ``streams`` plain HTTP; ``rest`` is the collector's while many come in."""
 
     endpoint: ChannelEndpoint
     streams: StreamEdge
+    rest: CollectorRest
 
 
 def make_channel_edges(
@@ -74,6 +75,7 @@ def make_channel_edges(
         StreamLinks(store.channels, gateway.links, SystemClock()),
         limits.connections,
     )
-    endpoint = ChannelEndpoint(services, limits, settings.channels.origins, CollectorRest().join)
+    rest = CollectorRest()
+    endpoint = ChannelEndpoint(services, limits, settings.channels.origins, rest.join)
     gateway.metrics.add(ChannelMetrics(gateway.hub.counts, gateway.hub, endpoint))
-    return ChannelEdges(endpoint, streams)
+    return ChannelEdges(endpoint, streams, rest)

@@ -18,8 +18,8 @@ waits meanwhile waits for all of it at once. Hundreds of devices that come back 
 OLDEST: Final = 100
 """Looks at that generation after which all is looked at."""
 RESTS_S: Final = 0.5
-_CROWD: Final = 32
-_CROWD_WITHIN_S: Final = 0.1
+CROWD: Final = 32
+CROWD_WITHIN_S: Final = 0.1
 
 
 @contextmanager
@@ -50,7 +50,7 @@ class CollectorRest:
     __slots__ = ("_end", "_surge")
 
     def __init__(self) -> None:
-        self._surge = Surge(_CROWD, _CROWD_WITHIN_S)
+        self._surge = Surge(CROWD, CROWD_WITHIN_S)
         self._end: asyncio.TimerHandle | None = None
 
     def join(self) -> None:

@@ -133,6 +133,7 @@ def make_edges(
         gateway.service.question_waits.drain()
         await asyncio.gather(face.drain(), endpoint.drain(DRAIN_MS, DRAIN_JITTER_MS))
         await streams.finish()
+        channels.rest.end()
 
     admits = find_own_hosts(settings).admits if settings.auth == "open" else _admit_all
     return Edges(site, face, drain, endpoint, admits)

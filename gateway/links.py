@@ -50,8 +50,6 @@ _SURGE_WITHIN_S: Final = 1.0
 _SURGE_WAITS_MS: Final = 3_000
 """So many links within a second are a surge, and what there is to tell of it waits so long: devices that come back by
 the hundred get their events before anything is written about them."""
-_SURGE_RESTS_S: Final = 1.0
-"""Nothing is noted for it either while they do."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
 
@@ -85,11 +83,6 @@ class LinkFacts:
             return self.drives(place(owner))
         except StoreUnavailable:
             return None
-
-    async def rest(self) -> None:
-        """Waits for a surge to have its events. What ends meanwhile is told with its beginning, at once."""
-        if self.surge.lasts(asyncio.get_running_loop().time()):
-            await asyncio.sleep(_SURGE_RESTS_S)
 
     async def tell(self, link: Linked, fact: LinkFact) -> None:
         """Owes what a connection has to tell.

@@ -21,7 +21,3 @@ class Surge:
         if len(times) <= self.most:
             return False
         return now_s - times.popleft() < self.within_s
-
-    def lasts(self, now_s: float) -> bool:
-        """Whether one more would be part of one."""
-        return len(self._times) == self.most and now_s - self._times[0] < self.within_s

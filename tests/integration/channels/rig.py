@@ -180,9 +180,6 @@ class ToldLinks:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    async def rest(self) -> None:
-        pass
-
     async def tell(self, link: Linked, fact: LinkFact) -> None:
         self.facts.append(fact)
 

@@ -297,31 +297,3 @@ async def test_what_ends_a_stream_of_events_is_its_reason(store: Store) -> None:
             await site.edge.finish()
             (ended,) = await instance.await_told("channel.disconnected")
         assert (ended.reason, ended.close_code) == ("drained", None)
-
-
-async def test_whoever_begins_in_a_surge_is_told_of_later_and_with_its_end_at_once(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("passerelle.gateway.links._SURGE_RESTS_S", 3600.0)
-    async with run_instance(store) as instance:
-        for _ in range(16):
-            instance.facts.surge.join(asyncio.get_running_loop().time())
-        async with raw(instance.rig) as socket:
-            await tell(socket, HELLO)
-            await hear(socket, "welcome")
-        (began,) = await instance.await_told("channel.connected")
-        (ended,) = await instance.await_told("channel.disconnected")
-        assert began.channel_id == ended.channel_id
-
-
-async def test_only_a_surge_puts_off_what_there_is_to_tell(store: Store) -> None:
-    async with run_instance(store) as instance:
-        facts, now_s = instance.facts, asyncio.get_running_loop().time
-        async with asyncio.timeout(0.5):
-            await facts.rest()
-        for _ in range(16):
-            facts.surge.join(now_s())
-        resting = asyncio.create_task(facts.rest())
-        await asyncio.wait([resting], timeout=0)
-        assert not resting.done()
-        resting.cancel()

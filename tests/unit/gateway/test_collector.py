@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from passerelle.gateway import collector
-from passerelle.gateway.collector import CollectorRest, collect_nothing
+from passerelle.gateway.collector import CROWD, CollectorRest, collect_nothing
 from tests.support.waiting import wait_until
 
 
@@ -33,26 +33,33 @@ async def test_collector_rests_while_many_come_and_goes_on_by_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(collector, "RESTS_S", 0.01)
+    monkeypatch.setattr(collector, "CROWD_WITHIN_S", 3600.0)
     rest = CollectorRest()
-    for _ in range(32):
-        rest.join()
-        assert gc.isenabled()
-    for _ in range(2):
+    try:
+        for _ in range(CROWD):
+            rest.join()
+            assert gc.isenabled()
+        for _ in range(2):
+            rest.join()
+            assert not gc.isenabled()
+        await wait_until(gc.isenabled, 5, "the collector goes on")
         rest.join()
         assert not gc.isenabled()
-    await wait_until(gc.isenabled, 5, "the collector goes on")
-    rest.join()
-    assert not gc.isenabled()
-    rest.end()
-    assert gc.isenabled()
+        rest.end()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.anyio
-async def test_collector_that_was_off_before_a_crowd_stays_off() -> None:
+async def test_collector_that_was_off_before_a_crowd_stays_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collector, "CROWD_WITHIN_S", 3600.0)
     gc.disable()
     try:
         rest = CollectorRest()
-        for _ in range(33):
+        for _ in range(CROWD + 1):
             rest.join()
         rest.end()
         assert not gc.isenabled()

@@ -10,16 +10,6 @@ def test_those_above_the_bound_within_the_time_are_a_surge() -> None:
     assert [surge.join(0.2 * number) for number in range(5)] == [False, False, False, True, True]
 
 
-def test_surge_lasts_for_as_long_as_one_more_would_be_part_of_it() -> None:
-    surge = Surge(most=3, within_s=1.0)
-    lasting: list[bool] = []
-    for number in range(5):
-        lasting.append(surge.lasts(0.2 * number))
-        surge.join(0.2 * number)
-    assert lasting == [False, False, False, True, True]
-    assert [surge.lasts(now_s) for now_s in (1.3, 1.5)] == [True, False]
-
-
 def test_who_comes_after_the_surge_is_alone_again() -> None:
     surge = Surge(most=3, within_s=1.0)
     for _ in range(5):
