@@ -34,7 +34,7 @@ from passerelle.gateway.demo.checks import StoryBroken
 from passerelle.gateway.server import run
 from passerelle.gateway.version import VERSION
 
-LIMIT_S: Final = 900.0
+LIMIT_S: Final = 1_200.0
 INTERRUPTED: Final = 130
 Section = Callable[[bool], AsyncGenerator[Row]]
 

@@ -34,7 +34,7 @@ from bench.usage import Meter, read_resident_bytes
 
 CLIENTS: Final = 500
 MISSED: Final = 100
-_STORMS: Final = 3
+_STORMS: Final = 5
 """For each round of turns: a storm is over in a third of a second, and one differs from the next by a third."""
 _WRITES_S: Final = 4.0
 """What a gateway has to tell of a storm, it begins to write three seconds later, and a minute later once more."""
