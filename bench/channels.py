@@ -168,7 +168,10 @@ class Scene:
         return Turn(1e6 * used / outcome.deliveries, outcome.p50_ms, outcome.p99_ms)
 
     async def storm(self, missed: int) -> float:
-        """All are cut off, miss some events, and come back at once; seconds until all have everything."""
+        """All are cut off, miss some events, and come back at once; seconds until all have everything.
+
+        Returns when a gateway has begun to write about it.
+        """
         await self._clients.carry_out(Order("drop", self._group))
         await self.publish(_ABSENT_RATE, missed)
         order = Order("resume", self._group, events=self._sent)

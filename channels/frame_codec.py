@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
@@ -46,7 +45,7 @@ class Member:
 class FrameCodec(Generic[F]):
     """Reads, writes and draws one type of frame."""
 
-    __slots__ = ("_reads", "_spelled", "_writes", "kind", "members")
+    __slots__ = ("kind", "members")
 
     def __init__(self, kind: type[F]) -> None:
         hints = get_type_hints(kind, include_extras=True)
@@ -54,14 +53,6 @@ class FrameCodec(Generic[F]):
         self.members = tuple(
             _read_definition(item, hints[item.name])
             for item in fields(kind)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - frames are dataclasses
-        )
-        self._reads = tuple(
-            (one.wire.name, one.field, one.wire.kind.read, one.needed, one.has_default)
-            for one in self.members
-        )
-        self._spelled: JsonObject = {"t": kind.TAG, **kind.FIXED}
-        self._writes = tuple(
-            (attrgetter(one.field), one.wire.name, one.wire.kind.write) for one in self.members
         )
 
     def read(self, members: JsonObject, at: str = "") -> F:
@@ -71,21 +62,22 @@ class FrameCodec(Generic[F]):
             InvalidInput, BadCursor: a member is missing or wrong.
         """
         values: dict[str, Any] = {}
-        for name, field, read, needed, has_default in self._reads:
-            value = members.get(name)
-            if value is not None or needed:
-                values[field] = read(value, at + name)
-            elif not has_default:
-                values[field] = None
+        for member in self.members:
+            wire = member.wire
+            value = members.get(wire.name)
+            if value is not None or member.needed:
+                values[member.field] = wire.kind.read(value, at + wire.name)
+            elif not member.has_default:
+                values[member.field] = None
         return self.kind(**values)
 
     def write(self, frame: F) -> JsonObject:
         """The members on the wire, without those that say nothing."""
-        spelled = self._spelled.copy()
-        for get, name, write in self._writes:
-            value = write(get(frame))
+        spelled: JsonObject = {"t": self.kind.TAG, **self.kind.FIXED}
+        for member in self.members:
+            value = member.wire.kind.write(getattr(frame, member.field))
             if value is not None:
-                spelled[name] = value
+                spelled[member.wire.name] = value
         return spelled
 
     def draw(self) -> JsonObject:

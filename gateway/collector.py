@@ -18,8 +18,10 @@ waits meanwhile waits for all of it at once. Hundreds of devices that come back 
 OLDEST: Final = 100
 """Looks at that generation after which all is looked at."""
 RESTS_S: Final = 0.5
+"""Hundreds of devices have their events after a third of a second."""
 CROWD: Final = 32
 CROWD_WITHIN_S: Final = 0.1
+"""More sockets than ``CROWD`` within this time begin a rest."""
 
 
 @contextmanager

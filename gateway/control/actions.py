@@ -233,8 +233,6 @@ class Actions:
 
     async def read_open(self, principal: Principal, action_ids: Sequence[str]) -> list[JsonObject]:
         """The views of those that are open and the principal's to decide, read together."""
-        if not action_ids:
-            return []
         records = await self.load_open(action_ids)
         return [render_view(record) for record in records if may_read(record, principal)]
 
