@@ -57,7 +57,9 @@ class _Owner:
     """Connections of each device."""
     newest: dict[str, Member] = field(default_factory=dict[str, "Member"])
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Whose it is begins or ends to listen."""
     listens: bool = False
+    beginning: asyncio.Task[None] | None = None
 
 
 class Roster:
@@ -85,10 +87,8 @@ class Roster:
         held.devices[member] = device
         held.counts[device] += 1
         try:
-            async with held.turn:
-                if not held.listens:
-                    await self._channels.listen(owner, partial(self._take, owner))
-                    held.listens = True
+            if not held.listens:
+                await asyncio.shield(self._listen(owner, held))
         except BaseException:
             self.leave(owner, member)
             raise
@@ -125,6 +125,20 @@ class Roster:
         if self._leaving:
             await asyncio.wait(self._leaving)
 
+    def _listen(self, owner: str, held: _Owner) -> asyncio.Task[None]:
+        """All who enter meanwhile wait for the same confirmation, and go on together."""
+        beginning = held.beginning
+        if beginning is None or beginning.done():
+            beginning = held.beginning = asyncio.create_task(self._begin(owner, held))
+            beginning.add_done_callback(_see_failure)
+        return beginning
+
+    async def _begin(self, owner: str, held: _Owner) -> None:
+        async with held.turn:
+            if not held.listens:
+                await self._channels.listen(owner, partial(self._take, owner))
+                held.listens = True
+
     def _check(self, held: _Owner, device: str) -> None:
         limits = self._limits
         if len(held.devices) >= limits.principal_connections:
@@ -160,3 +174,9 @@ class Roster:
                     await self._channels.ignore(owner)
             if not held.devices:
                 del self._owners[owner]
+
+
+def _see_failure(beginning: asyncio.Task[None]) -> None:
+    """Told to everybody who still waits; retrieved here for those that left."""
+    if not beginning.cancelled():
+        beginning.exception()

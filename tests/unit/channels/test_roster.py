@@ -108,6 +108,31 @@ async def test_news_are_listened_to_once_for_each_principal_and_as_long_as_there
     assert not news.listeners
 
 
+async def test_all_who_enter_together_go_on_together_and_are_told_the_same() -> None:
+    roster, news = make()
+    turns: list[int] = []
+
+    async def enter(turn: list[int]) -> None:
+        await roster.enter("pr", "phone", Member("", 0))
+        turns.append(turn[0])
+
+    turn = [0]
+    entering = [asyncio.create_task(enter(turn)) for _ in range(5)]
+    while not turns:
+        await asyncio.sleep(0)
+        turn[0] += 1
+    await asyncio.gather(*entering)
+    assert len(set(turns)) == 1
+    news.away = True
+    failed = await asyncio.gather(
+        *(roster.enter("other", "phone", Member("", 0)) for _ in range(3)), return_exceptions=True
+    )
+    assert [type(one) for one in failed] == [StoreUnavailable] * 3
+    news.away = False
+    await roster.enter("other", "phone", Member("", 0))
+    assert set(news.listeners) == {"pr", "other"}
+
+
 async def test_what_cannot_enter_is_not_counted() -> None:
     roster, news = make(device_connections=1, principal_connections=2)
     news.away = True
