@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
+    from passerelle.core.json import JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ async def identify(services: ChannelServices, shown: Credentials) -> Principal:
 async def admit(
     services: ChannelServices, limits: Limits, hello: Hello, principal: Principal
 ) -> Admission:
-    """The channel record first, then the open actions.
+    """The channel record first, then the open actions, where there were any in the moment of the record.
 
     Raises:
         StoreUnavailable: the record could not be written.
@@ -87,8 +88,12 @@ async def admit(
     now = format_ms(services.clock.now_ms())
     record = to_bytes(_describe(hello, principal, channel, now))
     driver = services.links.find_driver(principal.key)
-    generation = await services.channels.say_hello(principal.key, channel, record, driver)
-    pending, more = await services.snapshots.read_pending(principal, limits.pending)
+    greeted = await services.channels.say_hello(principal.key, channel, record, driver)
+    pending: tuple[JsonObject, ...] = ()
+    more = False
+    if greeted.has_questions:
+        pending, more = await services.snapshots.read_pending(principal, limits.pending)
+    generation = greeted.generation
     welcome = Welcome(
         connection=services.ids.mint("cn", principal.home),
         channel=channel,

@@ -181,7 +181,7 @@ class Connection:
         if self._ending is not None:
             return
         if self._story is not None and isinstance(given, Told):
-            self._telling.tell(self._standing.known, self._story.take(given), self.spawn)
+            self._telling.tell(self._standing.known, self._story.take(given))
         self._state, outputs = step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
@@ -350,7 +350,7 @@ class Connection:
             self._doorway.leave()
         self._roster.install(standing.owner, self)
         self._story = LinkStory(admission.continues, hello.subscriptions)
-        self._telling.tell(admission, self._story.begin(), self.spawn)
+        self._telling.tell(admission, self._story.begin())
         self.feed(Admitted(admission.welcome, standing.find_end_s()))
         standing.recheck_later()
 

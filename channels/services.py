@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from passerelle.core.errors import NotFound, Unauthenticated
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Sequence
 
     from starlette.types import Scope
@@ -147,8 +148,8 @@ class LinkFacts(Protocol):
         """Under whose lease a link of a principal stands; None while this instance holds none there."""
         ...
 
-    async def tell(self, link: Linked, fact: LinkFact) -> None:
-        """Has a fact written, several of a kind as one. Raises StoreUnavailable."""
+    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+        """Has a fact written, several of a kind as one. It has begun; the future may raise StoreUnavailable."""
         ...
 
 

@@ -84,12 +84,8 @@ class LinkFacts:
         except StoreUnavailable:
             return None
 
-    async def tell(self, link: Linked, fact: LinkFact) -> None:
-        """Owes what a connection has to tell.
-
-        Raises:
-            StoreUnavailable: nothing is known to be owed.
-        """
+    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
+        """Owes what a connection has to tell; with StoreUnavailable in the future, nothing is known to be owed."""
         channel, generation = link.channel, link.generation
         in_surge = self.surge.join(asyncio.get_running_loop().time())
         wait_ms = _SURGE_WAITS_MS if in_surge else 0
@@ -97,20 +93,26 @@ class LinkFacts:
         match fact:
             case Began(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
-                await owe("resumed", to_bytes(owed))
+                owing = owe("resumed", to_bytes(owed))
             case Began():
                 seen = _Connected(generation, link.since)
-                await owe("connected", to_bytes(seen))
+                owing = owe("connected", to_bytes(seen))
             case Repaired():
-                await owe("repaired", to_bytes(_name_repair(fact)), listed=True)
+                owing = owe("repaired", to_bytes(_name_repair(fact)), listed=True)
             case Over(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
                 driver = self.find_driver(link.owner)
                 leaves = (driver.instance, generation) if driver else None
-                await owe("disconnected", to_bytes(ended), leaves=leaves)
+                owing = owe("disconnected", to_bytes(ended), leaves=leaves)
             case _:
                 assert_never(fact)
-        self.wake(place(channel), max(_WAKE_S, wait_ms / 1000))
+        told = asyncio.ensure_future(owing)
+        told.add_done_callback(partial(self._wake, place(channel), wait_ms))
+        return told
+
+    def _wake(self, shard: Shard, wait_ms: int, told: asyncio.Future[None]) -> None:
+        if not told.cancelled() and told.exception() is None:
+            self.wake(shard, max(_WAKE_S, wait_ms / 1000))
 
     async def lose(self, channel: str, instance: str) -> None:
         """Owes the end of a link whose instance has died.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.ports.channels import DevicesChanged, PresenceMoved, SaidHello
+from passerelle.core.ports.channels import DevicesChanged, Greeted, PresenceMoved, SaidHello
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -39,8 +39,8 @@ class RedisChannels:
     def __init__(self, nodes: Nodes, hints: RedisHints) -> None:
         self._nodes = nodes
         self._hints = hints
-        self._hellos: Gathering[tuple[str, Incarnation | None], tuple[str, bytes], int] = Gathering(
-            self._say_hellos
+        self._hellos: Gathering[tuple[str, Incarnation | None], tuple[str, bytes], Greeted] = (
+            Gathering(self._say_hellos)
         )
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
@@ -78,8 +78,8 @@ class RedisChannels:
 
     async def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> int:
-        """Writes the record, makes the owner's inbox if there is none, returns the new generation.
+    ) -> Greeted:
+        """Writes the record, makes the owner's inbox if there is none, counts the generation up.
 
         Tried again after a lost reply: a generation that nobody used does no harm.
 
@@ -95,11 +95,12 @@ class RedisChannels:
 
     async def _say_hellos(
         self, said: tuple[str, Incarnation | None], hellos: list[tuple[str, bytes]]
-    ) -> list[int]:
+    ) -> list[Greeted]:
         owner, driver = said
         shard = place(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
         names = [keys.head(inbox), keys.link_hints(shard, owner), keys.links(shard, owner)]
+        names.append(keys.inbox_open(shard, owner))
         names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
             names.append(keys.own(shard, driver.instance))
@@ -115,9 +116,9 @@ class RedisChannels:
             [record for _, record in hellos],
         )
         reply = await retry(lambda: self._nodes.write(shard, packed))
-        match cast("list[bytes]", reply):
-            case [b"ok", *generations]:
-                return [int(generation) for generation in generations]
+        match cast("list[bytes | int]", reply):
+            case [b"ok", questions, *generations]:
+                return [Greeted(int(generation), questions != 0) for generation in generations]
             case _:
                 reason = "this instance holds no lease in the shard"
                 raise StoreUnavailable(reason, "no")

@@ -37,8 +37,8 @@ class Gathering(Generic[Key, Item, Result]):
         """Those of a turn or a window that is open; without an entry, the next call opens one."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def call(self, key: Key, item: Item) -> Result:
-        """The result for one item; raises whatever ``carry_out`` raises."""
+    def call(self, key: Key, item: Item) -> asyncio.Future[Result]:
+        """Asks for the result for one item; awaiting it raises whatever ``carry_out`` raises."""
         loop = asyncio.get_running_loop()
         waiting = self._waiting.get(key)
         if waiting is None:
@@ -46,7 +46,7 @@ class Gathering(Generic[Key, Item, Result]):
             loop.call_soon(self._start, key)
         done: asyncio.Future[Result] = loop.create_future()
         waiting.append((item, done))
-        return await done
+        return done
 
     def _start(self, key: Key) -> None:
         asked = self._waiting.pop(key)

@@ -15,6 +15,8 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    import asyncio
+
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
     from passerelle.store.nodes import Nodes
@@ -38,7 +40,7 @@ class RedisLinks:
             self._owe
         )
 
-    async def owe(
+    def owe(
         self,
         channel: str,
         kind: str,
@@ -47,8 +49,8 @@ class RedisLinks:
         listed: bool = False,
         leaves: tuple[str, int] | None = None,
         wait_ms: int = 0,
-    ) -> None:
-        """Notes a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
+    ) -> asyncio.Future[None]:
+        """Notes a fact, from now on; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended. Tried again after a lost reply: a fact too many is counted then.
@@ -56,7 +58,7 @@ class RedisLinks:
         instance, generation = leaves or (None, 0)
         most = LISTED if listed else 0
         row = (channel, kind, wait_ms, most, str(generation))
-        await self._owed.call((place(channel), instance), (row, payload))
+        return self._owed.call((place(channel), instance), (row, payload))
 
     async def lose(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ports.due import DueRow
@@ -46,6 +46,14 @@ class Acks(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Greeted:
+    """A hello was noted: the new generation of its channel, and whether its owner had open questions then."""
+
+    generation: int
+    has_questions: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SaidHello:
     """A channel has a new connection."""
 
@@ -71,8 +79,8 @@ class Channels(Protocol):
 
     async def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> int:
-        """Writes the record, makes the owner's inbox if there is none, returns the new generation."""
+    ) -> Greeted:
+        """Writes the record, makes the owner's inbox if there is none, counts the generation up."""
         ...
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
@@ -147,7 +155,7 @@ class OwedLink:
 class Links(Protocol):
     """Facts that are owed about device links: several of one kind within a minute are told as one (EXT-8, I9)."""
 
-    async def owe(
+    def owe(
         self,
         channel: str,
         kind: str,
@@ -156,8 +164,8 @@ class Links(Protocol):
         listed: bool = False,
         leaves: tuple[str, int] | None = None,
         wait_ms: int = 0,
-    ) -> None:
-        """Notes a fact; a row ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
+    ) -> Awaitable[None]:
+        """Notes a fact, from now on; ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended.

@@ -55,7 +55,6 @@ class StreamLink:
         self._links = links
         self._story = LinkStory(continues=False, asked=(Subscribe(stream, cursor=cursor),))
         self._telling = Telling(links.facts)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, mode: Mode, cursor: Cursor, missed: int = 0) -> None:
         """The stream goes on from ``cursor``; only the first word of it counts."""
@@ -80,21 +79,10 @@ class StreamLink:
             replace(fact, code=None) if isinstance(fact, Over) else fact
             for fact in self._story.end(code, left=False)
         ]
-
-        async def finish() -> None:
-            await asyncio.gather(*self._tasks)
-            await self._telling.finish(self, over, _FINISH_S)
-
-        self._links.spawn(finish())
+        self._links.spawn(self._telling.finish(self, over, _FINISH_S))
 
     def _tell(self, frame: Subscribed | GapFrame | Snapshot) -> None:
-        self._telling.tell(self, self._story.take(Told(frame)), self._spawn)
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = self._links.spawn(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self._telling.tell(self, self._story.take(Told(frame)))
 
 
 @dataclass(slots=True)
@@ -131,15 +119,14 @@ class StreamLinks:
             paired=principal.paired,
         )
         driver = self.facts.find_driver(principal.key)
-        generation = await self.channels.say_hello(principal.key, channel, to_bytes(record), driver)
-        return StreamLink(self, (principal.key, channel, generation, now), stream, cursor)
+        greeted = await self.channels.say_hello(principal.key, channel, to_bytes(record), driver)
+        return StreamLink(self, (principal.key, channel, greeted.generation, now), stream, cursor)
 
-    def spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Runs on when the request has ended."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def finish(self) -> None:
         """Returns when what there was to tell is owed, or could not be."""

@@ -3,12 +3,12 @@
 -- the first one on.
 --
 -- KEYS  1 inbox head of the principal   2 hint channel of the principal's links   3 its newest links
---       4.. channel records
+--       4 its open questions   5.. channel records
 --       last: own set of the driving instance, when there is one
 -- ARGV  1 control, JSON: channels (ids), mint (epoch for an inbox that has to be made), keep (ms),
 --         driver false or [instance, inc], links (how many of the newest are remembered)
 --       2.. record bytes, one for each channel
--- RETURNS  ok gen .. | fenced
+-- RETURNS  ok number-of-open-questions gen .. | fenced
 -- NEVER  adds an entry to the inbox, or writes one record of several.
 
 local control = cjson.decode(ARGV[1])
@@ -22,9 +22,9 @@ end
 local now = redis.call('TIME')
 now = string.format('%.0f', tonumber(now[1]) * 1000000 + tonumber(now[2]))
 local instance = control.driver and control.driver[1] or ''
-local answer, news = {'ok'}, {}
+local answer, news = {'ok', redis.call('HLEN', KEYS[4])}, {}
 for place, channel in ipairs(control.channels) do
-  local record = KEYS[place + 3]
+  local record = KEYS[place + 4]
   local generation = redis.call('HINCRBY', record, 'gen', 1)
   if generation == 1 then
     -- A store that has forgotten the channel must not give a number again that an open connection still has.
@@ -38,7 +38,7 @@ for place, channel in ipairs(control.channels) do
   if own then
     redis.call('HSET', own, 'c:' .. channel, text)
   end
-  answer[place + 1] = text
+  answer[place + 2] = text
   news[place] = 'g ' .. channel .. ' ' .. text
 end
 redis.call('ZREMRANGEBYRANK', KEYS[3], 0, -1 - control.links)

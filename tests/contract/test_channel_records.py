@@ -26,21 +26,24 @@ def make_owner() -> tuple[Shard, str, str]:
     return shard, mint("pr", shard), mint("ch", shard)
 
 
+async def say_hello(store: Store, owner: str, channel: str, record: bytes) -> int:
+    """The new generation."""
+    return (await store.channels.say_hello(owner, channel, record, None)).generation
+
+
 @pytest.mark.requirement("CHN-1")
 async def test_each_hello_is_a_new_generation_and_writes_the_record(store: Store) -> None:
     _, owner, channel = make_owner()
     assert await store.channels.read_generation(channel) == 0
-    first = await store.channels.say_hello(owner, channel, b"one", None)
-    assert await store.channels.say_hello(owner, channel, b"two", None) == first + 1
+    first = await say_hello(store, owner, channel, b"one")
+    assert await say_hello(store, owner, channel, b"two") == first + 1
     assert await store.channels.read_generation(channel) == first + 1
     assert await store.channels.read_record(channel) == b"two"
 
 
 async def test_hellos_at_once_get_different_generations(store: Store) -> None:
     _, owner, channel = make_owner()
-    answers = await asyncio.gather(
-        *(store.channels.say_hello(owner, channel, b"x", None) for _ in range(10))
-    )
+    answers = await asyncio.gather(*(say_hello(store, owner, channel, b"x") for _ in range(10)))
     assert sorted(answers) == list(range(min(answers), min(answers) + 10))
 
 
@@ -49,7 +52,7 @@ async def test_devices_that_come_at_once_are_told_and_written_each_by_itself(sto
     channels = [mint("ch", shard) for _ in range(5)]
     heard: list[LinkNews] = []
     await store.channels.listen(owner, heard.append)
-    said = [store.channels.say_hello(owner, one, one.encode(), None) for one in channels]
+    said = [say_hello(store, owner, one, one.encode()) for one in channels]
     answers = await asyncio.gather(*said)
     for channel, generation in zip(channels, answers, strict=True):
         assert await store.channels.read_generation(channel) == generation
@@ -71,6 +74,16 @@ async def test_first_hello_makes_an_inbox_whose_cursor_holds(store: Store) -> No
     assert await store.log.read_head(inbox) == first
 
 
+async def test_hello_says_whether_its_owner_has_open_questions(store: Store) -> None:
+    shard, owner, channel = make_owner()
+    assert not (await store.channels.say_hello(owner, channel, b"x", None)).has_questions
+    copies = keys.inbox_open(shard, owner)
+    await store.nodes.write(shard, pack("HSET", copies, "act_1", "{}"))
+    assert (await store.channels.say_hello(owner, channel, b"x", None)).has_questions
+    await store.nodes.write(shard, pack("HDEL", copies, "act_1"))
+    assert not (await store.channels.say_hello(owner, channel, b"x", None)).has_questions
+
+
 async def test_links_that_are_open_are_found_by_their_principal(store: Store) -> None:
     shard, owner, _ = make_owner()
     channels = [mint("ch", shard) for _ in range(3)]
@@ -89,7 +102,7 @@ async def test_older_connection_is_told_by_a_hint(store: Store) -> None:
     _, owner, channel = make_owner()
     heard: list[LinkNews] = []
     await store.channels.listen(owner, heard.append)
-    first = await store.channels.say_hello(owner, channel, b"x", None)
+    first = await say_hello(store, owner, channel, b"x")
     await wait_until(lambda: heard, 15, "a hint")
     assert heard == [SaidHello(channel, first)]
     await store.channels.ignore(owner)
@@ -105,9 +118,9 @@ async def test_store_that_has_forgotten_a_channel_never_gives_a_generation_again
     store: Store,
 ) -> None:
     shard, owner, channel = make_owner()
-    before = [await store.channels.say_hello(owner, channel, b"x", None) for _ in range(3)]
+    before = [await say_hello(store, owner, channel, b"x") for _ in range(3)]
     await store.nodes.write(shard, pack("DEL", keys.channel(shard, channel)))
-    assert await store.channels.say_hello(owner, channel, b"x", None) > max(before)
+    assert await say_hello(store, owner, channel, b"x") > max(before)
 
 
 @pytest.mark.requirement("I9")

@@ -55,6 +55,8 @@ from passerelle.core.principal import Principal, Scope
 from passerelle.core.withdrawal import WithdrawalReason
 from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.prompt_server import PromptServer
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, event, mint
 from tests.support.waiting import wait_until
@@ -180,8 +182,11 @@ class ToldLinks:
     def find_driver(self, owner: str) -> Incarnation | None:
         return None
 
-    async def tell(self, link: Linked, fact: LinkFact) -> None:
+    def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
         self.facts.append(fact)
+        told = asyncio.get_running_loop().create_future()
+        told.set_result(None)
+        return told
 
 
 class ClosedText:
@@ -232,6 +237,13 @@ class Rig:
                 result = await log.append(make(result.epoch, epoch, events=part, idem=row))
             assert isinstance(result, Appended), result
         return [one.event_id for one in events]
+
+    async def ask(self, view: JsonObject) -> None:
+        """Opens a question to Ada."""
+        self.control.pending = (*self.control.pending, view)
+        copies = keys.inbox_open(place(ADA.key), ADA.key)
+        packed = pack("HSET", copies, str(view["actionId"]), "{}")
+        await self.store.nodes.write(place(ADA.key), packed)
 
     async def cursor(self, session: str) -> str:
         """The cursor at the end of a session."""

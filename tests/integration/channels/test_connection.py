@@ -123,7 +123,7 @@ def read_keys(engine: Server) -> set[str]:
 
 
 async def test_welcome_names_channel_generation_limits_and_open_actions(rig: Rig) -> None:
-    rig.control.pending = ({"actionId": "act_1", "rev": 3},)
+    await rig.ask({"actionId": "act_1", "rev": 3})
     async with raw(rig) as socket:
         await tell(socket, HELLO)
         first = await hear(socket, "welcome")
@@ -730,6 +730,7 @@ async def test_more_frames_in_a_message_than_allowed_are_refused(rig: Rig) -> No
 
 
 async def test_without_a_store_a_client_is_told_when_to_come_back(rig: Rig) -> None:
+    await rig.ask({"actionId": "act_1"})
     rig.control.away = StoreUnavailable("made to fail", "no", retry_after_s=2)
     async with raw(rig) as socket:
         await tell(socket, HELLO)

@@ -38,7 +38,7 @@ async def test_calls_of_one_turn_are_one_for_each_key() -> None:
 async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -> None:
     scripts = Scripts()
     gathering = Gathering(scripts.carry_out)
-    first = asyncio.ensure_future(gathering.call("a", 1))
+    first = gathering.call("a", 1)
     while not scripts.calls:
         await asyncio.sleep(0)
     assert not first.done()
@@ -50,10 +50,10 @@ async def test_a_call_of_a_later_turn_shares_nothing_with_one_that_has_begun() -
 async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> None:
     scripts = Scripts()
     gathering = Gathering(scripts.carry_out)
-    first = asyncio.ensure_future(gathering.call("a", 1))
+    first = gathering.call("a", 1)
     while not scripts.calls:
         await asyncio.sleep(0)
-    later = [asyncio.ensure_future(gathering.call("a", number)) for number in range(2, 5)]
+    later = [gathering.call("a", number) for number in range(2, 5)]
     assert await asyncio.gather(first, *later) == [2, 4, 6, 8]
     assert scripts.calls == [("a", [1]), ("a", [2, 3, 4])]
 
@@ -70,8 +70,8 @@ async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
 async def test_who_left_in_time_is_not_asked_for() -> None:
     scripts = Scripts()
     gathering = Gathering(scripts.carry_out)
-    calls = [asyncio.ensure_future(gathering.call("a", number)) for number in range(3)]
-    asyncio.get_running_loop().call_soon(calls[1].cancel)
+    calls = [gathering.call("a", number) for number in range(3)]
+    calls[1].cancel()
     answers = await asyncio.gather(*calls, return_exceptions=True)
     assert (answers[0], answers[2]) == (0, 4)
     assert calls[1].cancelled()
@@ -81,7 +81,7 @@ async def test_who_left_in_time_is_not_asked_for() -> None:
 async def test_who_leaves_while_it_is_carried_out_takes_nothing_from_the_others() -> None:
     scripts = Scripts()
     gathering = Gathering(scripts.carry_out)
-    calls = [asyncio.ensure_future(gathering.call("a", number)) for number in range(2)]
+    calls = [gathering.call("a", number) for number in range(2)]
     while not scripts.calls:
         await asyncio.sleep(0)
     calls[0].cancel()
