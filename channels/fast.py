@@ -55,7 +55,7 @@ class FastSocket(WSListener):
     __slots__ = (
         "_begin",
         "_closer",
-        "_is_text",
+        "_kind",
         "_left",
         "_message_bytes",
         "_part_bytes",
@@ -75,7 +75,7 @@ class FastSocket(WSListener):
         self._receiver: Receiver | None = None
         self._parts: list[bytes] | None = None
         self._part_bytes = 0
-        self._is_text = True
+        self._kind = _TEXT
         self._left = False
         self._closer: asyncio.TimerHandle | None = None
 
@@ -136,8 +136,12 @@ class FastSocket(WSListener):
         if frame.rsv1 or frame.rsv2 or frame.rsv3:
             raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "nothing is compressed here")
         match frame.msg_type:
-            case WSMsgType.TEXT | WSMsgType.BINARY:
-                self._take_first(frame)
+            case WSMsgType.TEXT | WSMsgType.BINARY if self._parts is not None:
+                raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a message within a message")
+            case WSMsgType.TEXT | WSMsgType.BINARY as kind if frame.fin:
+                self._give_on(kind, frame.get_payload_as_bytes())
+            case WSMsgType.TEXT | WSMsgType.BINARY as kind:
+                self._take_first(kind, frame)
             case WSMsgType.CONTINUATION:
                 self._take_further(frame)
             case WSMsgType.CLOSE:
@@ -161,13 +165,9 @@ class FastSocket(WSListener):
         if self._receiver is not None:
             self._receiver.take_room()
 
-    def _take_first(self, frame: WSFrame) -> None:
-        if self._parts is not None:
-            raise WSProtocolError(WSCloseCode.PROTOCOL_ERROR, "a message within a message")
-        self._is_text = frame.msg_type == WSMsgType.TEXT
-        self._parts = [frame.get_payload_as_bytes()]
-        self._part_bytes = len(self._parts[0])
-        self._finish_if_last(frame)
+    def _take_first(self, kind: WSMsgType, frame: WSFrame) -> None:
+        part = frame.get_payload_as_bytes()
+        self._kind, self._parts, self._part_bytes = kind, [part], len(part)
 
     def _take_further(self, frame: WSFrame) -> None:
         if self._parts is None:
@@ -177,13 +177,14 @@ class FastSocket(WSListener):
         self._part_bytes += len(part) + _PART_COST
         if self._part_bytes > self._message_bytes:
             raise WSProtocolError(WSCloseCode.MESSAGE_TOO_BIG, "message too large")
-        self._finish_if_last(frame)
+        if frame.fin:
+            data, self._parts = b"".join(self._parts), None
+            self._give_on(self._kind, data)
 
-    def _finish_if_last(self, frame: WSFrame) -> None:
-        if not frame.fin or self._parts is None or self._receiver is None:
+    def _give_on(self, kind: WSMsgType, data: bytes) -> None:
+        if self._receiver is None:
             return
-        data, self._parts = b"".join(self._parts), None
-        if not self._is_text:
+        if kind == WSMsgType.BINARY:
             self._receiver.take_message(data)
             return
         try:

@@ -119,7 +119,10 @@ async def test_a_message_in_parts_is_one_with_a_ping_between_them(store: Store) 
         ([(TEXT, b"{}", True, 0x40)], 1002),
         ([(TEXT, b"\xff\xfe", True, 0)], 1007),
         ([(TEXT, b"x" * 30_000, False, 0), (CONTINUATION, b"x" * 30_000, False, 0)] * 2, 1002),
+        ([(TEXT, b"\xc3", False, 0), (CONTINUATION, b"", True, 0)], 1007),
+        ([(TEXT, b"{", False, 0), (BINARY, b"\x00", True, 0)], 1002),
         ([(BINARY, b"\x00", True, 0)], 4501),
+        ([(BINARY, b"{", False, 0), (CONTINUATION, b"}", True, 0)], 4501),
     ],
 )
 async def test_what_is_against_the_protocol_underneath_closes_with_its_code(
