@@ -50,26 +50,28 @@ _PART_COST: Final = 64
 
 
 class FastSocket(WSListener):
-    """One accepted socket; ``begin`` makes its connection once it is open."""
+    """One accepted socket; ``endpoint`` serves it once it is open, by the ``scope`` of its handshake."""
 
     __slots__ = (
-        "_begin",
         "_closer",
+        "_endpoint",
         "_kind",
         "_left",
         "_message_bytes",
         "_part_bytes",
         "_parts",
         "_receiver",
+        "_scope",
         "_transport",
         "is_writable",
         "write",
     )
 
-    def __init__(self, begin: Callable[[FastSocket], Receiver], message_bytes: int) -> None:
+    def __init__(self, endpoint: ChannelEndpoint, scope: Scope, message_bytes: int) -> None:
         self.is_writable = True
         self.write: partial[None] = partial(_drop)
-        self._begin: Callable[[FastSocket], Receiver] | None = begin
+        self._endpoint = endpoint
+        self._scope: Scope | None = scope
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
         self._receiver: Receiver | None = None
@@ -78,12 +80,6 @@ class FastSocket(WSListener):
         self._kind = _TEXT
         self._left = False
         self._closer: asyncio.TimerHandle | None = None
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """The other end."""
-        peer: tuple[str, int] | str | None = self._stream.get_extra_info("peername")
-        return (peer[0], peer[1]) if isinstance(peer, tuple) else None
 
     @property
     def buffered(self) -> int:
@@ -122,13 +118,15 @@ class FastSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        self.write = partial(
-            transport.send, _TEXT
-        )  # called for each delivery, so nothing stands between
-        self._stream.set_write_buffer_limits(_HELD_BYTES)
-        if self._begin is not None:
-            begin, self._begin = self._begin, None
-            self._receiver = begin(self)
+        # Called for each delivery, so nothing stands between.
+        self.write = partial(transport.send, _TEXT)
+        stream = transport.underlying_transport
+        stream.set_write_buffer_limits(_HELD_BYTES)
+        if self._scope is not None:
+            scope, self._scope = self._scope, None
+            peer: tuple[str, int] | str | None = stream.get_extra_info("peername")
+            scope["client"] = peer[:2] if isinstance(peer, tuple) else None
+            self._receiver = self._endpoint.serve(self, scope)
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         if transport.is_close_frame_sent and frame.msg_type != WSMsgType.CLOSE:
@@ -255,17 +253,13 @@ class FastListener:
         path, _, query = request.path.partition(b"?")
         if path.decode("latin-1") != self._path:
             return None
-        scope = _describe(request, path, query, is_secure=self._tls is not None)
+        scope = _describe(request, self._path, query, is_secure=self._tls is not None)
         refused = self._judge(request, scope)
         if refused is not None:
             return WSUpgradeResponseWithListener(_render(refused), None)
-
-        def begin(socket: FastSocket) -> Receiver:
-            scope["client"] = socket.address
-            return self._endpoint.serve(socket, scope)
-
         accepted = WSUpgradeResponse.create_101_response({"Sec-WebSocket-Protocol": SUBPROTOCOL})
-        return WSUpgradeResponseWithListener(accepted, FastSocket(begin, self._message_bytes))
+        opening = FastSocket(self._endpoint, scope, self._message_bytes)
+        return WSUpgradeResponseWithListener(accepted, opening)
 
     def _judge(self, request: WSUpgradeRequest, scope: Scope) -> Refused | None:
         if not self._admits(scope):
@@ -281,13 +275,13 @@ def _drop(_message: bytes) -> None:
     """Before a socket is open nothing is written to it."""
 
 
-def _describe(request: WSUpgradeRequest, path: bytes, query: bytes, *, is_secure: bool) -> Scope:
+def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: bool) -> Scope:
     """The handshake as ASGI would describe it, but for where it comes from."""
     offered = request.headers.getall("sec-websocket-protocol", [])
     return {
         "type": "websocket",
         "scheme": "wss" if is_secure else "ws",
-        "path": path.decode("latin-1"),
+        "path": path,
         "query_string": query,
         "headers": [
             (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))

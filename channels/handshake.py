@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import orjson
-from starlette.datastructures import Headers
 
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.core.record import change
@@ -67,11 +66,10 @@ FULL: Final = Refused(
 
 def judge_handshake(scope: Scope, origins: Collection[str]) -> Refused | None:
     """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
-    if SUBPROTOCOL not in _read_subprotocols(scope):
+    if SUBPROTOCOL not in scope.get("subprotocols", ()):
         return Refused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
-    headers = Headers(scope=scope)
-    origin = headers.get("origin")
-    if origin is None or origin in origins or _is_same_host(origin, headers.get("host")):
+    origin = _read_first(scope, b"origin")
+    if origin is None or origin in origins or _is_same_host(origin, _read_first(scope, b"host")):
         return None
     return Refused(403, "origin", "this origin is not allowed")
 
@@ -86,6 +84,15 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
     return read if offered is None else change(read, bearer=offered)
 
 
+def _read_first(scope: Scope, wanted: bytes) -> str | None:
+    """A header, and of a repeated one the first, as the guard of an open gateway reads it."""
+    pairs: list[tuple[bytes, bytes]] = scope["headers"]
+    for name, value in pairs:
+        if name == wanted:
+            return value.decode("latin-1")
+    return None
+
+
 def _is_same_host(origin: str, host: str | None) -> bool:
     try:
         return urlsplit(origin).netloc == host
@@ -94,12 +101,8 @@ def _is_same_host(origin: str, host: str | None) -> bool:
 
 
 def _read_offered(scope: Scope) -> str | None:
-    for item in _read_subprotocols(scope):
+    items: list[str] = scope.get("subprotocols", [])
+    for item in items:
         if item.startswith(_BEARER_ITEM):
             return item[len(_BEARER_ITEM) :]
     return None
-
-
-def _read_subprotocols(scope: Scope) -> list[str]:
-    offered: list[str] = scope.get("subprotocols", [])
-    return offered

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 API_KEY_HEADER: Final = "x-api-key"
 _SCHEME: Final = "bearer "
+_ALWAYS_READ: Final = frozenset({b"authorization", API_KEY_HEADER.encode(), b"origin"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,12 @@ class CredentialReader:
     def read_scope(self, scope: Scope, device: str | None = None) -> Credentials:
         """The same for an ASGI scope. Of a repeated header the last counts: the proxy before us wrote that one."""
         pairs: list[tuple[bytes, bytes]] = scope["headers"]
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+        certificate = (self.certificate_header or "").encode()
+        headers = {
+            name.decode(): value.decode("latin-1")
+            for name, value in pairs
+            if name in _ALWAYS_READ or name == certificate
+        }
         return self.read(headers, read_address(scope), device)
 
 

@@ -157,6 +157,17 @@ def test_head_becomes_credentials_and_nothing_secret_is_shown() -> None:
     assert "k3y" not in repr(read)
 
 
+def test_of_a_repeated_header_the_last_counts() -> None:
+    head = [
+        (b"x-client", b"CN=mallory"),
+        (b"origin", b"https://evil.example"),
+        (b"x-client", b"CN=J\xf6rg"),
+        (b"origin", b"https://desk.example"),
+    ]
+    read = CredentialReader("x-client").read_scope({"type": "http", "headers": head})
+    assert read == Credentials(certificate="CN=J\xf6rg", origin="https://desk.example")
+
+
 def test_certificate_header_is_not_read_unless_it_was_named() -> None:
     scope = {"type": "http", "headers": [(b"x-client", b"CN=ada")], "client": None}
     assert CredentialReader().read_scope(scope) == Credentials()

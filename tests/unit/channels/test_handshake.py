@@ -1,0 +1,30 @@
+"""Whose page may open a channel."""
+
+import pytest
+
+from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.channels.handshake import judge_handshake
+
+DESK = b"https://desk.example"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([], None),
+        ([(b"origin", DESK)], None),
+        ([(b"origin", b"https://us.example"), (b"host", b"us.example")], None),
+        ([(b"origin", b"https://us.example"), (b"host", b"other.example")], 403),
+        ([(b"origin", b"https://us.example")], 403),
+        ([(b"origin", b"https://[us"), (b"host", b"us.example")], 403),
+        ([(b"origin", b"null"), (b"host", b"us.example")], 403),
+        ([(b"origin", DESK), (b"origin", b"https://evil.example")], None),
+        ([(b"origin", b"https://evil.example"), (b"origin", DESK)], 403),
+    ],
+)
+def test_a_page_is_listed_or_of_the_same_host_by_its_first_origin(
+    headers: list[tuple[bytes, bytes]], status: int | None
+) -> None:
+    scope = {"type": "websocket", "headers": headers, "subprotocols": [SUBPROTOCOL]}
+    refused = judge_handshake(scope, {DESK.decode()})
+    assert (refused and refused.status) == status
