@@ -284,7 +284,7 @@ def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: 
         "path": path,
         "query_string": query,
         "headers": [
-            (name.lower().encode("latin-1"), value.encode("latin-1", "replace"))
+            (name.lower().encode("ascii"), value.encode("ascii", "surrogateescape"))
             for name, value in request.headers.items()
         ],
         "subprotocols": [item.strip() for line in offered for item in line.split(",")],

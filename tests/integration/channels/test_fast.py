@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 import pytest
+from starlette.types import Scope
 
 from passerelle.channels.fast import FastListener
 from passerelle.channels.frames import SUBPROTOCOL
@@ -25,6 +26,13 @@ pytestmark = pytest.mark.anyio
 
 PATH = "/v1/channel"
 TEXT, CONTINUATION, BINARY, CLOSE, PING, PONG = 0x1, 0x0, 0x2, 0x8, 0x9, 0xA
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    f"Sec-WebSocket-Protocol: other, {SUBPROTOCOL}",
+)
 HELLO = orjson.dumps(
     {
         "t": "hello",
@@ -76,13 +84,7 @@ class Bare:
 async def connect(port: int, *lines: str, path: str = PATH) -> AsyncGenerator[tuple[Bare, bytes]]:
     """A socket and the answer to its handshake."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    wanted = lines or (
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-        f"Sec-WebSocket-Protocol: other, {SUBPROTOCOL}",
-    )
+    wanted = lines or UPGRADE
     writer.write("\r\n".join([f"GET {path} HTTP/1.1", "Host: here", *wanted, "", ""]).encode())
     try:
         async with asyncio.timeout(10):
@@ -204,15 +206,23 @@ async def test_what_is_no_handshake_is_answered_in_http(
     assert rig.endpoint.connections == 0
 
 
-async def test_a_handshake_that_is_not_admitted_is_refused(store: Store) -> None:
+async def test_a_handshake_is_admitted_by_the_bytes_that_came_or_is_refused(store: Store) -> None:
+    """A proxy writes the names of certificates in UTF-8."""
+    seen: list[tuple[bytes, bytes]] = []
+
+    def refuse(scope: Scope) -> bool:
+        seen.extend(scope["headers"])
+        return False
+
     async with serve(store, backend="fast") as rig:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port: int = listener.getsockname()[1]
             async with (
-                FastListener(rig.endpoint, listener, PATH, admits=lambda scope: False),
-                connect(port) as (_, answer),
+                FastListener(rig.endpoint, listener, PATH, admits=refuse),
+                connect(port, *UPGRADE, "X-Client: CN=Jörg") as (_, answer),
             ):
                 assert answer.split(b" ")[1] == b"403"
+    assert (b"x-client", "CN=Jörg".encode()) in seen
 
 
 @OVER_BOTH
