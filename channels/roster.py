@@ -61,6 +61,12 @@ class _Owner:
     listens: bool = False
     beginning: asyncio.Task[None] | None = None
 
+    def forget_beginning(self, beginning: asyncio.Task[None]) -> None:
+        """A failure was told to everybody who still waits; it is retrieved here for those that left."""
+        self.beginning = None
+        if not beginning.cancelled():
+            beginning.exception()
+
 
 class Roster:
     """All methods run in one event loop."""
@@ -127,15 +133,15 @@ class Roster:
 
     def _listen(self, owner: str, held: _Owner) -> asyncio.Task[None]:
         """All who enter meanwhile wait for the same confirmation, and go on together."""
-        beginning = held.beginning
-        if beginning is None or beginning.done():
-            beginning = held.beginning = asyncio.create_task(self._begin(owner, held))
-            beginning.add_done_callback(_see_failure)
-        return beginning
+        if held.beginning is None:
+            held.beginning = asyncio.create_task(self._begin(owner, held))
+            held.beginning.add_done_callback(held.forget_beginning)
+        return held.beginning
 
     async def _begin(self, owner: str, held: _Owner) -> None:
         async with held.turn:
-            if not held.listens:
+            # Whoever waited for the turn may have left meanwhile, and nobody would end it.
+            if held.devices and not held.listens:
                 await self._channels.listen(owner, partial(self._take, owner))
                 held.listens = True
 
@@ -174,9 +180,3 @@ class Roster:
                     await self._channels.ignore(owner)
             if not held.devices:
                 del self._owners[owner]
-
-
-def _see_failure(beginning: asyncio.Task[None]) -> None:
-    """Told to everybody who still waits; retrieved here for those that left."""
-    if not beginning.cancelled():
-        beginning.exception()

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+import structlog
+
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -52,5 +54,8 @@ class Telling:
     def _take_end(self, link: Linked, told: asyncio.Future[None]) -> None:
         self._under_way = None
         self._go_on(link)
-        with suppress(StoreUnavailable):  # the log of outages says that the store was away
-            told.result()
+        error = told.exception()
+        if error is not None and not isinstance(
+            error, StoreUnavailable
+        ):  # that one is in the log of outages
+            structlog.get_logger().error("channel.fault", channel=link.channel, exc_info=error)

@@ -107,10 +107,10 @@ class LinkFacts:
             case _:
                 assert_never(fact)
         told = asyncio.ensure_future(owing)
-        told.add_done_callback(partial(self._wake, place(channel), wait_ms))
+        told.add_done_callback(partial(self._wake_when_owed, place(channel), wait_ms))
         return told
 
-    def _wake(self, shard: Shard, wait_ms: int, told: asyncio.Future[None]) -> None:
+    def _wake_when_owed(self, shard: Shard, wait_ms: int, told: asyncio.Future[None]) -> None:
         if not told.cancelled() and told.exception() is None:
             self.wake(shard, max(_WAKE_S, wait_ms / 1000))
 

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- hello: writes the records of device links of one principal and counts the generation of each up, from the time of
--- the first one on.
+-- the first one on. Says how many questions the principal has open in the same moment.
 --
 -- KEYS  1 inbox head of the principal   2 hint channel of the principal's links   3 its newest links
 --       4 its open questions   5.. channel records

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -39,6 +41,8 @@ class News:
         default_factory=dict[str, "Callable[[LinkNews], None]"]
     )
     away: bool = False
+    let_go: asyncio.Event | None = None
+    """What an end of listening waits for."""
     moved: list[str] = field(default_factory=list[str])
 
     async def listen(self, owner: str, on_news: Callable[[LinkNews], None]) -> None:
@@ -49,7 +53,7 @@ class News:
         self.listeners[owner] = on_news
 
     async def ignore(self, owner: str) -> None:
-        await asyncio.sleep(0)
+        await (self.let_go.wait() if self.let_go else asyncio.sleep(0))
         del self.listeners[owner]
 
 
@@ -118,7 +122,7 @@ async def test_all_who_enter_together_go_on_together_and_are_told_the_same() -> 
 
     turn = [0]
     entering = [asyncio.create_task(enter(turn)) for _ in range(5)]
-    while not turns:
+    while not turns and not all(one.done() for one in entering):
         await asyncio.sleep(0)
         turn[0] += 1
     await asyncio.gather(*entering)
@@ -131,6 +135,53 @@ async def test_all_who_enter_together_go_on_together_and_are_told_the_same() -> 
     news.away = False
     await roster.enter("other", "phone", Member("", 0))
     assert set(news.listeners) == {"pr", "other"}
+
+
+async def test_who_entered_first_may_leave_before_it_is_confirmed() -> None:
+    roster, news = make()
+    first, second = (
+        asyncio.create_task(roster.enter("pr", "phone", Member("", 0))) for _ in range(2)
+    )
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    await second
+    assert (first.cancelled(), set(news.listeners)) == (True, {"pr"})
+
+
+async def test_nobody_is_listened_for_who_left_while_an_older_listening_ended() -> None:
+    roster, news = make()
+    news.let_go = asyncio.Event()
+    await roster.enter("pr", "phone", older := Member("", 0))
+    roster.leave("pr", older)
+    await asyncio.sleep(0)
+    entering = asyncio.create_task(roster.enter("pr", "phone", Member("", 0)))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    entering.cancel()
+    await asyncio.wait([entering])
+    news.let_go.set()
+    await roster.close()
+    assert not news.listeners
+    await roster.enter("pr", "phone", Member("", 0))
+    assert set(news.listeners) == {"pr"}
+
+
+async def test_who_could_not_enter_is_freed_without_the_collector() -> None:
+    roster, news = make()
+    news.away = True
+    gc.disable()
+    try:
+        member = Member("", 0)
+        gone = weakref.ref(member)
+        with pytest.raises(StoreUnavailable):
+            await roster.enter("pr", "phone", member)
+        await roster.close()
+        del member
+        await asyncio.sleep(0)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_what_cannot_enter_is_not_counted() -> None:
