@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.channels.device_name import join_tab
 from passerelle.channels.frames import CAPABILITIES, SUBPROTOCOL, Hello, Role, Welcome
 from passerelle.channels.link_record import LinkRecord
 from passerelle.core.codec import to_bytes
@@ -83,7 +84,7 @@ async def admit(
     Raises:
         StoreUnavailable: the record could not be written.
     """
-    device = hello.device if hello.tab is None else f"{hello.device}#{hello.tab}"
+    device = join_tab(hello.device, hello.tab)
     channel = name_channel(principal, device)
     now = format_ms(services.clock.now_ms())
     record = to_bytes(_describe(hello, principal, channel, now))
@@ -122,7 +123,7 @@ def _count_left_s(principal: Principal, now_ms: int) -> int | None:
 
 
 def name_channel(principal: Principal, device: str) -> str:
-    """The id of a device's channel; ``device`` with its tab."""
+    """The id of a device's channel; ``device`` as ``join_tab`` has it."""
     return derive_id("ch", principal.home, principal.key, device)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.admission import name_channel
+from passerelle.channels.device_name import join_tab, show_device
 from passerelle.core.errors import NotFound
 from passerelle.core.link_requests import NoticeSent
 from passerelle.core.payloads.channel import ChannelMessage
@@ -32,10 +33,10 @@ class ChannelNotices:
             NotFound: no device of this name was ever connected.
             IdempotencyConflict: the key came with another notice.
         """
-        device = command.device if command.tab is None else f"{command.device}#{command.tab}"
+        device = join_tab(command.device, command.tab)
         channel = name_channel(principal, device)
         if not await self.channels.read_generation(channel):
-            raise NotFound("channel", device)
+            raise NotFound("channel", show_device(device))
         once = make_once(principal, command, idem)
         if await once.find(self.home.writes.log, principal.home) is None:
             said = ChannelMessage(channel, command.kind, "in", command.code, command.text)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.admission import name_channel
+from passerelle.channels.device_name import show_device
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
@@ -68,7 +69,7 @@ class ChannelSummaries:
         cursor = acked.cursor
         return DeviceLink(
             channel_id=channel,
-            device=device,
+            device=show_device(device),
             generation=acked.generation,
             seen_at=format_ms(acked.seen_ms),
             connected=await self.channels.is_live(channel),

@@ -10,6 +10,7 @@ import orjson
 from passerelle.channels.ack_writer import name_ack
 from passerelle.channels.admission import name_channel, name_generation
 from passerelle.channels.cursor import Broken, Cursor, Held, end_of, parse_cursor
+from passerelle.channels.device_name import join_tab
 from passerelle.channels.follower import read_verified
 from passerelle.channels.services import parse_stream_name
 from passerelle.channels.views import shows
@@ -100,7 +101,7 @@ class DeviceStreams:
         if isinstance(verdict, Broken):
             top = str(end_of(verdict.head)) if verdict.head else None
             raise StreamGap(command.stream, verdict.why, top)
-        device = _name_device(command)
+        device = join_tab(command.device, command.tab)
         field = name_ack(device, command.stream, grant)
         generation = await self.channels.read_generation(name_channel(principal, device))
         result = await self.acks.store_ack(
@@ -126,7 +127,7 @@ class DeviceStreams:
         # Cursor first, state second: what is written in between comes twice, and nothing is missing.
         state = await snapshots.read_snapshot(principal, name, grant)
         after = await self._read_after(command, grant, top)
-        device = _name_device(command)
+        device = join_tab(command.device, command.tab)
         channel = name_channel(principal, device)
         newest = await self.channels.read_generation(channel)
         taken = Resumption(command.stream, after.mode, after.held, top.sequence)
@@ -148,7 +149,7 @@ class DeviceStreams:
         text = command.cursor
         if text is None:
             mode = "acked"
-            device = name_ack(_name_device(command), command.stream, grant)
+            device = name_ack(join_tab(command.device, command.tab), command.stream, grant)
             text = await self.acks.read_ack(grant.stream, device)
         if text is None:
             return _After("snap", 0, top)
@@ -165,7 +166,3 @@ class DeviceStreams:
                 return _After(mode, held.sequence, last, events, last.sequence < head.sequence)
             case _:
                 assert_never(verdict)
-
-
-def _name_device(command: AckEvents | ReconnectChannel) -> str:
-    return command.device if command.tab is None else f"{command.device}#{command.tab}"
