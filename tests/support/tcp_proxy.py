@@ -70,6 +70,9 @@ class FaultProxy:
     held: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     writers: set[asyncio.StreamWriter] = field(default_factory=set["asyncio.StreamWriter"])
+    serving: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+    over: bool = False
+    """Nobody is served any more; a client may have been accepted in this very moment."""
 
     @property
     def url(self) -> str:
@@ -81,16 +84,48 @@ class FaultProxy:
         for writer in list(self.writers):
             cast("asyncio.Transport", writer.transport).abort()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client: two pipes, which end together."""
+    async def end(self) -> None:
+        """Cuts all off, and returns when nobody is served."""
+        self.over = True
+        self.open.set()
+        self.cut()
+        if self.serving:
+            await asyncio.wait(self.serving)
+
+    def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A client was accepted."""
+        if self.over:
+            writer.close()
+            return
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self.serving.add(serving)
+        serving.add_done_callback(self.serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
+        self.writers.add(writer)
         try:
             far_reader, far_writer = await self._connect()
         except OSError:
             await self.hear(reader)
+        else:
+            await self._join(reader, writer, far_reader, far_writer)
+        finally:
+            self.writers.discard(writer)
             writer.close()
+
+    async def _join(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        far_reader: asyncio.StreamReader,
+        far_writer: asyncio.StreamWriter,
+    ) -> None:
+        """Two pipes, which end together."""
+        if self.over:
+            far_writer.close()
             return
-        self.writers |= {writer, far_writer}
+        self.writers.add(far_writer)
         tap = self.make_tap()
         up = asyncio.create_task(self._pipe(reader, far_writer, tap.up, replies=False))
         down = asyncio.create_task(self._pipe(far_reader, writer, tap.down, replies=True))
@@ -100,9 +135,8 @@ class FaultProxy:
             for task in (up, down):
                 task.cancel()
             await asyncio.gather(up, down, return_exceptions=True)
-            self.writers -= {writer, far_writer}
-            for end in (writer, far_writer):
-                end.close()
+            self.writers.discard(far_writer)
+            far_writer.close()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         if self.upstream.startswith("/"):
@@ -143,12 +177,11 @@ async def fault_proxy(
     """
     proxy = FaultProxy(upstream, make_tap, hear)
     proxy.open.set()
-    listener = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(proxy.take, "127.0.0.1", 0)
     proxy.port = cast("tuple[str, int]", listener.sockets[0].getsockname())[1]
     try:
         yield proxy
     finally:
-        proxy.open.set()
         listener.close()
-        proxy.cut()
+        await proxy.end()
         await listener.wait_closed()
