@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Admission:
     """Who a connection is. The highest ``generation`` has the channel.
 
-    ``device`` is ``device_id`` and ``tab`` as one: the name of its acks.
+    ``device`` is ``device_id`` and ``tab`` as ``join_tab`` has them: the name of its acks.
     ``continues``: it came back with the token of the connection before it, or of the one before that.
     """
 
@@ -123,7 +123,7 @@ def _count_left_s(principal: Principal, now_ms: int) -> int | None:
 
 
 def name_channel(principal: Principal, device: str) -> str:
-    """The id of a device's channel; ``device`` as ``join_tab`` has it."""
+    """The id of a device's channel; ``device`` with its tab or its stream, as it is stored."""
     return derive_id("ch", principal.home, principal.key, device)
 
 

@@ -15,14 +15,19 @@ def join_tab(device: str, tab: str | None) -> str:
     return _spell(device) if tab is None else f"{_spell(device)}#{_spell(tab)}"
 
 
-def show_device(name: str) -> str:
-    """For people: the device as it calls itself, with its tab behind a ``#``."""
-    for sign, spelled in reversed(_SPELLED):
-        name = name.replace(spelled, sign)
-    return name
+def split_tab(name: str) -> tuple[str, str | None]:
+    """The device and the tab of a stored name, as they call themselves."""
+    device, mark, tab = name.partition("#")
+    return _read(device), _read(tab) if mark else None
 
 
 def _spell(name: str) -> str:
     for sign, spelled in _SPELLED:
         name = name.replace(sign, spelled)
+    return name
+
+
+def _read(name: str) -> str:
+    for sign, spelled in reversed(_SPELLED):
+        name = name.replace(spelled, sign)
     return name

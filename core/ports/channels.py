@@ -19,7 +19,7 @@ AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_a
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What one device said last of a stream; ``cursor`` None: it follows, and has acknowledged nothing."""
+    """What one device said last of a stream. ``device`` is its stored name; ``cursor`` None: it has acknowledged nothing."""
 
     device: str
     generation: int

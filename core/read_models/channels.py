@@ -14,7 +14,7 @@ from passerelle.core.task_record import TaskRecord
 
 @record
 class DeviceLink:
-    """A device that follows the session or one task of it. ``cursor`` is what it acknowledged last, to resume from."""
+    """A device, or a tab of it, that follows the session or one task of it. ``cursor`` is what it acknowledged last."""
 
     channel_id: str
     device: str
@@ -24,6 +24,7 @@ class DeviceLink:
     cursor: str | None = None
     acknowledged: int | None = None
     task: str | None = None
+    tab: str | None = None
 
 
 @record

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.admission import name_channel
-from passerelle.channels.device_name import join_tab, show_device
+from passerelle.channels.device_name import join_tab
 from passerelle.core.errors import NotFound
 from passerelle.core.link_requests import NoticeSent
 from passerelle.core.payloads.channel import ChannelMessage
@@ -36,7 +36,7 @@ class ChannelNotices:
         device = join_tab(command.device, command.tab)
         channel = name_channel(principal, device)
         if not await self.channels.read_generation(channel):
-            raise NotFound("channel", show_device(device))
+            raise NotFound("channel", device)
         once = make_once(principal, command, idem)
         if await once.find(self.home.writes.log, principal.home) is None:
             said = ChannelMessage(channel, command.kind, "in", command.code, command.text)

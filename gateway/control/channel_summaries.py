@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.admission import name_channel
-from passerelle.channels.device_name import show_device
+from passerelle.channels.device_name import split_tab
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
@@ -64,12 +64,14 @@ class ChannelSummaries:
         )
 
     async def _describe(self, principal: Principal, acked: Acked) -> DeviceLink:
-        device, _, stream = acked.device.partition("@")
-        channel = name_channel(principal, device)
+        name, _, stream = acked.device.partition("@")
+        device, tab = split_tab(name)
+        channel = name_channel(principal, name)
         cursor = acked.cursor
         return DeviceLink(
             channel_id=channel,
-            device=show_device(device),
+            device=device,
+            tab=tab,
             generation=acked.generation,
             seen_at=format_ms(acked.seen_ms),
             connected=await self.channels.is_live(channel),

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.channels.cursor import parse_cursor
-from passerelle.channels.device_name import show_device
 from passerelle.core.ids import TaskId, expose
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.read_models.delivery import Receiver
@@ -39,7 +38,7 @@ class Receivers:
             _read_target(config, targets.get(PushName(facade, config).target)) for config in configs
         )
         devices = (
-            Receiver(f"device:{show_device(one.device)}", _read_sequence(one.cursor))
+            Receiver(f"device:{one.device}", _read_sequence(one.cursor))
             for one in acks
             if one.cursor
         )

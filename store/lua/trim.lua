@@ -4,7 +4,7 @@
 -- KEYS  1 session head   2 session stream   3 open set   4 acks   5 targets
 -- ARGV  1 control, JSON: upto (last sequence to remove, text), address and hash of the archive object,
 --         archived (bytes of what it holds, text), window (ms for which a device's ack holds the stream, and after
---         which it is forgotten), tab_window (ms for which that of one tab does, a device with '#' in its name),
+--         which it is forgotten), tab_window (ms for which that of one tab does, a stored name with '#' in it),
 --         cap_entries, cap_bytes (past either, the older half goes whatever holds it)
 -- RETURNS  ok first | held what sequence | unarchived | nothing
 -- NEVER  removes what was not archived first, moves the head's sequence or chain, or goes past the top.

@@ -97,17 +97,18 @@ class FaultProxy:
         if self.over:
             writer.close()
             return
+        self.accepted += 1
+        self.writers.add(writer)
         serving = asyncio.create_task(self._serve(reader, writer))
         self.serving.add(serving)
         serving.add_done_callback(self.serving.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.accepted += 1
-        self.writers.add(writer)
         try:
             far_reader, far_writer = await self._connect()
         except OSError:
-            await self.hear(reader)
+            if not self.over:
+                await self.hear(reader)
         else:
             await self._join(reader, writer, far_reader, far_writer)
         finally:

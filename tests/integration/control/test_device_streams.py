@@ -25,9 +25,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def ack(
-    house: House, stream: str, cursor: str, who: Principal = ADA, device: str = "phone"
+    house: House,
+    stream: str,
+    cursor: str,
+    who: Principal = ADA,
+    device: str = "phone",
+    tab: str | None = None,
 ) -> EventsAcked:
-    command = AckEvents(stream=stream, device=device, cursor=cursor)
+    command = AckEvents(stream=stream, device=device, cursor=cursor, tab=tab)
     return cast("EventsAcked", await house.service.execute(who, command, None))
 
 
@@ -125,19 +130,22 @@ async def test_a_question_is_the_first_thing_that_a_device_finds(house: House) -
 
 
 @pytest.mark.requirement("SNAP-13", "PRS-9")
-@pytest.mark.parametrize("device", ["phone", "ada@home #1"])
+@pytest.mark.parametrize(
+    ("device", "tab"), [("phone", None), ("phone", "1"), ("ada@home #1", None)]
+)
 async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts(
-    house: House, device: str
+    house: House, device: str, tab: str | None
 ) -> None:
     accepted = await house.send("ask Which one?")
     await house.hear(accepted)
     known = await cursors(house, accepted)
-    await ack(house, f"session:{accepted.session_id}", known[1], device=device)
-    await ack(house, f"task:{accepted.facade}", known[2], device=device)
+    await ack(house, f"session:{accepted.session_id}", known[1], device=device, tab=tab)
+    await ack(house, f"task:{accepted.facade}", known[2], device=device, tab=tab)
     query = GetChannels(session_id=accepted.session_id)
     summary = await house.service.read(ADA, query)
     devices = {one.get("task"): one for one in cast("list[dict[str, Any]]", summary["devices"])}
     assert devices[None]["device"] == devices[accepted.facade]["device"] == device
+    assert devices[None].get("tab") == devices[accepted.facade].get("tab") == tab
     assert (devices[None]["cursor"], devices[None]["acknowledged"]) == (known[1], 2)
     assert devices[accepted.facade]["acknowledged"] == 3
     assert not devices[None]["connected"]
