@@ -19,7 +19,7 @@ AckResult: TypeAlias = Literal["stored", "stale_generation", "ack_epoch", "ack_a
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """What one device said last of a stream. ``device`` is its stored name; ``cursor`` None: it has acknowledged nothing."""
+    """What one device, by its stored name, said last of a stream. ``cursor`` is None before its first ack."""
 
     device: str
     generation: int
