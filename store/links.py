@@ -50,7 +50,7 @@ class RedisLinks:
         leaves: tuple[str, int] | None = None,
         wait_ms: int = 0,
     ) -> asyncio.Future[None]:
-        """Notes a fact, from now on; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
+        """Begins to note a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended. Tried again after a lost reply: a fact too many is counted then.

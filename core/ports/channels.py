@@ -165,7 +165,7 @@ class Links(Protocol):
         leaves: tuple[str, int] | None = None,
         wait_ms: int = 0,
     ) -> Awaitable[None]:
-        """Notes a fact, from now on; ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
+        """Begins to note a fact; ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
 
         ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
         connection has ended.
