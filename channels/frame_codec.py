@@ -2,6 +2,8 @@
 
 A frame is a frozen dataclass with a ``TAG``, its type on the wire. Each field is annotated with the ``Wire`` that
 carries it. A field may be absent or null if it has a default or may be None.
+
+Reading and writing are written out for each frame, since a storm of devices is made of them.
 """
 
 # The annotations of a frame are read at run time, those of its parent among them.
@@ -12,12 +14,23 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from types import NoneType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
-from passerelle.channels.members import Record, Wire, read_items
+from passerelle.channels.members import AsItIs, Record, Text, Wire, read_items
+from passerelle.core.generated import make_function
 from passerelle.core.json import Json, JsonObject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from dataclasses import Field
 
 
@@ -30,13 +43,20 @@ class Frame:
 
 
 F = TypeVar("F", bound=Frame)
+F_co = TypeVar("F_co", bound=Frame, covariant=True)
+
+
+class Reader(Protocol[F_co]):
+    """Reads a frame out of its members; ``at`` stands before the names of members in a refusal."""
+
+    def __call__(self, members: JsonObject, at: str = "") -> F_co: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """One field of a frame, and how it travels."""
 
-    field: str
+    field: Field[Any]
     wire: Wire
     has_default: bool
     needed: bool
@@ -45,7 +65,7 @@ class Member:
 class FrameCodec(Generic[F]):
     """Reads, writes and draws one type of frame."""
 
-    __slots__ = ("kind", "members")
+    __slots__ = ("kind", "members", "read", "write")
 
     def __init__(self, kind: type[F]) -> None:
         hints = get_type_hints(kind, include_extras=True)
@@ -54,31 +74,10 @@ class FrameCodec(Generic[F]):
             _read_definition(item, hints[item.name])
             for item in fields(kind)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - frames are dataclasses
         )
-
-    def read(self, members: JsonObject, at: str = "") -> F:
-        """The frame; ``at`` stands before the names of members in a refusal.
-
-        Raises:
-            InvalidInput, BadCursor: a member is missing or wrong.
-        """
-        values: dict[str, Any] = {}
-        for member in self.members:
-            wire = member.wire
-            value = members.get(wire.name)
-            if value is not None or member.needed:
-                values[member.field] = wire.kind.read(value, at + wire.name)
-            elif not member.has_default:
-                values[member.field] = None
-        return self.kind(**values)
-
-    def write(self, frame: F) -> JsonObject:
+        self.read: Reader[F] = _make_reader(kind, self.members)
+        """The frame. Raises InvalidInput, BadCursor where a member is missing or wrong."""
+        self.write: Callable[[F], JsonObject] = _make_writer(kind, self.members)
         """The members on the wire, without those that say nothing."""
-        spelled: JsonObject = {"t": self.kind.TAG, **self.kind.FIXED}
-        for member in self.members:
-            value = member.wire.kind.write(getattr(frame, member.field))
-            if value is not None:
-                spelled[member.wire.name] = value
-        return spelled
 
     def draw(self) -> JsonObject:
         """The JSON Schema of the frame; unknown members are allowed, since later versions add some."""
@@ -137,4 +136,44 @@ def _read_definition(field: Field[Any], hint: Any) -> Member:  # noqa: ANN401 - 
     wire = next(extra for extra in hint.__metadata__ if isinstance(extra, Wire))
     has_default = field.default is not MISSING or field.default_factory is not MISSING
     may_be_none = NoneType in get_args(get_args(hint)[0])
-    return Member(field.name, wire, has_default, needed=not (has_default or may_be_none))
+    return Member(field, wire, has_default, needed=not (has_default or may_be_none))
+
+
+def _make_reader(kind: type[F], members: Sequence[Member]) -> Reader[F]:
+    known: dict[str, object] = {"kind": kind}
+    lines = ["get = members.get"]
+    for place, member in enumerate(members):
+        name, value = member.wire.name, f"value_{place}"
+        known[f"read_{place}"] = member.wire.kind.read
+        lines.append(f"{value} = get({name!r})")
+        given = f"read_{place}({value}, at + {name!r})"
+        if not member.needed:
+            given = f"{_spell_default(member.field, place, known)} if {value} is None else {given}"
+        lines.append(f"{value} = {given}")
+    lines.append(f"return kind({', '.join(f'value_{place}' for place in range(len(members)))})")
+    read: Reader[F] = make_function("read(members, at='')", lines, known)
+    return read
+
+
+def _spell_default(field: Field[Any], place: int, known: dict[str, object]) -> str:
+    if field.default_factory is not MISSING:
+        known[f"make_{place}"] = field.default_factory
+        return f"make_{place}()"
+    known[f"default_{place}"] = None if field.default is MISSING else field.default
+    return f"default_{place}"
+
+
+def _make_writer(kind: type[F], members: Sequence[Member]) -> Callable[[F], JsonObject]:
+    known: dict[str, object] = {"begun": {"t": kind.TAG, **kind.FIXED}}
+    lines = ["spelled = begun.copy()"]
+    for place, member in enumerate(members):
+        wire = member.wire
+        lines.append(f"value = frame.{member.field.name}")
+        test = "value" if isinstance(wire.kind, Text) else "value is not None"
+        if not isinstance(wire.kind, Text | AsItIs):
+            known[f"write_{place}"] = wire.kind.write
+            lines.append(f"if {test}: value = write_{place}(value)")
+        lines.append(f"if {test}: spelled[{wire.name!r}] = value")
+    lines.append("return spelled")
+    write: Callable[[F], JsonObject] = make_function("write(frame)", lines, known)
+    return write

@@ -48,6 +48,16 @@ class Wire:
     about: str = ""
 
 
+class AsItIs:
+    """A kind whose values are their own wire form."""
+
+    __slots__ = ()
+
+    def write(self, value: Any) -> Json:  # noqa: ANN401 - what the kind reads
+        written: Json = value
+        return written
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A non-empty text of at most ``limit`` characters."""
@@ -69,15 +79,12 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(AsItIs):
     """A text for people, which may be empty and is as long as the frame allows."""
 
     def read(self, value: Json, at: str) -> str:
         if not isinstance(value, str):
             raise InvalidInput(at, "a text is required")
-        return value
-
-    def write(self, value: str) -> Json:
         return value
 
     def draw(self) -> JsonObject:
@@ -149,7 +156,7 @@ class Mark(Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Integer:
+class Integer(AsItIs):
     """An integer within bounds; true and false are none."""
 
     least: int = 0
@@ -163,15 +170,12 @@ class Integer:
             raise InvalidInput(at, f"an integer from {self.least} to {SAFE_INTEGER} is required")
         return value
 
-    def write(self, value: int | None) -> Json:
-        return value
-
     def draw(self) -> JsonObject:
         return {"type": "integer", "minimum": self.least, "maximum": SAFE_INTEGER}
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(AsItIs):
     """A finite number."""
 
     def read(self, value: Json, at: str) -> float:
@@ -179,23 +183,17 @@ class Number:
             raise InvalidInput(at, "a number is required")
         return float(value)
 
-    def write(self, value: float) -> Json:
-        return value
-
     def draw(self) -> JsonObject:
         return {"type": "number"}
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(AsItIs):
     """An object whose members are not the channel's business."""
 
     def read(self, value: Json, at: str) -> JsonObject:
         if not isinstance(value, dict):
             raise InvalidInput(at, "an object is required")
-        return value
-
-    def write(self, value: JsonObject | None) -> Json:
         return value
 
     def draw(self) -> JsonObject:
