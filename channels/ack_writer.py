@@ -11,7 +11,7 @@ from passerelle.channels.views import TaskView
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.channels.cursor import Cursor
     from passerelle.channels.inputs import Input
@@ -64,12 +64,12 @@ class AckWriter:
             self._services.counts.acks[result] += 1
             self._feed(AckJudged(stream, result))
 
-    async def _write(self, stream: str, grant: Grant, cursor: str) -> AckResult:
-        services, generation = self._services, self._standing.known.generation
-        return await services.acks.store_ack(
+    def _write(self, stream: str, grant: Grant, cursor: str) -> Awaitable[AckResult]:
+        services, known = self._services, self._standing.known
+        return services.acks.store_ack(
             grant.stream,
-            self.name_device(stream, grant),
-            generation,
+            name_ack(known.device, stream, grant),
+            known.generation,
             cursor,
             services.clock.now_ms(),
         )

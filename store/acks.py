@@ -13,8 +13,11 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from passerelle.core.ports.channels import AckResult
     from passerelle.core.ports.log import StreamRef
+    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
@@ -33,9 +36,9 @@ class RedisAcks:
         self._nodes = nodes
         self._rows: Gathering[StreamRef, _Row, AckResult] = Gathering(self._store)
 
-    async def store_ack(
+    def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
-    ) -> AckResult:
+    ) -> Awaitable[AckResult]:
         """Moves the acknowledged cursor forward, never back (CHN-5).
 
         ``cursor`` reads ``<epoch>.<sequence>.<chain>``; an empty one sets the generation only.
@@ -44,14 +47,13 @@ class RedisAcks:
         if cursor:
             epoch, sequence, _ = cursor.split(".")
         row = (device, str(generation), cursor or False, epoch, sequence, str(now_ms))
-        return await self._rows.call(stream, row)
+        return self._rows.call(stream, row)
 
-    async def _store(self, stream: StreamRef, rows: list[_Row]) -> list[AckResult]:
+    def _store(self, stream: StreamRef, rows: list[_Row]) -> Awaitable[list[AckResult]]:
         packed = read_script("ack").pack_call(
             [keys.stream_acks(stream), keys.head(stream)], {"keep": str(KEEP_MS), "rows": rows}
         )
-        reply = await retry(lambda: self._nodes.write(stream.shard, packed))
-        return [cast("AckResult", word.decode()) for word in cast("list[bytes]", reply)]
+        return _read_results(self._nodes.write_now(stream.shard, packed))
 
     async def read_ack(self, stream: StreamRef, device: str) -> str | None:
         """The cursor that a device acknowledged last."""
@@ -67,6 +69,10 @@ class RedisAcks:
         [reply] = await retry(lambda: self._nodes.read(stream.shard, command))
         rows = [_read_row(device, row) for device, row in read_hash(reply).items()]
         return sorted(rows, key=lambda row: row.seen_ms, reverse=True)
+
+
+async def _read_results(asked: Awaitable[Reply]) -> list[AckResult]:
+    return [cast("AckResult", word.decode()) for word in cast("list[bytes]", await asked)]
 
 
 def _read_row(device: str, row: bytes) -> Acked:

@@ -127,14 +127,20 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rested: asyncio.Future[None] | None = None
         self._kicked = False
+        self._hurries = False
+        """Whether a call waits for a connection only, and for no others."""
 
-    def call(self, packed: bytes, count: int = 1) -> Awaitable[list[Reply]]:
-        """Sends bytes that hold ``count`` commands, at once where there is room; to be awaited for their replies.
+    def call(self, packed: bytes, count: int = 1, *, alone: bool = False) -> Awaitable[list[Reply]]:
+        """Sends bytes that hold ``count`` commands, where there is room; to be awaited for their replies.
+
+        ``alone``: it waits for no others to come. It is written in this call where a connection is free, and as soon as
+        one is otherwise.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
             Redirected: another node serves the shard.
         """
+        self._hurries = self._hurries or alone
         return self._submit(_Call(packed, count, self._loop.create_future()))
 
     def call_each(
@@ -199,7 +205,11 @@ class Batcher:
             await link.close()
 
     def _kick(self) -> None:
-        if self._queue and self._free and not self._kicked:
+        if not (self._queue and self._free):
+            return
+        if self._hurries:
+            self._go_on(self._free.pop())
+        elif not self._kicked:
             self._kicked = True
             # One tick for calls of those who are running, one for what has come in on other sockets meanwhile.
             self._loop.call_soon(self._loop.call_soon, self._start)
@@ -210,7 +220,7 @@ class Batcher:
             self._go_on(self._free.pop())
 
     def _rest(self, link: Link) -> None:
-        """Its next exchange begins as any other one: until then more calls join it."""
+        """Its next exchange begins as any other one: until then more calls join it, if none is in a hurry."""
         self._free.append(link)
         self._kick()
         if self._rested is not None and not self._rested.done():
@@ -229,6 +239,7 @@ class Batcher:
         if len(queue) <= self._limit:
             calls = list(queue)
             queue.clear()
+            self._hurries = False
         else:
             calls = [queue.popleft() for _ in range(self._limit)]
         places = 0

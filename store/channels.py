@@ -17,10 +17,11 @@ from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ports.channels import LinkNews
+    from passerelle.store.connection import Reply
     from passerelle.store.hints import RedisHints
     from passerelle.store.nodes import Nodes
 
@@ -76,9 +77,9 @@ class RedisChannels:
         command = pack("SPUBLISH", keys.link_hints(shard, owner), _DEVICES)
         await retry(lambda: self._nodes.write(shard, command))
 
-    async def say_hello(
+    def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> Greeted:
+    ) -> Awaitable[Greeted]:
         """Writes the record, makes the owner's inbox if there is none, counts the generation up.
 
         Tried again after a lost reply: a generation that nobody used does no harm.
@@ -91,11 +92,11 @@ class RedisChannels:
         if place(channel) != shard:
             message = f"channel {channel} is not in the shard of {owner}"
             raise ValueError(message)
-        return await self._hellos.call((owner, driver), (channel, record))
+        return self._hellos.call((owner, driver), (channel, record))
 
-    async def _say_hellos(
+    def _say_hellos(
         self, said: tuple[str, Incarnation | None], hellos: list[tuple[str, bytes]]
-    ) -> list[Greeted]:
+    ) -> Awaitable[list[Greeted]]:
         owner, driver = said
         shard = place(owner)
         inbox = StreamRef(StreamKind.INBOX, owner)
@@ -115,13 +116,7 @@ class RedisChannels:
             },
             [record for _, record in hellos],
         )
-        reply = await retry(lambda: self._nodes.write(shard, packed))
-        match cast("list[bytes | int]", reply):
-            case [b"ok", questions, *generations]:
-                return [Greeted(int(generation), questions != 0) for generation in generations]
-            case _:
-                reason = "this instance holds no lease in the shard"
-                raise StoreUnavailable(reason, "no")
+        return _read_greetings(self._nodes.write_now(shard, packed))
 
     async def keep(self, channel: str, generation: int, driver: Incarnation | None) -> int:
         """Says that a link is still open, and returns the newest generation of its channel."""
@@ -179,3 +174,12 @@ class RedisChannels:
         command = pack("HGET", keys.channel(shard, channel), "s")
         [record] = await retry(lambda: self._nodes.read(shard, command))
         return record if isinstance(record, bytes) else None
+
+
+async def _read_greetings(asked: Awaitable[Reply]) -> list[Greeted]:
+    match cast("list[bytes | int]", await asked):
+        case [b"ok", questions, *generations]:
+            return [Greeted(int(generation), questions != 0) for generation in generations]
+        case _:
+            reason = "this instance holds no lease in the shard"
+            raise StoreUnavailable(reason, "no")

@@ -24,17 +24,18 @@ CarryOut: TypeAlias = Callable[[Key, list[Item]], Awaitable[Sequence[Result]]]
 class Gathering(Generic[Key, Item, Result]):
     """``carry_out(key, items)`` gives one result for each item, in order. What it raises, all of them are told.
 
-    The first call goes with the turn of the loop in which it came; those that follow within ``WINDOW_S`` go together
-    at its end. Who is cancelled before that is left out. Nothing that has begun is joined, so a read is as fresh as it
-    would be alone.
+    The first call goes with the turn of the loop in which it came; those that follow go together when it has its
+    result, or after ``WINDOW_S``. Who is cancelled before that is left out. Nothing that has begun is joined, so a read
+    is as fresh as it would be alone.
     """
 
-    __slots__ = ("_carry_out", "_tasks", "_waiting")
+    __slots__ = ("_carry_out", "_tasks", "_waiting", "_windows")
 
     def __init__(self, carry_out: CarryOut[Key, Item, Result]) -> None:
         self._carry_out = carry_out
         self._waiting: dict[Key, list[tuple[Item, asyncio.Future[Result]]]] = {}
         """Those of a turn or a window that is open; without an entry, the next call opens one."""
+        self._windows: dict[Key, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def call(self, key: Key, item: Item) -> asyncio.Future[Result]:
@@ -49,29 +50,46 @@ class Gathering(Generic[Key, Item, Result]):
         return done
 
     def _start(self, key: Key) -> None:
-        asked = self._waiting.pop(key)
-        if not asked:
+        window = self._windows.pop(key, None)
+        if window is not None:
+            window.cancel()
+        asked_for = self._waiting.pop(key, None)
+        if not asked_for:
             return
         loop = asyncio.get_running_loop()
         self._waiting[key] = []
-        loop.call_later(WINDOW_S, self._start, key)
-        waiting = [one for one in asked if not one[1].done()]
+        self._windows[key] = loop.call_later(WINDOW_S, self._start, key)
+        waiting = [one for one in asked_for if not one[1].done()]
         for first in range(0, len(waiting), MOST):
-            work = self._carry_out_for(key, waiting[first : first + MOST])
-            task = loop.create_task(work)
+            part = waiting[first : first + MOST]
+            try:
+                asked = self._carry_out(key, [item for item, _ in part])
+            except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
+                _fail(part, error)
+                continue
+            task = loop.create_task(self._deal(key, part, asked))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _carry_out_for(
-        self, key: Key, waiting: list[tuple[Item, asyncio.Future[Result]]]
+    async def _deal(
+        self,
+        key: Key,
+        waiting: list[tuple[Item, asyncio.Future[Result]]],
+        asked: Awaitable[Sequence[Result]],
     ) -> None:
         try:
-            results = await self._carry_out(key, [item for item, _ in waiting])
+            results = await asked
         except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
-            for _, done in waiting:
+            _fail(waiting, error)
+        else:
+            for (_, done), result in zip(waiting, results, strict=True):
                 if not done.done():
-                    done.set_exception(error)
-            return
-        for (_, done), result in zip(waiting, results, strict=True):
-            if not done.done():
-                done.set_result(result)
+                    done.set_result(result)
+        if key in self._windows:
+            self._start(key)
+
+
+def _fail(waiting: Sequence[tuple[Item, asyncio.Future[Result]]], error: Exception) -> None:
+    for _, done in waiting:
+        if not done.done():
+            done.set_exception(error)

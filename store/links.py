@@ -16,9 +16,11 @@ from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Awaitable
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports.due import DueRow
+    from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
 WINDOW_MS: Final = 60_000
@@ -99,9 +101,9 @@ class RedisLinks:
         [reply] = await retry(lambda: self._nodes.read(shard, command))
         return read_hash(reply)
 
-    async def _owe(
+    def _owe(
         self, where: tuple[Shard, str | None], owed: list[tuple[_Row, bytes]]
-    ) -> list[None]:
+    ) -> Awaitable[list[None]]:
         shard, instance = where
         names = [keys.due(shard), *(keys.channel(shard, row[0]) for row, _ in owed)]
         if instance is not None:
@@ -116,5 +118,9 @@ class RedisLinks:
             },
             [payload for _, payload in owed],
         )
-        await retry(lambda: self._nodes.write(shard, packed))
-        return [None] * len(owed)
+        return _finish(self._nodes.write_now(shard, packed), len(owed))
+
+
+async def _finish(asked: Awaitable[Reply], owed: int) -> list[None]:
+    await asked
+    return [None] * owed

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, cast
 
 from redis.exceptions import RedisError
@@ -18,7 +19,7 @@ from passerelle.store.batcher import Batcher
 from passerelle.store.connection import Endpoint, ask, connect, make_connection
 from passerelle.store.failures import Redirected, explain_break
 from passerelle.store.info import is_cluster, parse_info
-from passerelle.store.retry import retry
+from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
@@ -104,6 +105,27 @@ class Nodes:
     async def write(self, shard: Shard, packed: bytes) -> Reply:
         """One command that changes something."""
         return (await self._route(shard, "writes", packed, 1))[0]
+
+    def write_now(self, shard: Shard, packed: bytes) -> Coroutine[None, None, Reply]:
+        """The same for who has gathered what goes together: it is written in this call, and tried again like ``retry``.
+
+        To be awaited in any case.
+        """
+        first = self.node(shard).writes.call(packed, alone=True)
+        return self._follow(shard, packed, first, monotonic())
+
+    async def _follow(
+        self, shard: Shard, packed: bytes, first: Awaitable[list[Reply]], began_s: float
+    ) -> Reply:
+        try:
+            return (await first)[0]
+        except Redirected:
+            await self._refresh_quietly(self._generation)
+            return await retry(lambda: self.write(shard, packed))
+        except StoreUnavailable as error:
+            if self.clustered:
+                await self._refresh_quietly(self._generation)
+            return await try_again(lambda: self.write(shard, packed), error, began_s)
 
     def post(self, shard: Shard, packed: bytes) -> Awaitable[bool]:
         """One command that travels with a write of the same caller, at once; to be awaited: whether it was carried out.
@@ -204,7 +226,7 @@ class Nodes:
             seen = self._generation
             batcher = cast("Batcher", getattr(self._table[shard.number], lane))
             try:
-                return await batcher.call(packed, count)
+                return await batcher.call(packed, count, alone=lane == "reads")
             except Redirected:
                 await asyncio.sleep(_REDIRECT_PAUSE_S)
                 await self.refresh(seen)

@@ -30,9 +30,9 @@ class Acked:
 class Acks(Protocol):
     """How far each device has come in a stream, as it says itself."""
 
-    async def store_ack(
+    def store_ack(
         self, stream: StreamRef, device: str, generation: int, cursor: str, now_ms: int
-    ) -> AckResult:
+    ) -> Awaitable[AckResult]:
         """Moves the acknowledged cursor forward, never back (CHN-5)."""
         ...
 
@@ -77,9 +77,9 @@ LinkNews: TypeAlias = SaidHello | PresenceMoved | DevicesChanged
 class Channels(Protocol):
     """Records of device links."""
 
-    async def say_hello(
+    def say_hello(
         self, owner: str, channel: str, record: bytes, driver: Incarnation | None
-    ) -> Greeted:
+    ) -> Awaitable[Greeted]:
         """Writes the record, makes the owner's inbox if there is none, counts the generation up."""
         ...
 

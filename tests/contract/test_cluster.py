@@ -14,7 +14,7 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.store.info import parse_info
 from passerelle.store.nodes import slot_of
 from passerelle.store.store import Store, StoreSettings
-from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
 from tests.support.engine import Server, ask, empty
 from tests.support.waiting import block_until, wait_until
 
@@ -149,6 +149,24 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
             assert found == [("task_a", 200)]
         finally:
             move_slot(cluster, shard, home)
+
+
+async def test_what_was_gathered_goes_out_again_where_its_slot_has_moved(
+    cluster: Server, tmp_path: Path
+) -> None:
+    at = make_place()
+    owner, channels = mint("pr", at.shard), [mint("ch", at.shard) for _ in range(3)]
+    async with await Store.open(StoreSettings(cluster.url, tmp_path)) as store:
+        home = f"redis://{store.nodes.node(at.shard).endpoint.name}"
+        target = next(url for url in cluster.nodes if url != home)
+        move_slot(cluster, at.shard, target)
+        try:
+            said = [store.channels.say_hello(owner, one, one.encode(), None) for one in channels]
+            assert all(greeted.generation for greeted in await asyncio.gather(*said))
+            for one in channels:
+                assert await store.channels.read_record(one) == one.encode()
+        finally:
+            move_slot(cluster, at.shard, home)
 
 
 async def test_any_node_is_a_way_in(cluster: Server, tmp_path: Path) -> None:

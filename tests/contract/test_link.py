@@ -14,6 +14,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
 from passerelle.store.connection import Reply, pack, read_url
 from passerelle.store.link import Link
+from tests.support.engine import Server
 from tests.support.tls import Authority
 from tests.support.waiting import wait_until
 
@@ -59,6 +60,17 @@ async def test_replies_come_in_order_and_errors_are_values_among_them(tmp_path: 
         assert await ask(link) == [None]
     assert (one, last) == (b"PONG", [1, b"x"])
     assert isinstance(other, NoScriptError)
+
+
+async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server: Server) -> None:
+    link = Link(read_url(engine_server.url))
+    await link.open()
+    texts = [bytes([letter]) * 5_000_000 for letter in b"abc"]
+    for text in texts:
+        replies: list[Reply | RedisError] = []
+        await link.exchange([pack("ECHO", text), pack("ECHO", b"behind it")], 2, replies)
+        assert replies == [text, b"behind it"]
+    await link.close()
 
 
 async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None:

@@ -100,12 +100,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
     """Notes every call from here on, of every store of this process."""
     trips, numbers, call = Trips(), itertools.count(1), Batcher.call
 
-    async def noted(batcher: Batcher, packed: bytes, count: int = 1) -> list[Reply]:
+    async def noted(
+        batcher: Batcher, packed: bytes, count: int = 1, *, alone: bool = False
+    ) -> list[Reply]:
         now = asyncio.get_running_loop().time
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)
         try:
-            return await call(batcher, packed, count)
+            return await call(batcher, packed, count, alone=alone)
         finally:
             trip.ended_s = now()
 

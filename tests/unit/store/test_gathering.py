@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 
 from passerelle.core.errors import StoreUnavailable
+from passerelle.store import gathering
 from passerelle.store.gathering import MOST, Gathering
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,6 +59,60 @@ async def test_those_that_follow_the_first_at_once_wait_and_go_together() -> Non
     later = [gathering.call("a", number) for number in range(2, 5)]
     assert await asyncio.gather(first, *later) == [2, 4, 6, 8]
     assert scripts.calls == [("a", [1]), ("a", [2, 3, 4])]
+
+
+class Held:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+
+    async def carry_out(self, _key: str, items: list[int]) -> list[int]:
+        self.asked.append(items)
+        await self.may_answer.wait()
+        return items
+
+
+async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "WINDOW_S", 3600.0)
+    held = Held()
+    calls = Gathering(held.carry_out)
+    first = calls.call("a", 1)
+    await wait_until(lambda: held.asked == [[1]], 10, "the first is under way")
+    later = [calls.call("a", 2), calls.call("a", 3)]
+    held.may_answer.set()
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(first, *later) == [1, 2, 3]
+        assert held.asked == [[1], [2, 3]]
+        assert await calls.call("a", 4) == 4
+
+
+async def test_those_that_follow_go_beside_one_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "WINDOW_S", 0.01)
+    held = Held()
+    calls = Gathering(held.carry_out)
+    asked = [calls.call("a", 1)]
+    await wait_until(lambda: held.asked == [[1]], 10, "the first is under way")
+    asked += [calls.call("a", 2), calls.call("a", 3)]
+    await wait_until(lambda: held.asked == [[1], [2, 3]], 10, "the others are under way, too")
+    held.may_answer.set()
+    assert await asyncio.gather(*asked) == [1, 2, 3]
+
+
+async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
+    def refuse(_key: str, _items: list[int]) -> Awaitable[list[int]]:
+        raise StoreUnavailable("away", "no")
+
+    calls = Gathering(refuse)
+    answers = await asyncio.gather(
+        *(calls.call("a", number) for number in range(MOST + 1)), return_exceptions=True
+    )
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
 
 
 async def test_a_failure_is_told_to_all_who_asked_and_to_nobody_else() -> None:
