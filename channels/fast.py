@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -45,6 +44,11 @@ _READ_BYTES: Final = 2_048
 _CLOSING_S: Final = 2.0
 """How long the other side may take to answer a close."""
 _TEXT: Final = WSMsgType.TEXT
+_COPIED_BYTES: Final = 8_192
+"""picows copies a message up to here; the head of a larger one it gives on in a buffer that the next one overwrites,
+which uvloop may hold by then."""
+_HEAD_ROOM: Final = bytes(14)
+"""What picows asks for before a message whose head it is to write in place."""
 _PART_COST: Final = 64
 """Bytes that a further part of a message counts beside its own: empty ones would never come to an end."""
 
@@ -62,18 +66,18 @@ class FastSocket(WSListener):
         "_parts",
         "_receiver",
         "_scope",
+        "_send",
         "_transport",
         "is_writable",
-        "write",
     )
 
     def __init__(self, endpoint: ChannelEndpoint, scope: Scope, message_bytes: int) -> None:
         self.is_writable = True
-        self.write: partial[None] = partial(_drop)
         self._endpoint = endpoint
         self._scope: Scope | None = scope
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
+        self._send: Callable[[WSMsgType, bytes], None] = _drop
         self._receiver: Receiver | None = None
         self._parts: list[bytes] | None = None
         self._part_bytes = 0
@@ -90,6 +94,14 @@ class FastSocket(WSListener):
         if self._transport is None:
             raise AssertionError("a socket is used once it is open")
         return self._transport.underlying_transport
+
+    def write(self, message: bytes) -> None:
+        if len(message) <= _COPIED_BYTES or self._transport is None:
+            self._send(_TEXT, message)
+        else:
+            self._transport.send_reuse_external_bytearray(
+                _TEXT, bytearray().join((_HEAD_ROOM, message)), len(_HEAD_ROOM)
+            )
 
     def pause(self) -> None:
         if not self._stream.is_closing():
@@ -118,8 +130,7 @@ class FastSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        # Called for each delivery, so nothing stands between.
-        self.write = partial(transport.send, _TEXT)
+        self._send = transport.send
         stream = transport.underlying_transport
         stream.set_write_buffer_limits(_HELD_BYTES)
         if self._scope is not None:
@@ -236,6 +247,7 @@ class FastListener:
             max_frame_size=self._message_bytes,
             read_buffer_init_size=_READ_BYTES,
             websocket_handshake_timeout=self._endpoint.limits.hello_s,
+            use_aiofastnet=self._tls is not None,
         )
         return self
 
@@ -271,7 +283,7 @@ class FastListener:
         return self._endpoint.judge(scope)
 
 
-def _drop(_message: bytes) -> None:
+def _drop(_kind: WSMsgType, _message: bytes) -> None:
     """Before a socket is open nothing is written to it."""
 
 

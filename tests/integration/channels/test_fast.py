@@ -12,14 +12,24 @@ import orjson
 import pytest
 from starlette.types import Scope
 
+from passerelle.channels.connection import Connection
+from passerelle.channels.endpoint import ChannelEndpoint
 from passerelle.channels.fast import FastListener
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.channels.limits import Limits
 from passerelle.channels.story import Over
+from passerelle.channels.transport import Socket
 from passerelle.core.credentials import Credentials
 from passerelle.core.principal import Principal
 from passerelle.store.store import Store
-from tests.integration.channels.rig import OVER_BOTH, BackEnd, KnownTokens, Rig, serve
+from tests.integration.channels.rig import (
+    OVER_BOTH,
+    BackEnd,
+    KnownTokens,
+    Rig,
+    run_endpoint,
+    serve,
+)
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -63,8 +73,8 @@ class Bare:
     async def receive(self) -> tuple[int, bytes]:
         async with asyncio.timeout(10):
             first, size = await self.reader.readexactly(2)
-            if size == 126:
-                size = int.from_bytes(await self.reader.readexactly(2))
+            if size > 125:
+                size = int.from_bytes(await self.reader.readexactly(2 if size == 126 else 8))
             return first & 0xF, await self.reader.readexactly(size)
 
     async def expect(self, kind: int) -> bytes:
@@ -246,6 +256,34 @@ async def follow_without_reading(rig: Rig, bare: Bare) -> None:
     wish = {"s": f"session:{session}", "from": "start", "max": 10_000}
     bare.send(TEXT, orjson.dumps({**orjson.loads(HELLO), "subs": [wish]}))
     bare.writer.transport.pause_reading()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+class Listening(ChannelEndpoint):
+    """Keeps the socket that it is given, and says nothing by itself."""
+
+    socket: Socket | None = None
+
+    def serve(self, socket: Socket, scope: Scope) -> Connection:
+        self.socket = socket
+        return super().serve(socket, scope)
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})])
+async def test_messages_that_a_full_socket_keeps_arrive_as_they_were(store: Store) -> None:
+    """Over the loop of the product, whose sockets keep what they are given and copy nothing."""
+    sent: list[bytes] = []
+    async with serve(store, backend="fast") as rig:
+        endpoint = Listening(rig.services)
+        async with run_endpoint(endpoint, "fast") as port, connect(port) as (bare, _):
+            bare.writer.transport.pause_reading()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            socket = endpoint.socket
+            assert socket is not None
+            while socket.is_writable:
+                sent.append(b"%d " % len(sent) * (3_000 + 7 * len(sent) % 500))
+                socket.write(sent[-1])
+            bare.writer.transport.resume_reading()  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            for message in sent:
+                assert await bare.expect(TEXT) == message
 
 
 class HeldTokens(KnownTokens):
