@@ -28,6 +28,7 @@ from passerelle.core.payloads.history import Repair, SnapshotRepaired
 from passerelle.core.ports.channels import OwedLink
 from passerelle.core.principal import Principal
 from passerelle.core.record import change, record
+from passerelle.gateway.afterwards import Afterwards
 from passerelle.gateway.surge import Surge
 
 if TYPE_CHECKING:
@@ -47,9 +48,10 @@ LinkPayload: TypeAlias = ChannelConnected | ChannelResumed | ChannelDisconnected
 _WAKE_S: Final = 0.05
 _SURGE: Final = 16
 _SURGE_WITHIN_S: Final = 1.0
+_SURGE_OWES_S: Final = 0.25
 _SURGE_WAITS_MS: Final = 3_000
-"""So many links within a second are a surge, and what there is to tell of it waits so long: devices that come back by
-the hundred get their events before anything is written about them."""
+"""So many links within a second are a surge. That they began is owed so much later, and what is owed waits so long:
+devices that come back by the hundred get their events before anything is written about them."""
 _NOTHING: Final = OwedLink(b"", b"", 0, 0)
 
 
@@ -76,6 +78,7 @@ class LinkFacts:
     drives: Callable[[Shard], Incarnation]
     wake: Callable[[Shard, float], None]
     surge: Surge = field(default_factory=lambda: Surge(_SURGE, _SURGE_WITHIN_S))
+    afterwards: Afterwards = field(default_factory=lambda: Afterwards(_SURGE_OWES_S))
 
     def find_driver(self, owner: str) -> Incarnation | None:
         """Under whose lease a link of a principal stands; None while we hold none there."""
@@ -86,9 +89,19 @@ class LinkFacts:
 
     def tell(self, link: Linked, fact: LinkFact) -> asyncio.Future[None]:
         """Owes what a connection has to tell; with StoreUnavailable in the future, nothing is known to be owed."""
+        loop = asyncio.get_running_loop()
+        in_surge = self.surge.join(loop.time())
+        if not (in_surge and isinstance(fact, Began)):
+            return self._owe(link, fact, _SURGE_WAITS_MS if in_surge else 0)
+        told: asyncio.Future[None] = loop.create_future()
+        self.afterwards.add(partial(self._owe_for, told, link, fact))
+        return told
+
+    def _owe_for(self, told: asyncio.Future[None], link: Linked, fact: LinkFact) -> None:
+        self._owe(link, fact, _SURGE_WAITS_MS).add_done_callback(partial(_hand_on, told))
+
+    def _owe(self, link: Linked, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
-        in_surge = self.surge.join(asyncio.get_running_loop().time())
-        wait_ms = _SURGE_WAITS_MS if in_surge else 0
         owe = partial(self.links.owe, channel, wait_ms=wait_ms)
         match fact:
             case Began(resumed=True, streams=streams):
@@ -161,6 +174,17 @@ class LinkFacts:
             case _:
                 ended = from_bytes(ChannelDisconnected, owed.payloads, newer=True)
                 return change(ended, times=times)
+
+
+def _hand_on(told: asyncio.Future[None], owed: asyncio.Future[None]) -> None:
+    """Nobody cancels an owing that has begun, so it ends with a result or a failure."""
+    error = owed.exception()
+    if told.done():
+        return
+    if error is None:
+        told.set_result(None)
+    else:
+        told.set_exception(error)
 
 
 def _describe_connection(known: LinkRecord, seen: _Connected, times: int) -> ChannelConnected:

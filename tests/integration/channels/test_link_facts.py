@@ -198,6 +198,18 @@ async def test_many_reconnects_in_a_minute_are_two_facts_of_each_kind(
         assert pass_a_minute(engine_server, ADA) == 0
 
 
+@pytest.mark.requirement("EXT-8")
+async def test_what_is_told_of_a_crowd_that_comes_at_once_is_complete(store: Store) -> None:
+    many = 40
+    async with run_instance(store) as instance:
+        hellos: list[JsonObject] = [{**HELLO, "device": f"phone {place}"} for place in range(many)]
+        welcomes = await asyncio.gather(*(visit(instance, hello) for hello in hellos))
+        channels = {str(welcome["channel"]) for welcome in welcomes}
+        for kind in ("channel.connected", "channel.disconnected"):
+            told = await instance.await_told(kind, many)
+            assert {one.channel_id for one in told} == channels, kind
+
+
 def pass_a_minute(engine: Server, who: Principal) -> int:
     """Brings forward what is owed about links; returns how many rows that is."""
     due = keys.due(who.home)

@@ -1,0 +1,35 @@
+"""Work that can wait until a surge is over, and is done then in portions: whoever comes in is served first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PORTION: Final = 64
+"""Pieces of work that are done in one turn of the loop."""
+
+
+class Afterwards:
+    """Begins each piece ``wait_s`` after the first of those that wait; pieces keep their order, and raise nothing."""
+
+    __slots__ = ("_due", "_wait_s", "_work")
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._work: deque[Callable[[], None]] = deque()
+        self._due: asyncio.Handle | None = None
+
+    def add(self, piece: Callable[[], None]) -> None:
+        """One more."""
+        self._work.append(piece)
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(self._wait_s, self._do)
+
+    def _do(self) -> None:
+        for _ in range(min(_PORTION, len(self._work))):
+            self._work.popleft()()
+        self._due = asyncio.get_running_loop().call_soon(self._do) if self._work else None
