@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from passerelle.channels.device_name import join_tab
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from passerelle.channels.limits import Limits
     from passerelle.channels.services import ChannelServices
     from passerelle.core.credentials import Credentials
+    from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
 
 
@@ -124,7 +126,12 @@ def _count_left_s(principal: Principal, now_ms: int) -> int | None:
 
 def name_channel(principal: Principal, device: str) -> str:
     """The id of a device's channel; ``device`` with its tab or its stream, as it is stored."""
-    return derive_id("ch", principal.home, principal.key, device)
+    return _derive_channel(principal.home, principal.key, device)
+
+
+@lru_cache(4096)
+def _derive_channel(home: Shard, owner: str, device: str) -> str:
+    return derive_id("ch", home, owner, device)
 
 
 def name_generation(channel: str, generation: int) -> str:

@@ -20,6 +20,7 @@ from passerelle.channels.frames import Call, ClientBeat, Hello, Refusal, ShowPre
 from passerelle.channels.inputs import (
     Admitted,
     Answered,
+    Delivered,
     DrainAsked,
     Ended,
     Input,
@@ -181,10 +182,14 @@ class Connection:
         if self._ending is not None:
             return
         if self._story is not None and isinstance(given, Told):
-            self._telling.tell(self._standing.known, self._story.take(given))
+            facts = self._story.take(given)
+            if facts:
+                self._telling.tell(self._standing.known, facts)
         self._state, outputs = step(self._state, given, self._loop.time())
         for output in outputs:
             self._carry_out(output)
+        if isinstance(given, Told | Delivered):
+            return  # these end nothing, let nothing in, and make nothing due
         if self.is_over and self._ending is None:
             self._ending = self._loop.create_task(self._end())
         if self._intake.waits and not self.must_wait:

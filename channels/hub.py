@@ -11,7 +11,7 @@ since two readers at one sequence with different chains have different answers.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, assert_never
@@ -32,7 +32,7 @@ from passerelle.channels.ring import RingBounds
 from passerelle.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from passerelle.channels.follower import StreamReads
@@ -72,7 +72,7 @@ class HubSettings:
     bounds: RingBounds = field(default_factory=RingBounds)
 
 
-class _Followed:
+class Followed:
     """A follower with its readers counted and its page reads shared."""
 
     def __init__(self, follower: Follower, log: StreamReads, counts: ChannelCounts) -> None:
@@ -132,7 +132,7 @@ class Hub:
         self._hints = hints
         self._settings = settings
         self._on_lost = on_lost
-        self._followed: dict[StreamRef, _Followed] = {}
+        self._followed: dict[StreamRef, Followed] = {}
         self._closing: dict[StreamRef, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._audit_now = asyncio.Event()
@@ -173,32 +173,32 @@ class Hub:
         """Audits every stream now: hints may have been lost, or a shard may have lost writes."""
         self._audit_now.set()
 
-    @asynccontextmanager
-    async def open(
+    def open(
         self,
         stream: StreamRef,
         view: View,
         start: From,
         bounds: ReplayBounds | None = None,
-    ) -> AsyncGenerator[Position]:
+    ) -> Reading:
         """A position on ``stream``; leaving the context releases it.
 
         The caller has authorized the stream. A stream that does not exist opens all the same, and its
         position yields a gap. Raises StoreUnavailable where the stream cannot be opened.
         """
-        followed = await self._acquire(stream)
-        try:
-            yield Position(followed, view, _locate(followed.ring, start), bounds)
-        finally:
-            self._release(stream, followed)
+        return Reading(self, stream, view, start, bounds)
 
-    async def _acquire(self, stream: StreamRef) -> _Followed:
+    async def acquire(self, stream: StreamRef) -> Followed:
+        """The stream, followed until ``release``.
+
+        Raises:
+            StoreUnavailable: it cannot be opened.
+        """
         # A late end of the old hints would take the new ones away with it.
         while (closing := self._closing.get(stream)) is not None and not closing.done():
             await asyncio.wait([closing])
         followed = self._followed.get(stream)
         if followed is None:
-            followed = _Followed(Follower(stream, self._surround()), self._log, self.counts)
+            followed = Followed(Follower(stream, self._surround()), self._log, self.counts)
             self._followed[stream] = followed
             followed.opening = asyncio.create_task(self._open(followed))
             self._own(followed.opening)
@@ -210,11 +210,11 @@ class Hub:
             if followed.opening is not None:
                 await asyncio.shield(followed.opening)
         except BaseException:
-            self._release(stream, followed)
+            self.release(stream, followed)
             raise
         return followed
 
-    async def _open(self, followed: _Followed) -> None:
+    async def _open(self, followed: Followed) -> None:
         stream = followed.follower.stream
         try:
             async with asyncio.timeout(self._settings.open_s):
@@ -240,18 +240,19 @@ class Hub:
             self._own(listening)
         await asyncio.shield(listening)
 
-    def _release(self, stream: StreamRef, followed: _Followed) -> None:
+    def release(self, stream: StreamRef, followed: Followed) -> None:
+        """One reader less; after the last one the stream lingers."""
         followed.readers -= 1
         if followed.readers > 0 or self._followed.get(stream) is not followed:
             return
         loop = asyncio.get_running_loop()
         followed.linger = loop.call_later(self._settings.linger_s, self._expire, stream, followed)
 
-    def _expire(self, stream: StreamRef, followed: _Followed) -> None:
+    def _expire(self, stream: StreamRef, followed: Followed) -> None:
         del self._followed[stream]
         self._close(followed)
 
-    def _close(self, followed: _Followed) -> None:
+    def _close(self, followed: Followed) -> None:
         stream = followed.follower.stream
         task = asyncio.create_task(self._end_hints(followed))
         self._closing[stream] = task
@@ -262,7 +263,7 @@ class Hub:
         if self._closing.get(stream) is done:
             del self._closing[stream]
 
-    async def _end_hints(self, followed: _Followed) -> None:
+    async def _end_hints(self, followed: Followed) -> None:
         with suppress(StoreUnavailable):  # the hint connection is gone, and the hints with it
             await followed.follower.close()
 
@@ -306,6 +307,31 @@ class Hub:
                     await asyncio.sleep(_BETWEEN_AUDITS_S)
                 part = open_now[first : first + _AUDITED_AT_ONCE]
                 await asyncio.gather(*(_audit(follower) for follower in part))
+
+
+class Reading:
+    """One reader of a stream while it is inside: ``async with`` gives its position."""
+
+    __slots__ = ("_bounds", "_followed", "_hub", "_start", "_stream", "_view")
+
+    def __init__(
+        self, hub: Hub, stream: StreamRef, view: View, start: From, bounds: ReplayBounds | None
+    ) -> None:
+        self._hub = hub
+        self._stream = stream
+        self._view = view
+        self._start = start
+        self._bounds = bounds
+        self._followed: Followed | None = None
+
+    async def __aenter__(self) -> Position:
+        self._followed = followed = await self._hub.acquire(self._stream)
+        return Position(followed, self._view, _locate(followed.ring, self._start), self._bounds)
+
+    async def __aexit__(self, *_: object) -> None:
+        followed, self._followed = self._followed, None
+        if followed is not None:
+            self._hub.release(self._stream, followed)
 
 
 def _has_worked(task: asyncio.Task[None]) -> bool:

@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Events of the view in order, the position after them, and the view's position before the first.
+    """Events of the view in order, the position after them, that of the last one, and the view's before the first.
 
     No event of the view lies strictly between ``previous`` and the first entry.
     """
@@ -47,15 +47,10 @@ class Page:
     entries: tuple[Linked, ...]
     previous: int
     cursor: Cursor
+    last: Cursor
     size_bytes: int = field(compare=False)
     packed: dict[str, Packed] = field(default_factory=dict[str, Packed], compare=False, repr=False)
     """Its frames by the name of the stream in them."""
-
-    @property
-    def last(self) -> Cursor:
-        """The position of its last event."""
-        linked = self.entries[-1]
-        return Cursor(self.cursor.epoch, linked.entry.sequence, linked.chain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +65,17 @@ def cut(entries: tuple[Linked, ...], view: View, cursor: Cursor, previous: int) 
     """The stretch of ``entries``, which follow ``cursor``; ``previous`` is the view's last event before it."""
     if not entries:
         return Stretch(cursor, None)
-    last = entries[-1]
-    end = Cursor(cursor.epoch, last.entry.sequence, last.chain)
+    end = _locate(cursor, entries[-1])
     visible = tuple([linked for linked in entries if shows(view, linked.entry)])
     if not visible:
         return Stretch(end, None)
     size = sum([len(linked.entry.data) for linked in visible])
-    return Stretch(end, Page(visible, previous, end, size))
+    last = end if visible[-1] is entries[-1] else _locate(cursor, visible[-1])
+    return Stretch(end, Page(visible, previous, end, last, size))
+
+
+def _locate(cursor: Cursor, linked: Linked) -> Cursor:
+    return Cursor(cursor.epoch, linked.entry.sequence, linked.chain)
 
 
 class Stretches:

@@ -134,7 +134,7 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
         return state, ()
     match given:
         case Received():
-            return _receive(change(state, heard_s=now_s), given, now_s)
+            return _receive(state, given, now_s)
         case Undecodable(answer):
             return refuse(count_frame(change(state, heard_s=now_s), now_s), answer)
         case Admitted(welcome, expires_s):
@@ -168,7 +168,8 @@ def step(state: State, given: Input, now_s: float) -> Step:  # noqa: C901, PLR09
 def _receive(state: State, given: Received, now_s: float) -> Step:
     frame = given.frame
     if state.phase is Phase.GREETING:
-        return _greet(state, frame)
+        return _greet(state, frame, now_s)
+    state = change(state, heard_s=now_s)
     match frame:
         case Ack(cursors):
             return acknowledge(state, cursors, "ack", now_s)
@@ -221,9 +222,10 @@ def _serve(  # noqa: C901 - one arm per frame of the closed union
             assert_never(frame)
 
 
-def _greet(state: State, frame: ClientFrame) -> Step:
+def _greet(state: State, frame: ClientFrame, now_s: float) -> Step:
     if isinstance(frame, Hello):
-        return change(state, phase=Phase.ADMITTING, hello=frame), (Admit(frame),)
+        greeted = change(state, phase=Phase.ADMITTING, hello=frame, heard_s=now_s)
+        return greeted, (Admit(frame),)
     notice = Refusal("hello_first", "the first frame is hello", fatal=True)
     return close(state, CloseCode.MALFORMED, notice.message, notice)
 

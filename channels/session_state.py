@@ -67,7 +67,7 @@ def start(limits: Limits, now_s: float) -> State:
 
 def mark(state: State, stream: str, cursor: Cursor) -> State:
     """Notes the last cursor that the client was given of a stream that it follows."""
-    if stream not in state.told:
+    if stream not in state.told or state.told[stream] is cursor:
         return state
     return change(state, told={**state.told, stream: cursor})
 

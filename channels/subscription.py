@@ -266,7 +266,8 @@ class Subscription:
             case Page():
                 if text is not None and not self._is_live:
                     text.stop()
-                await self._wait_for_room()
+                if not link.outbox.has_room:
+                    await self._wait_for_room()
                 if text is not None:
                     text.flush()
                 packed = pack_page(stream, item)
@@ -285,12 +286,11 @@ class Subscription:
 
     async def _wait_for_room(self) -> None:
         """A slow socket takes no slot away from others."""
-        if not self._link.outbox.has_room:
-            replays = self._slot.is_held
-            self._slot.leave()
-            await self._link.outbox.wait_for_room()
-            if replays:
-                await self._slot.enter_again()
+        replays = self._slot.is_held
+        self._slot.leave()
+        await self._link.outbox.wait_for_room()
+        if replays:
+            await self._slot.enter_again()
 
     async def _repair(
         self, name: StreamName, grant: Grant, gap: Gap, wish: SnapshotWish

@@ -50,6 +50,8 @@ def split_message(message: str | bytes) -> list[bytes]:
 
 def pack_messages(frames: Sequence[bytes]) -> list[bytes]:
     """As few messages as their bound allows; one larger frame goes alone."""
+    if frames and sum(map(len, frames)) + len(frames) <= MESSAGE_BYTES:
+        return [b"\n".join(frames)]
     messages: list[bytes] = []
     first, size = 0, 0
     for place, frame in enumerate(frames):
