@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
+from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
 from passerelle.gateway.rpc import CALLS
 from tests.support.desk import Desk
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +48,10 @@ async def count(desk: Desk, session_id: str) -> int:
     return len(await desk.house.entries(session_id))
 
 
+async def is_answered(desk: Desk, session_id: str) -> bool:
+    return any(one.type == EventType.RUN_STATUS for one in await desk.house.entries(session_id))
+
+
 @pytest.mark.requirement("CMD-30")
 async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> None:
     opened: Any = await desk.do("open_session", "open", title="Keys")
@@ -76,7 +83,7 @@ async def test_every_command_with_a_key_changes_something_once(desk: Desk) -> No
         key = "new" if method == "create_task" else f"k-{method}"
         first: Any = await desk.do(method, key, **params)
         if method == "start_task":
-            await desk.until(task_id, Status.RUNNING)
+            await wait_until(partial(is_answered, desk, task_session), 10, "the agent has answered")
         stored = [await count(desk, one) for one in (session_id, task_session)]
         second: Any = await desk.do(method, key, **params)
         assert second["repeated"] is True, method
