@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self, cast
@@ -46,7 +47,7 @@ _CLOSING_S: Final = 2.0
 _TEXT: Final = WSMsgType.TEXT
 _COPIED_BYTES: Final = 8_192
 """picows copies a message up to here; the head of a larger one it gives on in a buffer that the next one overwrites,
-which uvloop may hold by then."""
+which uvloop may hold by then. With TLS there are sockets of aiofastnet below, which copy what they hold."""
 _HEAD_ROOM: Final = bytes(14)
 """What picows asks for before a message whose head it is to write in place."""
 _PART_COST: Final = 64
@@ -58,6 +59,7 @@ class FastSocket(WSListener):
 
     __slots__ = (
         "_closer",
+        "_copied_bytes",
         "_endpoint",
         "_kind",
         "_left",
@@ -78,6 +80,7 @@ class FastSocket(WSListener):
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
         self._send: Callable[[WSMsgType, bytes], None] = _drop
+        self._copied_bytes = _COPIED_BYTES
         self._receiver: Receiver | None = None
         self._parts: list[bytes] | None = None
         self._part_bytes = 0
@@ -96,7 +99,7 @@ class FastSocket(WSListener):
         return self._transport.underlying_transport
 
     def write(self, message: bytes) -> None:
-        if len(message) <= _COPIED_BYTES or self._transport is None:
+        if len(message) <= self._copied_bytes or self._transport is None:
             self._send(_TEXT, message)
         else:
             self._transport.send_reuse_external_bytearray(
@@ -131,6 +134,7 @@ class FastSocket(WSListener):
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
         self._send = transport.send
+        self._copied_bytes = sys.maxsize if transport.is_secure else _COPIED_BYTES
         stream = transport.underlying_transport
         stream.set_write_buffer_limits(_HELD_BYTES)
         if self._scope is not None:

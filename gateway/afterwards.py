@@ -1,4 +1,4 @@
-"""Work that can wait until a surge is over, and is done then in portions: whoever comes in is served first."""
+"""Work that can wait a moment in a surge, and is done then in portions: whoever comes in is served first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORTION: Final = 64
 
 
 class Afterwards:
-    """Begins each piece ``wait_s`` after the first of those that wait; pieces keep their order, and raise nothing."""
+    """Begins them in order, ``wait_s`` after the first; what is added meanwhile goes with them."""
 
     __slots__ = ("_due", "_wait_s", "_work")
 
@@ -30,6 +30,8 @@ class Afterwards:
             self._due = asyncio.get_running_loop().call_later(self._wait_s, self._do)
 
     def _do(self) -> None:
-        for _ in range(min(_PORTION, len(self._work))):
-            self._work.popleft()()
-        self._due = asyncio.get_running_loop().call_soon(self._do) if self._work else None
+        try:
+            for _ in range(min(_PORTION, len(self._work))):
+                self._work.popleft()()
+        finally:  # one that raises is reported by the loop, and the others go on
+            self._due = asyncio.get_running_loop().call_soon(self._do) if self._work else None

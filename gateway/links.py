@@ -2,7 +2,8 @@
 
 What a connection has to tell is owed first, in the store, and written by the handler of a due row (I9): the first of a
 kind at once, and all that follow within a minute as one more. So hundreds of reconnects of one device leave two facts
-of each kind, whichever instances they met, and an instance that dies owes nothing that another one cannot write.
+of each kind, whichever instances they met, and what an instance owes when it dies another one writes. That a link has
+begun is owed just after it has, and later in a surge: an instance that dies before has not said so.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class LinkFacts:
 
     def _owe(self, link: Linked, fact: LinkFact, wait_ms: int) -> asyncio.Future[None]:
         channel, generation = link.channel, link.generation
-        owe = partial(self.links.owe, channel, wait_ms=wait_ms)
+        owe = partial(self.links.owe, channel, generation, wait_ms=wait_ms)
         match fact:
             case Began(resumed=True, streams=streams):
                 owed = _Resumed(generation, tuple(_name_resumption(one) for one in streams))
@@ -115,7 +116,7 @@ class LinkFacts:
             case Over(reason, code, acked):
                 ended = ChannelDisconnected(channel, generation, reason, code, {**acked})
                 driver = self.find_driver(link.owner)
-                leaves = (driver.instance, generation) if driver else None
+                leaves = driver.instance if driver else None
                 owing = owe("disconnected", to_bytes(ended), leaves=leaves)
             case _:
                 assert_never(fact)

@@ -1,6 +1,6 @@
 """Calls of one event-loop tick travel together: one write, one read, each caller its own reply.
 
-At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
+What was gathered before, and reads, wait for no others. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
 written once: what it means when no reply comes is for the caller to judge, by its operation id.
 """
 

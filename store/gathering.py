@@ -58,7 +58,7 @@ class Gathering(Generic[Key, Item, Result]):
             return
         loop = asyncio.get_running_loop()
         self._waiting[key] = []
-        self._windows[key] = loop.call_later(WINDOW_S, self._start, key)
+        window = self._windows[key] = loop.call_later(WINDOW_S, self._start, key)
         waiting = [one for one in asked_for if not one[1].done()]
         for first in range(0, len(waiting), MOST):
             part = waiting[first : first + MOST]
@@ -67,25 +67,24 @@ class Gathering(Generic[Key, Item, Result]):
             except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
                 _fail(part, error)
                 continue
-            task = loop.create_task(self._deal(key, part, asked))
+            task = loop.create_task(self._deal(key, window, part, asked))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _deal(
         self,
         key: Key,
+        window: asyncio.TimerHandle,
         waiting: list[tuple[Item, asyncio.Future[Result]]],
         asked: Awaitable[Sequence[Result]],
     ) -> None:
         try:
-            results = await asked
-        except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
-            _fail(waiting, error)
-        else:
-            for (_, done), result in zip(waiting, results, strict=True):
+            for (_, done), result in zip(waiting, await asked, strict=True):
                 if not done.done():
                     done.set_result(result)
-        if key in self._windows:
+        except Exception as error:  # noqa: BLE001  each of those who asked is told, and judges it
+            _fail(waiting, error)
+        if self._windows.get(key) is window:  # a later one has its own to wait for
             self._start(key)
 
 

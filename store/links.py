@@ -29,7 +29,7 @@ LISTED: Final = 16
 
 
 _Row: TypeAlias = tuple[str, str, int, int, str | bool]
-"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation that leaves."""
+"""Channel, kind, milliseconds until the first of a kind is told, payloads that are listed, generation."""
 
 
 class RedisLinks:
@@ -45,22 +45,22 @@ class RedisLinks:
     def owe(
         self,
         channel: str,
+        generation: int,
         kind: str,
         payload: bytes,
         *,
         listed: bool = False,
-        leaves: tuple[str, int] | None = None,
+        leaves: str | None = None,
         wait_ms: int = 0,
     ) -> asyncio.Future[None]:
         """Begins to note a fact; a row of the due set tells it, after ``wait_ms`` or a minute after the last one.
 
-        ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
+        ``listed``: each payload counts, not only that of the newest generation. ``leaves``: the instance whose
         connection has ended. Tried again after a lost reply: a fact too many is counted then.
         """
-        instance, generation = leaves or (None, 0)
         most = LISTED if listed else 0
         row = (channel, kind, wait_ms, most, str(generation))
-        return self._owed.call((place(channel), instance), (row, payload))
+        return self._owed.call((place(channel), leaves), (row, payload))
 
     async def lose(self, channel: str, payload: bytes, instance: str) -> None:
         """Notes that a link has ended with its instance, unless the device is connected elsewhere already."""

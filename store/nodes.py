@@ -107,24 +107,30 @@ class Nodes:
         return (await self._route(shard, "writes", packed, 1))[0]
 
     def write_now(self, shard: Shard, packed: bytes) -> Coroutine[None, None, Reply]:
-        """The same for who has gathered what goes together: it is written in this call, and tried again like ``retry``.
+        """The same for who has gathered what goes together: it waits for no others, and is tried again like ``retry``.
 
-        To be awaited in any case.
+        It has begun before it is awaited, which is to be done in any case.
         """
+        seen, began_s = self._generation, monotonic()
         first = self.node(shard).writes.call(packed, alone=True)
-        return self._follow(shard, packed, first, monotonic())
+        return self._follow(shard, packed, first, seen, began_s)
 
     async def _follow(
-        self, shard: Shard, packed: bytes, first: Awaitable[list[Reply]], began_s: float
+        self,
+        shard: Shard,
+        packed: bytes,
+        first: Awaitable[list[Reply]],
+        seen: int,
+        began_s: float,
     ) -> Reply:
         try:
             return (await first)[0]
         except Redirected:
-            await self._refresh_quietly(self._generation)
+            await self._refresh_quietly(seen)
             return await retry(lambda: self.write(shard, packed))
         except StoreUnavailable as error:
             if self.clustered:
-                await self._refresh_quietly(self._generation)
+                await self._refresh_quietly(seen)
             return await try_again(lambda: self.write(shard, packed), error, began_s)
 
     def post(self, shard: Shard, packed: bytes) -> Awaitable[bool]:

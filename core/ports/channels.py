@@ -158,17 +158,18 @@ class Links(Protocol):
     def owe(
         self,
         channel: str,
+        generation: int,
         kind: str,
         payload: bytes,
         *,
         listed: bool = False,
-        leaves: tuple[str, int] | None = None,
+        leaves: str | None = None,
         wait_ms: int = 0,
     ) -> Awaitable[None]:
         """Begins to note a fact; ``link:<channel>:<kind>`` comes due for it, after ``wait_ms`` at the earliest.
 
-        ``listed``: each payload counts, not only the last one. ``leaves``: the instance and the generation whose
-        connection has ended.
+        ``listed``: each payload counts, not only that of the newest generation, in whichever order they come.
+        ``leaves``: the instance whose connection has ended.
         """
         ...
 

@@ -5,7 +5,7 @@
 --       last: own set that the channels stand in, when they leave it
 -- ARGV  1 control, JSON: window (ms), keep (lifetime of a record, ms), leaves (whether there is an own set),
 --         rows of channel, kind, wait (ms until the first of a kind is told), most (payloads that are listed,
---         0: only the last one counts), gen (text: the connection that leaves; false: its instance has died)
+--         0: only that of the newest connection counts), gen (text: which connection; false: its instance has died)
 --       2.. payload bytes, without a line feed, one for each row
 -- RETURNS  owed | moved (its instance has died, and the device is connected elsewhere already), one for each row
 -- NEVER  writes a fact: the handler of the row does, when the window of the fact before is over.
@@ -32,7 +32,11 @@ local function owe(record, payload, channel, kind, wait, most, gen)
   end
   redis.call('HINCRBY', record, 'n:' .. kind, 1)
   if most == 0 then
-    redis.call('HSET', record, 'o:' .. kind, payload)
+    -- What a connection tells may come behind what a newer one of the device has told, from another instance too.
+    local told_by = tonumber(redis.call('HGET', record, 'g:' .. kind) or '0')
+    if not gen or tonumber(gen) >= told_by then
+      redis.call('HSET', record, 'o:' .. kind, payload, 'g:' .. kind, gen or '0')
+    end
   else
     local listed = redis.call('HGET', record, 'o:' .. kind) or ''
     local _, count = string.gsub(listed, '\n', '')

@@ -136,6 +136,20 @@ async def test_channel_stands_in_the_set_of_its_driver(store: Store) -> None:
     assert await store.leases.take_over(shard, "in_hub") == TakenOver(1, (), (channel,))
 
 
+@pytest.mark.requirement("EXT-8")
+async def test_what_an_older_connection_tells_late_counts_and_replaces_nothing(
+    store: Store,
+) -> None:
+    _, owner, channel = make_owner()
+    await store.channels.say_hello(owner, channel, b"x", None)
+    for generation in (5, 7, 6):
+        told = b"generation %d" % generation
+        await store.links.owe(channel, generation, "connected", told)
+    owed = await store.links.read_owed(channel, "connected")
+    assert owed is not None
+    assert (owed.payloads, owed.total, owed.told) == (b"generation 7", 3, 0)
+
+
 async def test_channel_of_another_shard_is_refused(store: Store) -> None:
     one, two = make_owner(), make_owner()
     assert one[0] != two[0]

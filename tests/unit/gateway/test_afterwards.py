@@ -51,3 +51,22 @@ async def test_what_comes_after_it_waits_for_its_own_time() -> None:
     afterwards.add(lambda: done.append("second"))
     assert done == ["first"]
     await wait_until(lambda: done == ["first", "second"], 10, "the second is done")
+
+
+async def test_a_piece_that_raises_holds_nothing_else_up() -> None:
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, fault: faults.append(fault["exception"])
+    )
+    afterwards, done = Afterwards(0.0), list[str]()
+
+    def fail() -> None:
+        raise IndexError
+
+    afterwards.add(lambda: done.append("before"))
+    afterwards.add(fail)
+    afterwards.add(lambda: done.append("behind"))
+    await wait_until(lambda: done == ["before", "behind"], 10, "the others are done")
+    afterwards.add(lambda: done.append("later"))
+    await wait_until(lambda: done[-1] == "later", 10, "what comes later is done")
+    assert [type(fault) for fault in faults] == [IndexError]

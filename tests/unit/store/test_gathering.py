@@ -104,6 +104,35 @@ async def test_those_that_follow_go_beside_one_that_takes_long(
     assert await asyncio.gather(*asked) == [1, 2, 3]
 
 
+async def test_what_ends_late_begins_nothing_that_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gathering, "WINDOW_S", 0.01)
+    answers: list[asyncio.Future[None]] = []
+
+    async def carry_out(_key: str, items: list[int]) -> list[int]:
+        answers.append(asyncio.get_running_loop().create_future())
+        await answers[-1]
+        return items
+
+    calls = Gathering(carry_out)
+    late = calls.call("a", 1)
+    await wait_until(lambda: len(answers) == 1, 10, "the first is under way")
+    monkeypatch.setattr(gathering, "WINDOW_S", 3600.0)
+    second = calls.call("a", 2)
+    await wait_until(lambda: len(answers) == 2, 10, "the second is under way beside it")
+    third = calls.call("a", 3)
+    answers[0].set_result(None)
+    await late
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(answers) == 2
+    answers[1].set_result(None)
+    await wait_until(lambda: len(answers) == 3, 10, "the third is under way")
+    answers[2].set_result(None)
+    assert [await second, await third] == [2, 3]
+
+
 async def test_what_cannot_be_begun_is_told_to_all_who_asked() -> None:
     def refuse(_key: str, _items: list[int]) -> Awaitable[list[int]]:
         raise StoreUnavailable("away", "no")
