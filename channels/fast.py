@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -46,8 +46,7 @@ _CLOSING_S: Final = 2.0
 """How long the other side may take to answer a close."""
 _TEXT: Final = WSMsgType.TEXT
 _COPIED_BYTES: Final = 8_192
-"""picows copies a message up to here; the head of a larger one it gives on in a buffer that the next one overwrites,
-which uvloop may hold by then. With TLS there are sockets of aiofastnet below, which copy what they hold."""
+"""The largest message that picows copies."""
 _HEAD_ROOM: Final = bytes(14)
 """What picows asks for before a message whose head it is to write in place."""
 _PART_COST: Final = 64
@@ -59,7 +58,6 @@ class FastSocket(WSListener):
 
     __slots__ = (
         "_closer",
-        "_copied_bytes",
         "_endpoint",
         "_kind",
         "_left",
@@ -68,19 +66,18 @@ class FastSocket(WSListener):
         "_parts",
         "_receiver",
         "_scope",
-        "_send",
         "_transport",
         "is_writable",
+        "write",
     )
 
     def __init__(self, endpoint: ChannelEndpoint, scope: Scope, message_bytes: int) -> None:
         self.is_writable = True
+        self.write: partial[None] = partial(_drop)
         self._endpoint = endpoint
         self._scope: Scope | None = scope
         self._message_bytes = message_bytes
         self._transport: WSTransport | None = None
-        self._send: Callable[[WSMsgType, bytes], None] = _drop
-        self._copied_bytes = _COPIED_BYTES
         self._receiver: Receiver | None = None
         self._parts: list[bytes] | None = None
         self._part_bytes = 0
@@ -97,14 +94,6 @@ class FastSocket(WSListener):
         if self._transport is None:
             raise AssertionError("a socket is used once it is open")
         return self._transport.underlying_transport
-
-    def write(self, message: bytes) -> None:
-        if len(message) <= self._copied_bytes or self._transport is None:
-            self._send(_TEXT, message)
-        else:
-            self._transport.send_reuse_external_bytearray(
-                _TEXT, bytearray().join((_HEAD_ROOM, message)), len(_HEAD_ROOM)
-            )
 
     def pause(self) -> None:
         if not self._stream.is_closing():
@@ -133,8 +122,11 @@ class FastSocket(WSListener):
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
-        self._send = transport.send
-        self._copied_bytes = sys.maxsize if transport.is_secure else _COPIED_BYTES
+        # With TLS there are sockets of aiofastnet below, which copy what they hold.
+        if transport.is_secure:
+            self.write = partial(transport.send, _TEXT)
+        else:
+            self.write = partial(_send, transport)
         stream = transport.underlying_transport
         stream.set_write_buffer_limits(_HELD_BYTES)
         if self._scope is not None:
@@ -287,8 +279,20 @@ class FastListener:
         return self._endpoint.judge(scope)
 
 
-def _drop(_kind: WSMsgType, _message: bytes) -> None:
+def _drop(_message: bytes) -> None:
     """Before a socket is open nothing is written to it."""
+
+
+def _send(transport: WSTransport, message: bytes) -> None:
+    """Of a message that picows does not copy it gives the head on in a buffer that the next message overwrites.
+
+    The sockets of the loop may still hold that by then. So such a message is copied here, behind room for its head.
+    """
+    if len(message) <= _COPIED_BYTES:
+        transport.send(_TEXT, message)
+    else:
+        copied = bytearray().join((_HEAD_ROOM, message))
+        transport.send_reuse_external_bytearray(_TEXT, copied, len(_HEAD_ROOM))
 
 
 def _describe(request: WSUpgradeRequest, path: str, query: bytes, *, is_secure: bool) -> Scope:

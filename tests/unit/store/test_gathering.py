@@ -73,15 +73,20 @@ class Held:
         await self.may_answer.wait()
         return items
 
+    async def begin(self) -> tuple[Gathering[str, int, int], asyncio.Future[int]]:
+        """With a first call under way."""
+        calls = Gathering(self.carry_out)
+        first = calls.call("a", 1)
+        await wait_until(lambda: self.asked == [[1]], 10, "the first is under way")
+        return calls, first
+
 
 async def test_those_that_follow_go_as_soon_as_the_first_has_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gathering, "WINDOW_S", 3600.0)
     held = Held()
-    calls = Gathering(held.carry_out)
-    first = calls.call("a", 1)
-    await wait_until(lambda: held.asked == [[1]], 10, "the first is under way")
+    calls, first = await held.begin()
     later = [calls.call("a", 2), calls.call("a", 3)]
     held.may_answer.set()
     async with asyncio.timeout(10):
@@ -95,10 +100,8 @@ async def test_those_that_follow_go_beside_one_that_takes_long(
 ) -> None:
     monkeypatch.setattr(gathering, "WINDOW_S", 0.01)
     held = Held()
-    calls = Gathering(held.carry_out)
-    asked = [calls.call("a", 1)]
-    await wait_until(lambda: held.asked == [[1]], 10, "the first is under way")
-    asked += [calls.call("a", 2), calls.call("a", 3)]
+    calls, first = await held.begin()
+    asked = [first, calls.call("a", 2), calls.call("a", 3)]
     await wait_until(lambda: held.asked == [[1], [2, 3]], 10, "the others are under way, too")
     held.may_answer.set()
     assert await asyncio.gather(*asked) == [1, 2, 3]
