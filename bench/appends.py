@@ -29,7 +29,6 @@ from passerelle.store.connection import (
     Wire,
     connect,
     make_connection,
-    pack,
     read_reply,
 )
 
@@ -92,7 +91,7 @@ async def _compare_ways(bench: Bench, callers: int, rounds: int, seconds: float)
 async def _append_by(bench: Bench, subject: Subject, send: Send) -> None:
     batch: Batch = subject.update(bench.epoch(subject))
     packed = pack_append(batch)
-    reply = cast("Reply", await send(pack(*packed.arguments)))
+    reply = cast("Reply", await send(packed.call))
     accept_result(subject, read_append(reply, packed))
 
 

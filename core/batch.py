@@ -204,7 +204,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
-    """A batch in the form in which its store takes it: ``arguments`` are that store's own.
+    """A batch in the form in which its store takes it: ``call`` is that store's own, as it is sent.
 
     Besides them stands what has to be known to read the answer.
     """
@@ -214,7 +214,7 @@ class PackedBatch:
     entities: tuple[EntityRef, ...]
     first_event: str
     """Empty where there is none."""
-    arguments: tuple[bytes, ...]
+    call: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from passerelle.core.batch import (
 from passerelle.core.errors import TooLarge
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
+from passerelle.store.connection import unpack
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def pack_append(batch: Batch) -> PackedBatch:
         shard,
         tuple(write.ref for write in batch.entities),
         batch.events[0].event_id if batch.events else "",
-        read_script("append").list_arguments(arguments.keys, control, arguments.values),
+        read_script("append").pack_call(arguments.keys, control, arguments.values),
     )
 
 
@@ -156,7 +157,7 @@ def unpack_entities(packed: PackedBatch, first: int) -> list[Loaded]:
     Fields that the batch does not write are not known here; so it is only for entities that it makes, or whose fields
     it writes all.
     """
-    call = packed.arguments
+    call = unpack(packed.call)
     values = call[_BEFORE_KEYS + int(call[_KEY_COUNT]) :]
     control = cast("dict[str, Any]", orjson.loads(values[0]))
     return [

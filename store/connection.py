@@ -145,6 +145,18 @@ def pack(*arguments: Argument) -> bytes:
     return _pack(arguments)
 
 
+def unpack(call: bytes) -> tuple[bytes, ...]:
+    """The arguments of a command that ``pack`` has made."""
+    at = call.index(b"\n") + 1
+    arguments: list[bytes] = []
+    while at < len(call):
+        begin = call.index(b"\n", at) + 1
+        end = begin + int(call[at + 1 : begin])
+        arguments.append(call[begin:end])
+        at = end + 2
+    return tuple(arguments)
+
+
 async def read_reply(wire: Wire) -> Reply | RedisError:
     """The next reply; an error reply is a value here, so that what follows it can be read."""
     try:

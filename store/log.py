@@ -91,7 +91,7 @@ class RedisEventLog:
         else:
             packed, looks = pack_append(batch), batch.feed
         shard, unknown = packed.shard, False
-        call = pack(*packed.arguments)
+        call = packed.call
         if looks:
             call += _ask_tail(shard)
         began_s = monotonic()

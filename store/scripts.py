@@ -61,16 +61,8 @@ class Script:
     def pack_call(
         self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
     ) -> bytes:
-        """The whole call as it goes over the wire."""
-        return pack(*self.list_arguments(keys, control, values))
-
-    def list_arguments(
-        self, keys: Sequence[str], control: Control, values: Sequence[bytes] = ()
-    ) -> tuple[bytes, ...]:
-        """The words of a call: all keys declared, one JSON control argument, then byte strings."""
-        named = (key.encode() for key in keys)
-        count = b"%d" % len(keys)
-        return (b"EVALSHA", self.digest.encode(), count, *named, orjson.dumps(control), *values)
+        """The whole call as it goes over the wire: all keys declared, one JSON control argument, then byte strings."""
+        return pack("EVALSHA", self.digest, len(keys), *keys, orjson.dumps(control), *values)
 
 
 @cache

@@ -29,8 +29,8 @@ from passerelle.core.batch import (
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.ids import REMOTE_CONTEXT
+from passerelle.core.minting import RecordedIds, Wanted
 from passerelle.core.record import change, value
-from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.places import mint_place
@@ -39,6 +39,8 @@ from passerelle.gateway.control.turn_opening import Draft, Opened, Opening
 from passerelle.gateway.control.words import describe
 from passerelle.gateway.control.writes import Unread, compose
 from passerelle.gateway.delegation.spill import CAP
+from passerelle.store.connection import unpack
+from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
@@ -63,6 +65,8 @@ _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
 _SESSION: Final = 2
 """Where the session stands among the values."""
+FREE: Final = frozenset(range(9, 15))
+"""Where the words of the caller stand among them, which have any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,11 @@ class Form:
     answers: dict[Hashable, object] = field(default_factory=dict["Hashable", object])
     """What answers of each shape store last; whoever takes answers keeps it here."""
 
+    @property
+    def driver(self) -> Incarnation:
+        """Who drives the turns of this shape."""
+        return self.rehearsals[0].driver
+
 
 @value
 class PlainTurn:
@@ -109,10 +118,14 @@ class PlainTurn:
     form: Form
     values: tuple[bytes, ...]
 
+    def read(self, prefix: str) -> str:
+        """The first id of this kind that was minted for it."""
+        return self.values[self.form.at[prefix]].decode()
+
     @property
     def remote_context_id(self) -> str:
         """The context that the agent is told."""
-        return self.values[self.form.at[REMOTE_CONTEXT]].decode()
+        return self.read(REMOTE_CONTEXT)
 
     @property
     def session(self) -> str:
@@ -135,31 +148,14 @@ class PlainTurns:
         Raises:
             StoreUnavailable: nothing is known to be written, and no peer was called.
         """
-        if not is_plain(command, plan):
+        filled = self._fill(principal, command, plan)
+        if filled is None:
             return None
-        message = orjson.dumps(command.message)
-        writes = self.turns.writes
-        place = mint_place(principal, writes.ids, None, None)
-        shard = place.shard
-        driver = plan.drives(shard)
-        form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
-        if form is None or len(message) > CAP:
-            return None
-        given = list_values(place, command, message, writes.clock.now_ms(), plan)
-        values = (*given, *form.wanted.ask(writes.ids, shard))
-        task = EntityRef(EntityKind.TASK, values[form.at["task"]].decode())
-        packed = PackedBatch(
-            place.session.id,
-            shard,
-            tuple([_find_entity(kind, place, task) for kind in form.kinds]),
-            values[form.at["ev"]].decode(),
-            form.stencil.fill(values),
-        )
-        turn = PlainTurn(form, values)
-        turn_id = values[form.at["turn"]].decode()
-        held = (task, place.thread)
+        place, task, turn, packed = filled
+        driver, writes = turn.form.driver, self.turns.writes
+        turn_id, held = turn.read("turn"), (task, place.thread)
         try:
-            result = await writes.append(packed, feed=form.feed)
+            result = await writes.append(packed, feed=turn.form.feed)
         except StoreUnavailable as error:
             if error.wrote == "unknown":
                 self.turns.doubt(task)
@@ -179,6 +175,30 @@ class PlainTurns:
                 raise UnsupportedOperation("the turn could not be stored; try again")
             case _:
                 assert_never(result)
+
+    def _fill(
+        self, principal: Principal, command: SubmitTurn, plan: Delegation
+    ) -> tuple[Place, EntityRef, PlainTurn, PackedBatch] | None:
+        """Where a turn lives, its task, and what is stored; None where it has to be decided."""
+        if not is_plain(command, plan):
+            return None
+        message = orjson.dumps(command.message)
+        writes = self.turns.writes
+        place = mint_place(principal, writes.ids, None, None)
+        shard = place.shard
+        driver = plan.drives(shard)
+        form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
+        if form is None or len(message) > CAP:
+            return None
+        given = list_values(place, command, message, writes.clock.now_ms(), plan)
+        turn = PlainTurn(form, (*given, *form.wanted.ask(writes.ids, shard)))
+        call = form.stencil.fill(turn.values)
+        if call is None:
+            return None
+        task = EntityRef(EntityKind.TASK, turn.read("task"))
+        entities = tuple([_find_entity(kind, place, task) for kind in form.kinds])
+        packed = PackedBatch(place.session.id, shard, entities, turn.read("ev"), call)
+        return place, task, turn, packed
 
     def _find(
         self,
@@ -237,13 +257,13 @@ def list_values(
         format_ms(now_ms).encode(),
         b"%d" % (now_ms + plan.policy.total_timeout_ms),
         b"" if idle_ms is None else b"%d" % (now_ms + idle_ms),
+        trace.trace_id.encode() if trace else b"",
+        trace.span_id.encode() if trace else b"",
         quote(words.objective),
         quote(words.title),
         quote(words.preview),
         message,
         quote(str(command.message["messageId"])),
-        trace.trace_id.encode() if trace else b"",
-        trace.span_id.encode() if trace else b"",
         quote(trace.state or "") if trace else b"",
     )
 
@@ -268,7 +288,7 @@ def make_form(
             )
             for _ in range(2)
         )
-        stencil = cut_stencil(one.example, other.example)
+        stencil = cut_stencil(one.example, other.example, FREE)
         if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
             continue
         begin = len(one.example.values) - len(one.asked)
@@ -316,7 +336,7 @@ def rehearse(
     op = ids.mint("op", place.shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
     values = list_values(place, command, orjson.dumps(message), now_ms, plan)
-    example = Example(writes.log.pack(batch).arguments, (*values, *ids.values))
+    example = Example(unpack(writes.log.pack(batch).call), (*values, *ids.values))
     return Rehearsal(place, driver, message, draft, op, tuple(ids.asked), example, standing.feed)
 
 

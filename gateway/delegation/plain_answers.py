@@ -21,12 +21,13 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.minting import RecordedIds, Wanted
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.record import value
-from passerelle.core.stencil import Example, RecordedIds, Stencil, Wanted, cut_stencil, quote
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.plain_turns import (
+    FREE,
     TRIES,
     PlainTurn,
     Rehearsal,
@@ -41,6 +42,8 @@ from passerelle.gateway.delegation.lost_approvals import is_silent
 from passerelle.gateway.delegation.observe import observe, read_said
 from passerelle.gateway.delegation.run import Filled, Run
 from passerelle.gateway.delegation.spill import CAP
+from passerelle.store.connection import unpack
+from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.identity import Relabel
@@ -55,6 +58,8 @@ _MOST_PARTS: Final = 4
 _INLINE: Final = frozenset({"text", "data"})
 _SHORT: Final = 24
 _MIDDLING: Final = 300
+_TIMES: Final = 2
+"""How many ``list_times`` gives."""
 _MORE_BITS: Final = 9
 """Of a length, so that two examples differ in their sizes, too."""
 
@@ -113,10 +118,12 @@ async def take(run: Run, result: JsonObject) -> bool:
         return False
     now_ms = writes.clock.now_ms()
     minted = form.wanted.ask(writes.ids, shard)
-    filled = form.stencil.fill((*turn.values, *list_times(now_ms), *answer.values, *minted))
+    call = form.stencil.fill((*turn.values, *list_times(now_ms), *answer.values, *minted))
+    if call is None:
+        return False
     entities = [sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds]
     first = minted[form.event].decode()
-    packed = PackedBatch(turn.session, shard, tuple(entities), first, filled)
+    packed = PackedBatch(turn.session, shard, tuple(entities), first, call)
     row = _make_row(form.row, sight.task.id, now_ms) if form.row else None
     try:
         return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
@@ -238,7 +245,8 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
             continue
         if {one.shape, other.shape} != {shape}:
             continue
-        stencil = cut_stencil(one.example, other.example)
+        said = range(len(turn.values) + _TIMES, len(one.example.values) - len(one.asked))
+        stencil = cut_stencil(one.example, other.example, FREE.union(said))
         if stencil is None:
             continue
         asked = keep_asked(stencil, one.asked, one.example)
@@ -305,7 +313,7 @@ def rehearse_answer(
     return Rehearsed(
         answer.shape,
         tuple(ids.asked),
-        Example(writes.log.pack(batch).arguments, values),
+        Example(unpack(writes.log.pack(batch).call), values),
         tuple(ref.kind for ref in step.decision.touched),
         standing.feed,
         standing.index[0] if standing.index else None,

@@ -8,6 +8,7 @@ import orjson
 
 from passerelle.core.batch import Batch, Fence, Incarnation, PackedBatch, RunMove
 from passerelle.core.events import EncodedEvent
+from passerelle.store.connection import unpack
 
 _BEFORE_KEYS = 3
 
@@ -16,9 +17,10 @@ def read_packed(batch: Batch | PackedBatch) -> Batch:
     """Operation, events, runs and fence; of the entities nothing."""
     if isinstance(batch, Batch):
         return batch
-    count = int(batch.arguments[_BEFORE_KEYS - 1])
-    keys = [key.decode() for key in batch.arguments[_BEFORE_KEYS : _BEFORE_KEYS + count]]
-    values = list(batch.arguments[_BEFORE_KEYS + count :])
+    arguments = unpack(batch.call)
+    count = int(arguments[_BEFORE_KEYS - 1])
+    keys = [key.decode() for key in arguments[_BEFORE_KEYS : _BEFORE_KEYS + count]]
+    values = list(arguments[_BEFORE_KEYS + count :])
     control = cast("dict[str, Any]", orjson.loads(values[0]))
     fence = cast("tuple[int, str] | None", control["fence"] or None)
     return Batch(

@@ -26,6 +26,7 @@ from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
 from passerelle.gateway.delegation.run import Run
+from passerelle.store.connection import pack
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
@@ -138,7 +139,7 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     for _ in range(10):
         again = replace(plan, trace=make_trace(chance, state))
         decided = rehearse(turns, ADA, command, again, under)
-        assert form.stencil.fill(decided.example.values) == decided.example.arguments
+        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
         answered |= compare_answer(run, form, decided, chance)
     assert answered, "answers were filled in"
 
@@ -155,7 +156,7 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     for _ in range(MESSAGES):
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
         decided = rehearse(turns, ADA, command, plan, (driver, 0))
-        assert form.stencil.fill(decided.example.values) == decided.example.arguments
+        assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
         answered |= compare_answer(run, form, decided, chance)
     assert len(answered) > 5, "many shapes of answers were filled in"
 
@@ -169,5 +170,5 @@ def compare_answer(run: Run, form: Form, turn: Rehearsal, chance: random.Random)
         return set()
     made = plain_answers.find_form(run, plain, decided.shape, 0)
     assert isinstance(made, AnswerForm)
-    assert made.stencil.fill(decided.example.values) == decided.example.arguments
+    assert made.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
     return {decided.shape}

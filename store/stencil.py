@@ -1,0 +1,130 @@
+"""Calls of the store with holes where one request differs from another.
+
+A stencil is cut from two examples of the same call, made with texts of which each stands for itself. Whatever depends
+on such a text in another way than by holding it comes out different in the second example, and then there is no
+stencil. So what is filled in is what would have been written, as long as the texts decide nothing.
+
+What is filled in is the whole call as it goes over the wire (``connection.pack``): the lengths of its arguments are
+sums, of which all but the lengths of free texts are known beforehand.
+"""
+
+from __future__ import annotations
+
+import re
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import orjson
+
+from passerelle.core.generated import make_function
+from passerelle.core.record import value
+from passerelle.store.connection import pack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+
+@value
+class Example:
+    """Arguments that were written, and the values that stand in them: no two alike, an empty one nowhere."""
+
+    arguments: tuple[bytes, ...]
+    values: tuple[bytes, ...]
+
+
+class Stencil:
+    """A call with holes; ``holes`` says which of the values stand somewhere.
+
+    ``arguments``: what each consists of, in order: bytes, or the place of a value. ``values`` are those of an example.
+    """
+
+    __slots__ = ("_lengths", "_pick_fixed", "_write", "holes")
+
+    def __init__(
+        self,
+        arguments: Sequence[Sequence[bytes | int]],
+        values: Sequence[bytes],
+        free: AbstractSet[int],
+    ) -> None:
+        self.holes = frozenset(
+            piece for pieces in arguments for piece in pieces if isinstance(piece, int)
+        )
+        fixed = sorted(self.holes - free)
+        # Of a single place, itemgetter makes no tuple.
+        self._pick_fixed: Callable[[Sequence[bytes]], Sequence[bytes]] = (
+            itemgetter(*fixed) if len(fixed) > 1 else lambda values: [values[at] for at in fixed]
+        )
+        self._lengths = self._measure(values)
+        self._write = _make_writer(arguments, [*map(len, values)], free)
+
+    def fill(self, values: Sequence[bytes]) -> bytes | None:
+        """The call with these values, in the order of the examples.
+
+        None where one that is not free has another length: the call would be cut in the wrong places.
+        """
+        if self._measure(values) != self._lengths:
+            return None
+        return self._write(*values)
+
+    def _measure(self, values: Sequence[bytes]) -> list[int]:
+        return [*map(len, self._pick_fixed(values))]
+
+
+def cut_stencil(
+    one: Example, other: Example, free: AbstractSet[int] = frozenset()
+) -> Stencil | None:
+    """The stencil of two examples; None where a value does more than stand somewhere.
+
+    ``free``: the places of values that may have any length. The others are always as long as in the examples.
+    """
+    places = {value: place for place, value in enumerate(one.values) if value}
+    if not places or len(places) != sum(map(bool, one.values)):
+        return None
+    # Where several begin at one place, the longest is meant: a title is the beginning of its text.
+    longest_first = sorted(places, key=len, reverse=True)
+    found = re.compile(b"(" + b"|".join(map(re.escape, longest_first)) + b")")
+    arguments = [
+        [places[piece] if number % 2 else piece for number, piece in enumerate(pieces)]
+        for pieces in map(found.split, one.arguments)
+    ]
+    if not any(isinstance(piece, int) for pieces in arguments for piece in pieces):
+        return None
+    stencil = Stencil(arguments, one.values, free)
+    return stencil if stencil.fill(other.values) == pack(*other.arguments) else None
+
+
+def _make_writer(
+    arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
+) -> Callable[..., bytes]:
+    """A function that takes all the values and writes the call."""
+    form, given = [b"*%d\r\n" % len(arguments)], list[str]()
+    for pieces in arguments:
+        known, counted = 0, list[str]()
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                known += len(piece)
+            elif piece in free:
+                counted.append(f"len(v{piece})")
+            else:
+                known += lengths[piece]
+        if counted:
+            form.append(b"$%d\r\n")
+            given.append(" + ".join((str(known), *counted)))
+        else:
+            form.append(b"$%d\r\n" % known)
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                form.append(piece.replace(b"%", b"%%"))
+            else:
+                form.append(b"%b")
+                given.append(f"v{piece}")
+        form.append(b"\r\n")
+    taken = ", ".join(f"v{place}" for place in range(len(lengths)))
+    wrote = f"return form % ({', '.join(given)},)"
+    return make_function(f"write({taken})", [wrote], {"form": b"".join(form)})
+
+
+def quote(text: str) -> bytes:
+    """A text as it stands in JSON, without its quotes."""
+    return orjson.dumps(text)[1:-1]

@@ -1,0 +1,115 @@
+"""Stencils: what is filled in is the call that would have been made, and what cannot be filled in is no stencil."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.store.connection import pack, unpack
+from passerelle.store.stencil import Example, cut_stencil, quote
+
+ONE = (b"alpha-one", b"beta-one-and-only")
+OTHER = (b"gamma-two", b"delta")
+FREE = frozenset({0, 1})
+WORDS = st.binary(max_size=30)
+
+
+def write(name: bytes, text: bytes) -> tuple[bytes, ...]:
+    """What is written of two values: one stands twice, the other inside an argument."""
+    return b"100%", name, b'{"%b": "' + text + b'", "by": "' + name + b'"}', b""
+
+
+def show(values: tuple[bytes, ...], arguments: tuple[bytes, ...]) -> Example:
+    return Example(arguments, values)
+
+
+@given(name=WORDS, text=WORDS)
+def test_any_words_are_filled_in_as_they_would_be_written(name: bytes, text: bytes) -> None:
+    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), FREE)
+    assert stencil is not None
+    assert stencil.fill((name, text)) == pack(*write(name, text))
+
+
+@given(name=st.binary(min_size=9, max_size=9), text=WORDS)
+def test_of_what_is_always_as_long_only_the_place_is_filled_in(name: bytes, text: bytes) -> None:
+    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
+    assert stencil is not None
+    assert stencil.fill((name, text)) == pack(*write(name, text))
+
+
+@pytest.mark.parametrize("name", [b"", b"shorter", b"longer than it ever was"])
+def test_what_is_never_as_long_is_not_filled_in(name: bytes) -> None:
+    stencil = cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {1})
+    assert stencil is not None
+    assert stencil.fill((name, b"any")) is None
+
+
+def test_what_should_always_be_as_long_and_is_not_has_no_stencil() -> None:
+    assert cut_stencil(show(ONE, write(*ONE)), show(OTHER, write(*OTHER)), {0}) is None
+
+
+def test_of_two_values_that_begin_alike_each_keeps_its_own_places() -> None:
+    def say(text: bytes) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        return (text[:4], text), (text, text[:4], text)
+
+    one, other = say(b"longer than its title"), say(b"also some longer text")
+    stencil = cut_stencil(show(*one), show(*other), FREE)
+    assert stencil is not None
+    assert stencil.fill((b"t", b"text")) == pack(b"text", b"t", b"text")
+
+
+def test_a_value_that_stands_nowhere_is_no_hole() -> None:
+    stencil = cut_stencil(show(ONE, (ONE[0],)), show(OTHER, (OTHER[0],)), FREE)
+    assert stencil is not None
+    assert stencil.holes == {0}
+    assert stencil.fill((b"a", b"whatever")) == pack(b"a")
+
+
+def measure(value: bytes) -> bytes:
+    """How long it is."""
+    return b"%d" % len(value)
+
+
+def cut(value: bytes) -> bytes:
+    """How it begins."""
+    return value[:3]
+
+
+def shout(value: bytes) -> bytes:
+    """The same in another spelling."""
+    return value.upper()
+
+
+def repeat(value: bytes) -> bytes:
+    """Twice or not at all."""
+    return value * (len(value) % 2 * 2)
+
+
+@pytest.mark.parametrize("derive", [measure, cut, shout, repeat])
+def test_what_depends_on_a_value_in_another_way_has_no_stencil(
+    derive: Callable[[bytes], bytes],
+) -> None:
+    one, other = (show((word,), (word, derive(word))) for word in (b"some-word", b"another-word"))
+    assert cut_stencil(one, other, FREE) is None
+
+
+def test_without_a_single_hole_there_is_no_stencil() -> None:
+    assert cut_stencil(show(ONE, (b"always",)), show(OTHER, (b"always",)), FREE) is None
+    assert cut_stencil(show((b"",), (b"always",)), show((b"",), (b"always",)), FREE) is None
+
+
+def test_values_that_cannot_be_told_apart_have_no_stencil() -> None:
+    alike = (b"same", b"same")
+    assert cut_stencil(show(alike, write(*alike)), show(OTHER, write(*OTHER)), FREE) is None
+
+
+@given(st.lists(WORDS, min_size=1))
+def test_a_call_is_taken_apart_into_what_it_was_made_of(arguments: list[bytes]) -> None:
+    assert unpack(pack(*arguments)) == tuple(arguments)
+
+
+def test_a_text_is_quoted_as_it_stands_in_json() -> None:
+    assert quote('a "b"\n\\') == rb"a \"b\"\n\\"
