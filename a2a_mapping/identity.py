@@ -16,6 +16,7 @@ from typing import Final
 import orjson
 
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import value
 
 TEXT_ID_LENGTH: Final = 8
 
@@ -60,7 +61,7 @@ PLACES: Final[Mapping[str, Places]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Relabel:
     """A replacement of ids: what this task and context are called on the other side.
 

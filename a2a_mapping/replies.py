@@ -12,9 +12,10 @@ from typing import Final, TypeAlias
 
 from passerelle.a2a_mapping.members import object_at, text_at
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TaskReply:
     """A whole Task."""
 
@@ -26,14 +27,14 @@ class TaskReply:
         return _read_state(self.task)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MessageReply:
     """A Message: the whole answer when no task was there before, else a remark on it (LT-9)."""
 
     message: JsonObject
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StatusReply:
     """A change of status."""
 
@@ -45,7 +46,7 @@ class StatusReply:
         return _read_state(self.event)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ArtifactReply:
     """An artifact, or a further piece of one."""
 

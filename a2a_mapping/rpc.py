@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -11,6 +10,7 @@ from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.core.errors import InvalidInput, UnknownMethod
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import value
 
 RpcId: TypeAlias = str | int | None
 
@@ -34,7 +34,7 @@ class Method(StrEnum):
 _METHODS: Final[Mapping[str, Method]] = {method.value: method for method in Method}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RpcRequest:
     """A request whose envelope holds; the method is not judged yet, because the version comes first."""
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from passerelle.core.ids import Shard, place
+from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,7 +203,7 @@ class Batch:
         return place(self.session)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PackedBatch:
     """A batch in the form in which its store takes it: ``call`` is that store's own, as it is sent.
 
@@ -217,7 +218,7 @@ class PackedBatch:
     call: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Appended:
     """Stored: sequences of the first and last event (equal to the head's when there was none), chain, server time.
 

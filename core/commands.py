@@ -18,7 +18,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import GetChannels, LinkAnswer, LinkRequest
 from passerelle.core.payloads.approval import ActionKind, Decision, ListedState, Risk
 from passerelle.core.policy_requests import PolicyAnswer, PolicyQuery, PolicyRequest
-from passerelle.core.record import record
+from passerelle.core.record import record, value
 from passerelle.core.session_requests import (
     ListSessions,
     SessionChanged,
@@ -39,7 +39,7 @@ TurnSource: TypeAlias = Literal["a2a", "channel", "http", "cli"]
 Wait: TypeAlias = Literal["stream", "unary", "none"]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SubmitTurn:
     """A message to an agent (CMD-1).
 
@@ -313,7 +313,7 @@ Query: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TurnAccepted:
     """A turn is stored. ``task`` is the local record; whether callers see it as a task shows with the first answer."""
 

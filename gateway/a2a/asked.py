@@ -5,7 +5,6 @@ A call of 0.3 is read as one of 1.0 and answered as one of 0.3; nothing behind t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import object_at
@@ -14,6 +13,7 @@ from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.version import CURRENT, LEGACY
 from passerelle.core.errors import UnknownMethod, VersionNotSupported
+from passerelle.core.record import value
 from passerelle.gateway.a2a.frame_forms import end_with_turn
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CURRENT_NAMES: Final = frozenset(method.value for method in Method)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Asked:
     """An operation and its params in the form of 1.0; ``legacy`` is the call as 0.3 has it."""
 

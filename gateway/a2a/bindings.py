@@ -14,6 +14,7 @@ from passerelle.a2a_mapping.envelopes import render_rpc_error, render_status
 from passerelle.a2a_mapping.rpc import render_result
 from passerelle.a2a_mapping.v0_3.errors import render_legacy_status
 from passerelle.core.errors import UnknownMethod
+from passerelle.core.record import value
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON
 from passerelle.gateway.a2a.reply import Reply, compose_error
 
@@ -49,7 +50,7 @@ class Binding(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RpcBinding:
     """JSON-RPC 2.0: everything carries the id of the request (A2A 1.0 section 9)."""
 

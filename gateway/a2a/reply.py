@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
+from passerelle.core.record import value
 from passerelle.gateway.a2a.incoming import JSON
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]
 PROBLEM: Final = "application/problem+json"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reply:
     """A whole response."""
 

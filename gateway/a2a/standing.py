@@ -6,10 +6,10 @@ error that would be the answer now.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.errors import CallerError, NotFound, RemoteError, Unauthenticated
+from passerelle.core.record import value
 from passerelle.gateway.a2a.operations import SCOPES
 from passerelle.gateway.rpc_call import require_operation, require_scope
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Standing:
     """What a caller showed, and what it was let in for."""
 

@@ -28,6 +28,7 @@ from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
 from passerelle.core.ids import place
 from passerelle.core.machine import read_snapshot
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.record import value
 from passerelle.core.standing import derive_standing
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.glimpse import Glimpse
@@ -92,7 +93,7 @@ class Written:
     """What callers are shown of it, where whoever decided says so."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Unread:
     """Entities as a packed batch has left them, read from its bytes when somebody looks: of most nobody does."""
 

@@ -220,9 +220,9 @@ class Dispatch:
         shard = run.sight.task.shard
         if not self.may_send(shard):
             return False
-        present = self.drives(shard)
-        if run.driver is not None and run.driver.instance == present.instance:
-            run.moved = run.moved or run.driver != present
+        driver, present = run.driver, self.drives(shard)
+        if driver is not present and driver is not None and driver.instance == present.instance:
+            run.moved = run.moved or driver != present
         if run.moved:
             raise RunMovedError
         return True

@@ -49,10 +49,11 @@ _SEND_SHARE: Final = 3
 class Hold:
     """What we know of our lease in one shard. ``until_s`` and ``free_s`` are times of the keeper's clock.
 
-    ``free_s``: when a duty that we want, and that another instance has, is over unless that one extends it.
+    ``driver`` is who we are there until the lease is lost. ``free_s``: when a duty that we want, and that another
+    instance has, is over unless that one extends it.
     """
 
-    number: int = 1
+    driver: Incarnation
     held: bool = False
     until_s: float = 0.0
     duty: bool = False
@@ -76,9 +77,7 @@ class LeaseKeeper:
     lease_ms: int = LEASE_MS
     on_duties: Callable[[], None] = lambda: None
     empty_set: Callable[[Shard], Awaitable[None]] | None = None
-    _holds: dict[Shard, Hold] = field(
-        default_factory=lambda: {shard: Hold() for shard in ALL_SHARDS}
-    )
+    _holds: dict[Shard, Hold] = field(init=False)
     _is_away: bool = False
     """Whether the last extension failed: an outage is said once."""
     _is_one_silent: bool = False
@@ -93,8 +92,11 @@ class LeaseKeeper:
     _lost: list[Shard] = field(default_factory=list["Shard"])
     """Lost by the extension under way, and not yet told."""
 
+    def __post_init__(self) -> None:
+        self._holds = {shard: Hold(Incarnation(self.instance, 1)) for shard in ALL_SHARDS}
+
     def drives(self, shard: Shard) -> Incarnation:
-        """Our present incarnation in a shard: the fence of what is driven there.
+        """Our present incarnation in a shard, the same object while it lasts: the fence of what is driven there.
 
         Raises:
             StoreUnavailable: we hold no lease there; nothing may be opened.
@@ -103,12 +105,13 @@ class LeaseKeeper:
         if not self._is_held(hold):
             reason = "the lease of this instance is lost"
             raise StoreUnavailable(reason, "no")
-        return Incarnation(self.instance, hold.number)
+        return hold.driver
 
     def may_send(self, shard: Shard) -> bool:
         """Whether an act that cannot be undone may start: a third of the lease is left."""
-        left_s = self._holds[shard].until_s - self.clock()
-        return self._holds[shard].held and left_s * 1000 * _SEND_SHARE >= self.lease_ms
+        hold = self._holds[shard]
+        left_s = hold.until_s - self.clock()
+        return hold.held and left_s * 1000 * _SEND_SHARE >= self.lease_ms
 
     def holds(self, shard: Shard) -> bool:
         """Whether our lease in a shard is open, as far as the store has told us: it may have run out unseen."""
@@ -199,10 +202,7 @@ class LeaseKeeper:
         self._tell_duties()
         results = await asyncio.gather(
             self.leases.withdraw(self.instance),
-            *(
-                self.leases.release(shard, Incarnation(self.instance, hold.number))
-                for shard, hold in mine
-            ),
+            *(self.leases.release(shard, hold.driver) for shard, hold in mine),
             return_exceptions=True,
         )
         failures = self._sort_failures(results)
@@ -258,8 +258,7 @@ class LeaseKeeper:
 
     def _wish(self, shard: Shard) -> LeaseWish:
         hold = self._holds[shard]
-        driver = Incarnation(self.instance, hold.number)
-        return LeaseWish(shard, driver, not hold.held, shard in self._wanted)
+        return LeaseWish(shard, hold.driver, not hold.held, shard in self._wanted)
 
     def _note(self, shard: Shard, answer: Lease | LeaseLost, before_s: float) -> None:
         hold = self._holds[shard]
@@ -272,7 +271,7 @@ class LeaseKeeper:
             case LeaseLost():
                 was_held, hold.held, hold.duty = hold.held, False, False
                 if was_held:
-                    hold.number += 1
+                    hold.driver = Incarnation(self.instance, hold.driver.number + 1)
                     self._lost.append(shard)
                     self.on_lost(shard)
                 else:
