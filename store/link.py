@@ -7,6 +7,7 @@ coroutine, a buffer and a wake-up for each reply.
 from __future__ import annotations
 
 import asyncio
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 Then: TypeAlias = "Callable[[Exception | None], None]"
 """Told of the end of an exchange, and of what broke it."""
 
-_NOT_YET: Final = object()
+
+class _Missing(Enum):
+    """In place of a reply of which not every byte is there."""
+
+    NOT_YET = auto()
+
+
+_NOT_YET: Final = _Missing.NOT_YET
 _CLOSED: Final = "the server closed the connection"
 _STRAY: Final = "a reply that nobody asked for"
 
@@ -65,12 +73,12 @@ class _Replies(asyncio.Protocol):
 
     def _read(self) -> None:
         while self._missing:
-            reply = cast("Reply | RedisError | object", self._reader.gets())
+            reply: Reply | RedisError | _Missing = self._reader.gets()
             if reply is _NOT_YET:
                 return
             if isinstance(reply, ConnectionBroken) and not isinstance(reply, BusyLoadingError):
                 raise reply
-            self._into.append(cast("Reply | RedisError", reply))
+            self._into.append(reply)
             self._missing -= 1
         if self._reader.has_data():
             self.broken = self.broken or ConnectionBroken(_STRAY)

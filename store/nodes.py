@@ -230,7 +230,7 @@ class Nodes:
     async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> list[Reply]:
         for _ in range(_REDIRECT_TRIES):
             seen = self._generation
-            batcher = cast("Batcher", getattr(self._table[shard.number], lane))
+            batcher: Batcher = getattr(self._table[shard.number], lane)
             try:
                 return await batcher.call(packed, count, alone=lane == "reads")
             except Redirected:

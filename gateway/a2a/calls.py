@@ -5,7 +5,7 @@ The order is the same for both bindings: content type, body, version, method, ri
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.a2a_mapping.body import read_object
@@ -83,12 +83,12 @@ class HttpVisit(Visit):
     receive: Receive
     send: Send
     binding: Binding
+    headers: dict[str, str]
+    """Of whatever is answered."""
     stream: EventStream | None = None
     caller: str | None = None
     shown: Credentials = NOTHING
     """What the caller showed of itself."""
-    headers: dict[str, str] = field(default_factory=dict[str, str])
-    """Of whatever is answered."""
 
     @property
     def is_answering(self) -> bool:

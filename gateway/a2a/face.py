@@ -170,7 +170,12 @@ class Face:
         target = spot.verbs.get(incoming.verb)
         binding = _choose_binding(incoming, spot, target)
         visit = HttpVisit(
-            incoming=incoming, receive=receive, send=send, agent=agent or "", binding=binding
+            incoming=incoming,
+            receive=receive,
+            send=send,
+            agent=agent or "",
+            binding=binding,
+            headers={},
         )
         if agent is None or agent not in names:
             return self._miss(visit, agent, target)

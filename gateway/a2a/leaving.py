@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from starlette.types import Receive, Scope
 
 Left: TypeAlias = Callable[[], None]
@@ -25,8 +23,9 @@ LEAVING: Final = "passerelle.leaving"
 
 def find_watch(scope: Scope, receive: Receive) -> Watch:
     """How to watch the caller of a request whose body has been read."""
-    offered = cast("Mapping[str, object]", scope.get("extensions") or {}).get(LEAVING)
-    return watch_messages(receive) if offered is None else cast("Watch", offered)
+    offered = scope.get("extensions")
+    watch: Watch | None = offered.get(LEAVING) if offered else None
+    return watch_messages(receive) if watch is None else watch
 
 
 def watch_messages(receive: Receive) -> Watch:

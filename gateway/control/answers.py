@@ -49,11 +49,10 @@ class Answers:
             return await self._wait_stored(accepted, owner, at_once=at_once)
         run = driver.run
         while True:
-            changed = run.changed
             if run.filled is not None:
                 return run.filled.frame
             if run.plain is not None and not run.moved:
-                await changed.wait()
+                await run.changed.wait()
                 continue
             _check_owner(run.record, owner, accepted)
             if run.answer is not None and run.has_ended():
@@ -66,7 +65,7 @@ class Answers:
                     return {"task": run.content}
             if run.moved or run.has_ended():
                 return await self._wait_stored(accepted, owner, at_once=at_once)
-            await changed.wait()
+            await run.changed.wait()
 
     async def _wait_stored(
         self, accepted: TurnAccepted, owner: str, *, at_once: bool

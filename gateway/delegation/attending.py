@@ -88,8 +88,9 @@ async def _rest_in_turn(driver: Driver, *, changed: bool, parked: bool) -> None:
 
 async def _step_down(driver: Driver) -> None:
     """From streams to questions, with the peer's calls beside them where it has them."""
-    await driver.calling_back.agree(driver.run.record)
-    driver.ladder.calls_back = driver.calling_back.is_agreed
+    if driver.calling_back is not None:
+        await driver.calling_back.agree(driver.run.record)
+        driver.ladder.calls_back = driver.calling_back.is_agreed
     await _switch(driver, driver.ladder.below)
 
 

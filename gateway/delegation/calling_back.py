@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class CallingBack:
     """What one run has arranged with its peer; ``is_agreed``: the peer was told where to call."""
 
-    callbacks: Callbacks | None
+    callbacks: Callbacks
     peer: Peer
     is_agreed: bool = False
     _is_tried: bool = False
@@ -58,19 +58,17 @@ class CallingBack:
 
     async def _is_able(self) -> bool:
         try:
-            return self.callbacks is not None and (await self.peer.describe()).push
+            return (await self.peer.describe()).push
         except PasserelleError:
             return False
 
     async def _is_known(self, run_id: str) -> bool:
         try:
-            return self.callbacks is not None and await self.callbacks.is_offered(run_id)
+            return await self.callbacks.is_offered(run_id)
         except PasserelleError:
             return False
 
     async def _make(self, record: TaskRecord) -> JsonObject | None:
-        if self.callbacks is None:
-            return None
         try:
             return await self.callbacks.offer(record, await self.peer.describe())
         except PasserelleError:

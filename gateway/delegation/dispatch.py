@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -164,17 +163,19 @@ class Dispatch:
         self.runs.start(following, following.drive(params, referred))
 
     def _look(self, task: EntityRef, thread: EntityRef, peer: str, context_id: str) -> Sight:
-        shard = task.shard
         return Sight(
             task=task,
             thread=thread,
             peer=peer,
             context_id=context_id,
-            mint=lambda prefix: self.writes.ids.mint(prefix, shard),
+            mint=lambda prefix: self.writes.ids.mint(prefix, task.shard),
             peer_tags=self.find_tags(peer),
             find_rules=self.find_rules,
             consulted={},
             always_task=self.always_task(peer),
+            # Given, as in a driver: what a dataclass makes by calling ``list[...]`` costs seven times as much.
+            accepted=[],
+            catalogue={},
             fetches=self.outputs.fetcher is not None,
             redaction=self.outputs.redaction,
             price=self.spending.find_price(peer) if self.spending else None,
@@ -198,13 +199,13 @@ class Dispatch:
             peer=peer,
             clock=self.clock,
             log=self.log,
-            may_send=partial(self._may_send, run),
+            may_send=self._may_send,
             replicas=self.replicas,
-            refer=lambda message: self.references.recall(run.record, peer.name, message),
+            references=self.references,
             returns=self._return,
             consulting=self.consulting,
             offer=self.elsewhere.offer if self.elsewhere else skip_offer,
-            calling_back=CallingBack(self.callbacks, peer),
+            calling_back=CallingBack(self.callbacks, peer) if self.callbacks else None,
             patience=self.adapt(peer.name, self.patience),
         )
 
@@ -217,10 +218,9 @@ class Dispatch:
         Raises:
             RunMovedError: the incarnation of ours that drives it is over.
         """
-        shard = run.sight.task.shard
-        if not self.may_send(shard):
+        if not self.may_send(run.shard):
             return False
-        driver, present = run.driver, self.drives(shard)
+        driver, present = run.driver, self.drives(run.shard)
         if driver is not present and driver is not None and driver.instance == present.instance:
             run.moved = run.moved or driver != present
         if run.moved:

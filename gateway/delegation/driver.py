@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from passerelle.core.peer import Peer, PeerOutcome
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.leases import Replicas
-    from passerelle.gateway.control.references import Referred
+    from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.writes import Terms, Written
     from passerelle.gateway.delegation.calling_back import CallingBack
     from passerelle.gateway.delegation.consulting import Consulting
@@ -74,7 +74,7 @@ class Driver:
     peer: Peer
     clock: Clock
     log: FilteringBoundLogger
-    may_send: Callable[[], bool]
+    may_send: Callable[[Run], bool]
     """Whether enough of the lease is left to begin something that cannot be undone.
 
     Raises:
@@ -84,12 +84,12 @@ class Driver:
     """What a failover would leave of the store: nothing is sent on what it would not."""
     returns: Callable[[Driver], Awaitable[bool]]
     """Carries answers of people back; whether something was done."""
-    calling_back: CallingBack
-    """What the peer was told to call with, where it can."""
+    calling_back: CallingBack | None
+    """What the peer was told to call with; None where nobody can call us."""
     habits: Habits
     """What is known of peers."""
-    refer: Callable[[JsonObject], Awaitable[Referred]]
-    """What a stored message refers to, told to this peer."""
+    references: References
+    """What messages refer to."""
     consulting: Consulting
     """Who has a say in what the peer asks."""
     offer: Callable[[str, str], Awaitable[None]] = skip_offer
@@ -105,7 +105,7 @@ class Driver:
     """When the peer last answered, by our clock; a record is not written for each answer without news."""
     tries: int = 0
     """How often a driver of this run has broken."""
-    owed: set[str] = field(default_factory=set[str])
+    owed: set[str] = field(init=False)
     """Answers that somebody said are owed on this run."""
     sent_ms: int = 0
     """When a send was begun here last."""
@@ -113,9 +113,9 @@ class Driver:
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
     stir: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when somebody wakes the driver, and by each frame that is read."""
-    put_off: dict[str, int] = field(default_factory=dict[str, int])
+    put_off: dict[str, int] = field(init=False)
     """Answer that is owed -> when to look again, in ms; its due row comes due then."""
-    refused: set[str] = field(default_factory=set[str])
+    refused: set[str] = field(init=False)
     """Answers that the peer has refused in a way that no repeat can change."""
     ladder: Ladder = field(init=False)
     let_through: frozenset[str] = frozenset()
@@ -128,11 +128,13 @@ class Driver:
     new_card: str = ""
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _news: list[Written] = field(default_factory=list["Written"])
+    _news: list[Written] = field(init=False)
     _is_behind: bool = False
     """Whether there is more than what ``_news`` say."""
 
     def __post_init__(self) -> None:
+        # Written out, since ``set[str]()`` costs seven times as much, and every message has a driver.
+        self.owed, self.refused, self.put_off, self._news = set(), set(), {}, []
         self.ladder = Ladder(self.patience)
 
     @property
@@ -181,10 +183,9 @@ class Driver:
             # What goes along was judged with the message, and stands in it.
             referred = replace(referred, parts=())
         sent = self._address(start, params, referred)
-        calls_back = self.calling_back.callbacks is not None
-        news = await self.calling_back.offer(self.run.record) if calls_back else None
-        if news is not None:
-            sent = ask_for_news(sent, news)
+        if self.calling_back is not None:
+            news = await self.calling_back.offer(self.run.record)
+            sent = sent if news is None else ask_for_news(sent, news)
         self._sent = sent
         if not (await deliver(self, sent) or self.run.is_held()):
             await find_send(self)
@@ -204,9 +205,13 @@ class Driver:
         if run is None:
             return None
         if run.updated_input is not None:
-            content = await self.run.blobs.get(self.run.sight.task.shard, run.updated_input)
+            content = await self.run.blobs.get(self.run.shard, run.updated_input)
             return None if content is None else cast("JsonObject", orjson.loads(content))
         return find_first(self.run.sight.accepted, run)
+
+    async def refer(self, message: JsonObject) -> Referred:
+        """What a stored message refers to, told to this peer."""
+        return await self.references.recall(self.run.record, self.peer.name, message)
 
     async def recall(self) -> JsonObject | None:
         """What was sent first, or is to be: as it was addressed here, else made anew from what is stored."""
@@ -243,14 +248,14 @@ class Driver:
 
     def may_leave(self) -> bool:
         """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
-        return not self.replicas.are_seen(self.run.sight.task.shard) and self.may_send()
+        return not self.replicas.are_seen(self.run.shard) and self.may_send(self.run)
 
     async def await_leave(self) -> None:
         """Until a send may start: what stands before it is on a replica, if there are any, and the lease has time left.
 
         A write that a failover loses is one that nobody knows any more; what was sent on it would be sent again.
         """
-        shard, pause_s = self.run.sight.task.shard, self.patience.replica_s
+        shard, pause_s = self.run.shard, self.patience.replica_s
         while self.replicas.are_seen(shard) and not await self.replicas.have_all(shard):
             if pause_s == self.patience.replica_s:
                 self.log.warning("send.unconfirmed", task=self.run.sight.task.id)
@@ -262,7 +267,7 @@ class Driver:
 
     async def await_lease(self) -> None:
         """Until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
-        while not self.may_send():
+        while not self.may_send(self.run):
             if self.run.moved:
                 raise RunMovedError
             await asyncio.sleep(self.patience.lease_s)

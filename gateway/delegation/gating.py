@@ -88,7 +88,7 @@ async def pass_gate(driver: Driver) -> bool:
 def name_question(driver: Driver) -> str:
     """The id of the question that a gated run waits for."""
     run = driver.run.record.attempts[-1]
-    return derive_id("act", driver.run.sight.task.shard, "gate", run.run_id)
+    return derive_id("act", driver.run.shard, "gate", run.run_id)
 
 
 async def _judge(driver: Driver) -> Judged | None:

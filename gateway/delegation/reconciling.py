@@ -64,7 +64,7 @@ async def read_withheld(run: Run, withheld: str) -> JsonObject:
     Raises:
         StoreUnavailable: it cannot be read now.
     """
-    content = await run.blobs.get(run.sight.task.shard, withheld)
+    content = await run.blobs.get(run.shard, withheld)
     if content is None:
         raise StoreUnavailable(f"blob {withheld[:12]} is missing", "no")
     return cast("JsonObject", orjson.loads(content))
@@ -100,7 +100,7 @@ async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
     if not isinstance(fetched, Fetched):
         return fetched
     content = redaction.clean_file(fetched.content, fetched.media_type)
-    sha256 = await driver.run.copies.put(driver.run.sight.task.shard, content)
+    sha256 = await driver.run.copies.put(driver.run.shard, content)
     return Copy(
         url=url,
         sha256=sha256,

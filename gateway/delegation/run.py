@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
+    from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
@@ -127,7 +128,7 @@ class RunMovedError(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """One run as its driver has it. ``changed`` is set, and replaced, by each append."""
+    """One run as its driver has it. Each append sets ``changed`` for a moment: whoever waits is woken."""
 
     writes: Writes
     blobs: Blobs
@@ -156,9 +157,12 @@ class Run:
     store_pause_s: float = 0.5
     """How long the store is left alone when nobody knows whether it took an append."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    shard: Shard = field(init=False)
+    """Where the task lives."""
     _stored: tuple[JsonObject | None, JsonObject | None] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.shard = self.sight.task.shard
         self._stored = self.sight.content, self.sight.answer
 
     @property
@@ -252,7 +256,7 @@ class Run:
             if step.chunks and tries == 0:
                 self.on_text(step)
             for blob in step.spill.blobs:
-                await self.blobs.put(self.sight.task.shard, blob)
+                await self.blobs.put(self.shard, blob)
             outcome = await self._commit(step, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
@@ -311,8 +315,11 @@ class Run:
         self.sight.answer = cast("JsonObject | None", filled.frame.get("message"))
         self._stored = self.sight.content, self.sight.answer
         self.filled = filled
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
+        self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        self.changed.set()
+        self.changed.clear()
 
     async def _commit(
         self, step: Step, terms: Terms
@@ -394,9 +401,8 @@ class Run:
         self.held = written.held
         self._stored = self.sight.content, self.sight.answer
         if self.record.status is Status.RETRYING:
-            self.writes.news(self.sight.task.shard, True)
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
+            self.writes.news(self.shard, True)
+        self._tell_changed()
 
     def _keep_place(self, step: Step) -> None:
         self.sight.place = step.place if step.more else None
@@ -406,8 +412,7 @@ class Run:
     async def _recover(self, outcome: Conflict | StaleEpoch | Fenced | Unclaimed | Late) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
-            changed, self.changed = self.changed, asyncio.Event()
-            changed.set()
+            self._tell_changed()
             raise RunMovedError
         await self._reload()
         if isinstance(outcome, Unclaimed):
@@ -440,8 +445,7 @@ class Run:
             self._stored = content, self.answer
             self.sight.content = content
         self.held = {**held, **fresh}
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
+        self._tell_changed()
         return True
 
     async def refresh(self) -> None:
@@ -459,8 +463,7 @@ class Run:
         missing = [ref for ref in wanted if ref not in self.held]
         if missing:
             self.held |= await self.writes.load(missing)
-        changed, self.changed = self.changed, asyncio.Event()
-        changed.set()
+        self._tell_changed()
 
     async def _refold(self) -> None:
         """Takes the content from what is stored: somebody else has added to it."""

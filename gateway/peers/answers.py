@@ -7,7 +7,7 @@ Whether a peer may have taken a request decides what may follow, so this is the 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -57,7 +57,7 @@ def parse_json(raw: bytes, max_depth: int = MAX_JSON_DEPTH) -> Json:
         NotJson: malformed, or an array or object nested deeper than ``max_depth``.
     """
     try:
-        value = cast("Json", orjson.loads(raw))
+        value: Json = orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise NotJson(f"not JSON: {error.msg}") from None
     # Counting brackets in C settles nearly every body without a walk.

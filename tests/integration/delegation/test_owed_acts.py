@@ -379,7 +379,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
     await house.until(accepted, Status.QUEUED)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda: False
+    driver.may_send = lambda _run: False
     turn = await house.send("and this", task=accepted.facade)
     await house.restart()
     await house.adopt(accepted)

@@ -317,7 +317,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda: False
+    driver.may_send = lambda _run: False
     turn = await house.send("", task=accepted.facade, message=message)
     await house.restart()
     await house.adopt(accepted)
@@ -331,7 +331,7 @@ async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: Hou
     wait_for_arrival(house, 600.0)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda: False
+    driver.may_send = lambda _run: False
     began_ms = house.clock.now_ms()
     turn = await house.send("and this", task=accepted.facade)
     at_ms = (await house.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]
