@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from passerelle.core.batch import EntityKind, EntityRef
@@ -450,15 +451,27 @@ class Dispatch:
 
     def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Carries ``work`` to its end, also when whoever waits for it goes: half a command is never done (I6)."""
-        task = asyncio.get_running_loop().create_task(work)
+        # What asyncio.shield does, in one callback: every message is a command.
+        loop = asyncio.get_running_loop()
+        waiting: asyncio.Future[T] = loop.create_future()
+        task = loop.create_task(work)
         self._commands.add(task)
-        task.add_done_callback(self._forget)
-        return asyncio.shield(task)
+        task.add_done_callback(partial(self._answer, waiting))
+        return waiting
 
-    def _forget(self, task: asyncio.Task[object]) -> None:
+    def _answer(self, waiting: asyncio.Future[T], task: asyncio.Task[T]) -> None:
+        """Tells what became of a command to whoever waits, unless it has gone."""
         self._commands.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen by whoever waited; retrieved here for one that has gone
+        if task.cancelled():
+            waiting.cancel()
+            return
+        failure = task.exception()  # Retrieved also where nobody is left to be told.
+        if waiting.done():
+            return
+        if failure is None:
+            waiting.set_result(task.result())
+        else:
+            waiting.set_exception(failure)
 
     def drop(self, shard: Shard) -> None:
         """What was driven in a shard belongs to somebody else now."""

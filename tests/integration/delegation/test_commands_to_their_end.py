@@ -1,0 +1,95 @@
+"""A command goes on to its end whatever becomes of its caller, who is told what came of it (I6)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from weakref import ReferenceType, ref
+
+import pytest
+
+from passerelle.core.errors import NotFound
+from tests.support.house import House
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+class Work:
+    """A command that ends when it may, as it is told to."""
+
+    def __init__(self, failure: Exception | None = None) -> None:
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
+        self.has_ended = False
+        self._failure = failure
+
+    async def run(self) -> str:
+        self.has_begun.set()
+        await self.may_end.wait()
+        self.has_ended = True
+        if self._failure is not None:
+            raise self._failure
+        return "done"
+
+
+async def leave(house: House, work: Work) -> None:
+    """A caller that goes when its command has begun."""
+
+    async def wait() -> str:
+        return await house.service.dispatch.see_through(work.run())
+
+    caller = asyncio.create_task(wait())
+    await work.has_begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+
+
+async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
+    dispatch = house.service.dispatch
+    done, failed = Work(), Work(NotFound("task", "x"))
+    done.may_end.set()
+    assert await dispatch.see_through(done.run()) == "done"
+    failed.may_end.set()
+    with pytest.raises(NotFound):
+        await dispatch.see_through(failed.run())
+
+
+@pytest.mark.requirement("I6")
+async def test_command_ends_after_its_caller_has_gone(house: House) -> None:
+    work = Work()
+    await leave(house, work)
+    assert not work.has_ended
+    work.may_end.set()
+    await wait_until(lambda: work.has_ended, 5, "the command goes on")
+
+
+async def fail_alone(house: House) -> ReferenceType[Work]:
+    """A command that fails when its caller has gone; what is returned is dead once its task is."""
+    work = Work(NotFound("task", "x"))
+    await leave(house, work)
+    work.may_end.set()
+    return ref(work)
+
+
+async def test_failure_of_a_command_whose_caller_has_gone_is_no_fault_of_the_loop(
+    house: House,
+) -> None:
+    faults: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, fault: faults.append(fault))
+    work = await fail_alone(house)
+
+    def is_gone() -> bool:
+        gc.collect()
+        return work() is None
+
+    await wait_until(is_gone, 5, "the command has failed")
+    assert faults == []
+
+
+async def test_shutdown_ends_the_wait_for_a_command_that_takes_too_long(house: House) -> None:
+    waiting = house.service.dispatch.see_through(Work().run())
+    await house.service.dispatch.drain()
+    with pytest.raises(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await waiting
