@@ -117,7 +117,6 @@ class Driver:
     """Answer that is owed -> when to look again, in ms; its due row comes due then."""
     refused: set[str] = field(init=False)
     """Answers that the peer has refused in a way that no repeat can change."""
-    ladder: Ladder = field(init=False)
     let_through: frozenset[str] = frozenset()
     """What hooks have let through of what the peer brought."""
     options: JsonObject | None = None
@@ -126,6 +125,7 @@ class Driver:
     not_before_ms: int = 0
     """When the peer wants to be asked again, at the earliest."""
     new_card: str = ""
+    _ladder: Ladder | None = None
     _is_held: bool = False
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _news: list[Written] = field(init=False)
@@ -135,7 +135,13 @@ class Driver:
     def __post_init__(self) -> None:
         # Written out, since ``set[str]()`` costs seven times as much, and every message has a driver.
         self.owed, self.refused, self.put_off, self._news = set(), set(), {}, []
-        self.ladder = Ladder(self.patience)
+
+    @property
+    def ladder(self) -> Ladder:
+        """How the run is followed; one whose first answer is its end has no need of it."""
+        if self._ladder is None:
+            self._ladder = Ladder(self.patience)
+        return self._ladder
 
     @property
     def is_woken(self) -> bool:
