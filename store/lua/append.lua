@@ -1,6 +1,7 @@
 #!lua
 -- append: the only writer of facts. Compares versions, adds events to one session's stream, advances
--- its chain, writes snapshots, moves due rows and sets, feeds the relays and publishes one hint.
+-- its chain, writes snapshots, moves due rows and sets, feeds the relays and gives those who follow the stream one
+-- hint. Most streams have nobody who follows them: then no hint is made.
 --
 -- KEYS  1 session head   2 session stream  3 shard meta   4 due     5 open set   6 task set
 --       7 targets        8 feed            9 hint channel
@@ -102,6 +103,8 @@ if made then
   chain = string.sub(redis.sha1hex(epoch), 1, 8)
 end
 local previous, before = chain, number_text(top)
+-- Who follows subscribes at the primary, so this server knows of everybody.
+local followed = #control.events > 0 and redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[9])[2] > 0
 -- The first piece of the hint is its own line, which is known last.
 local sequences, hint, hint_size = {}, {''}, 0
 for place, event in ipairs(control.events) do
@@ -126,7 +129,7 @@ for place, event in ipairs(control.events) do
   chain = string.sub(redis.sha1hex(chain .. event[1]), 1, 8)
   bytes = bytes + #data
   sequences[place] = sequence
-  if hint_size <= HINT_LIMIT then
+  if followed and hint_size <= HINT_LIMIT then
     local line = event[1] .. ' ' .. event[2] .. ' ' .. frame .. ' ' .. facade .. ' ' .. #data .. '\n'
     hint[#hint + 1] = line
     hint[#hint + 1] = data
@@ -238,10 +241,12 @@ for n = 1, #targets, 2 do
 end
 
 -- 6. The hint: with the bytes while they are few.
-local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
-if #line + hint_size <= HINT_LIMIT then
-  hint[1] = line
-  line = table.concat(hint)
+if followed then
+  local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
+  if #line + hint_size <= HINT_LIMIT then
+    hint[1] = line
+    line = table.concat(hint)
+  end
+  redis.call('SPUBLISH', KEYS[9], line)
 end
-redis.call('SPUBLISH', KEYS[9], line)
 return {'ok', first, last, chain, number_text(now), woken}

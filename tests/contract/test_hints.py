@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -25,6 +26,14 @@ class Heard:
     async def next(self, count: int = 1) -> list[bytes]:
         await wait_until(lambda: len(self.hints) >= count, 15, f"{count} hints")
         return self.hints[:count]
+
+
+def count_hints(server: Server) -> int:
+    """Messages that scripts and clients have published on any channel."""
+    found = [
+        cast("dict[str, dict[str, int]]", ask(url, "INFO", "commandstats")) for url in server.nodes
+    ]
+    return sum(stats.get("cmdstat_spublish", {"calls": 0})["calls"] for stats in found)
 
 
 def batch_of(at: Place, *events: EncodedEvent, expected: Stamp | None = None) -> Batch:
@@ -62,6 +71,19 @@ async def test_hint_of_many_bytes_is_its_first_line_alone(store: Store) -> None:
     (first, *_) = await store.log.read_page(at.stream, 0)
     assert head is not None
     assert hint == f"e 1-3.{first.previous}.{head.chain}\n".encode()
+
+
+async def test_hint_is_made_for_a_stream_that_somebody_follows_and_for_no_other(
+    store: Store, server: Server
+) -> None:
+    at, followed, heard = make_place(), make_place(), Heard()
+    before = count_hints(server)
+    await store.log.append(batch_of(at, event()))
+    assert count_hints(server) == before
+    await store.hints.subscribe(followed.stream, heard.hints.append)
+    await store.log.append(batch_of(followed, event()))
+    await heard.next()
+    assert count_hints(server) == before + 1
 
 
 async def test_unsubscribed_stream_is_silent_and_may_be_subscribed_again(store: Store) -> None:
