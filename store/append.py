@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import orjson
@@ -27,7 +28,7 @@ from passerelle.store.connection import unpack
 from passerelle.store.scripts import read_script
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from passerelle.core.batch import AppendResult, Batch, EntityWrite
     from passerelle.core.events import EncodedEvent
@@ -46,7 +47,7 @@ _BEFORE_KEYS: Final = 3
 """The command, the digest of the script, how many keys."""
 
 _Texts: TypeAlias = "list[bytes]"
-_Written: TypeAlias = "tuple[int, str, str, list[int], list[tuple[str, int]]]"
+_Written: TypeAlias = "tuple[int, str, str, list[int], list[str | int]]"
 """An entity in the control argument."""
 
 
@@ -107,12 +108,14 @@ def pack_append(batch: Batch) -> PackedBatch:
             keys.stream_hints(stream),
         )
     )
+    # What is dropped and what is set go in one command each: of two changes of a row the later one holds.
+    due = {row.member: row.at_ms for row in batch.due}
     control: dict[str, ControlValue] = {
         "session": batch.session,
         "op": batch.op,
         "shard_epoch": str(batch.shard_epoch),
         "mint": batch.stream_epoch,
-        "events": [arguments.event(event) for event in batch.events],
+        "events": _events(batch.events, arguments),
         "entities": [_entity(write, arguments) for write in batch.entities],
         "fence": _fence(batch, arguments),
         "runs": [
@@ -126,13 +129,14 @@ def pack_append(batch: Batch) -> PackedBatch:
             for move in batch.runs
         ],
         "claim": [batch.claim.member, batch.claim.token] if batch.claim else False,
-        "not_after": _text_or_false(batch.not_after_ms),
-        "due": [[row.member, _text_or_false(row.at_ms)] for row in batch.due],
-        "open": [
-            [change.entity, False if change.event is None else change.event + 1]
+        "not_after": False if batch.not_after_ms is None else str(batch.not_after_ms),
+        "dropped": [member for member, at_ms in due.items() if at_ms is None],
+        "due": _flatten((str(at_ms), member) for member, at_ms in due.items() if at_ms is not None),
+        "open": _flatten(
+            (change.entity, False if change.event is None else change.event + 1)
             for change in batch.open
-        ],
-        "times": [[facade, str(at_ms)] for facade, at_ms in batch.task_times],
+        ),
+        "times": _flatten((str(at_ms), facade) for facade, at_ms in batch.task_times),
         "feed": [batch.feed, _write_index(batch)] if batch.feed or batch.index else False,
         "targets": [
             [change.target, change.filter or False, change.whole] for change in batch.targets
@@ -147,7 +151,11 @@ def pack_append(batch: Batch) -> PackedBatch:
         shard,
         tuple(write.ref for write in batch.entities),
         batch.events[0].event_id if batch.events else "",
-        read_script("append").pack_call(arguments.keys, control, arguments.values),
+        read_script("append").pack_call(
+            arguments.keys,
+            {name: said for name, said in control.items() if said},
+            arguments.values,
+        ),
     )
 
 
@@ -162,7 +170,7 @@ def unpack_entities(packed: PackedBatch, first: int) -> list[Loaded]:
     control = cast("dict[str, Any]", orjson.loads(values[0]))
     return [
         _unpack(ref, control["op"], written, values, first)
-        for ref, written in zip(packed.entities, control["entities"], strict=True)
+        for ref, written in zip(packed.entities, control.get("entities", ()), strict=True)
     ]
 
 
@@ -173,7 +181,8 @@ def _unpack(
     snapshot = b"".join(
         values[part - 1] if part > 0 else str(first - part - 1).encode() for part in parts
     )
-    kept = {name: values[place - 1] for name, place in fields if place}
+    names, places = cast("list[str]", fields[::2]), cast("list[int]", fields[1::2])
+    kept = {name: values[place - 1] for name, place in zip(names, places, strict=True) if place}
     return Loaded(ref, Stamp(int(version) + 1, op), snapshot, kept)
 
 
@@ -220,15 +229,24 @@ def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
             raise ValueError(message)
 
 
+def _events(events: Sequence[EncodedEvent], arguments: Arguments) -> list[ControlValue]:
+    """What the script takes of each; their bodies are the first values."""
+    flat: list[ControlValue] = []
+    for event in events:
+        name, kind, _body, length, facade = arguments.event(event)
+        flat += (name, kind, length, facade)
+    return flat
+
+
 def _entity(write: EntityWrite, arguments: Arguments) -> list[ControlValue]:
     parts = [
         -(piece + 1) if isinstance(piece, int) else arguments.value(piece)
         for piece in write.snapshot
     ]
-    fields: list[list[str | int]] = [
-        [name, 0 if value is None else arguments.value(value)]
+    fields = _flatten(
+        (name, 0 if value is None else arguments.value(value))
         for name, value in write.fields.items()
-    ]
+    )
     key = arguments.key(keys.entity(write.ref))
     return [key, str(write.expected.version), write.expected.op, parts, fields]
 
@@ -254,8 +272,8 @@ def _idempotency(batch: Batch, arguments: Arguments) -> ControlValue:
     return [key, row.digest, arguments.value(row.result), str(row.ttl_ms)]
 
 
-def _text_or_false(number: int | None) -> str | bool:
-    return False if number is None else str(number)
+def _flatten(rows: Iterable[Sequence[ControlValue]]) -> list[ControlValue]:
+    return [*chain.from_iterable(rows)]
 
 
 def _text(value: bytes | int) -> str:

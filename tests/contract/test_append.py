@@ -381,6 +381,23 @@ async def test_settled_row_goes_with_the_fact_and_only_by_the_holder_of_the_clai
     assert [found.member for found in left.rows] == [f"timeout:{at.task}"]
 
 
+@pytest.mark.requirement("I9")
+async def test_of_two_changes_of_one_row_the_later_one_holds(store: Store) -> None:
+    at = make_place()
+    kept, gone = f"retry:{at.task}", f"expire:{at.task}"
+    due = (
+        DueChange(kept, None),
+        DueChange(gone, 1),
+        DueChange(kept, 1),
+        DueChange(gone, None),
+    )
+    await store.log.append(
+        Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), due=due)
+    )
+    found = await store.due.claim(at.shard, 10, 60_000)
+    assert [row.member for row in found.rows] == [kept]
+
+
 async def test_time_guard_holds_through_its_own_millisecond_and_no_longer(store: Store) -> None:
     at = make_place()
     stamp = await begin(store, at)

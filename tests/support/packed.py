@@ -22,21 +22,21 @@ def read_packed(batch: Batch | PackedBatch) -> Batch:
     keys = [key.decode() for key in arguments[_BEFORE_KEYS : _BEFORE_KEYS + count]]
     values = list(arguments[_BEFORE_KEYS + count :])
     control = cast("dict[str, Any]", orjson.loads(values[0]))
-    fence = cast("tuple[int, str] | None", control["fence"] or None)
+    fence = cast("tuple[int, str] | None", control.get("fence"))
+    rows = zip(*[iter(control.get("events", ()))] * 4, strict=True)
     return Batch(
         session=batch.session,
         op=control["op"],
         shard_epoch=int(control["shard_epoch"]),
         stream_epoch=control["mint"],
-        events=tuple(_read_event(row, values) for row in control["events"]),
-        runs=tuple(_read_run(row, keys) for row in control["runs"]),
+        events=tuple(map(_read_event, rows, values[1:])),
+        runs=tuple(_read_run(row, keys) for row in control.get("runs", ())),
         fence=Fence(keys[fence[0] - 1], _read_driver(fence[1])) if fence else None,
     )
 
 
-def _read_event(row: tuple[str, str, int, int, str], values: list[bytes]) -> EncodedEvent:
-    name, kind, place, length, facade = row
-    body = values[place - 1]
+def _read_event(row: tuple[str, str, int, str], body: bytes) -> EncodedEvent:
+    name, kind, length, facade = row
     frame = (len(body) - 2 - length, length) if length else None
     return EncodedEvent(name, kind, body, frame, facade or None)
 
