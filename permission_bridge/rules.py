@@ -111,6 +111,8 @@ class GrantTerms:
 
 
 NO_GRANTS: Final = GrantTerms()
+_SENDS: Final[frozenset[About]] = frozenset({"calls", "delegations"})
+_ENDS: Final[frozenset[HookPoint]] = frozenset({"before_deliver", "on_stop"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,29 +133,24 @@ class Policy:
     unsound: str | None = None
     _points: frozenset[HookPoint] = field(init=False, repr=False, compare=False)
     _about: frozenset[About] = field(init=False, repr=False, compare=False)
+    judges_sends: bool = field(init=False, repr=False, compare=False)
+    """Whether anybody but the defaults has a say in what is sent to agents."""
+    watches_answers: bool = field(init=False, repr=False, compare=False)
+    """Whether a hook wants to know of answers, or of the ends of tasks."""
 
     def __post_init__(self) -> None:
         # Asked for several times in each turn, and the same for as long as the policy stands.
         points = frozenset(point for hook in self.hooks for point in hook.points)
+        about = frozenset(about for rule in self.rules for about in rule.about)
+        judges = self.unsound is not None or about & _SENDS or "before_delegate" in points
         object.__setattr__(self, "_points", points)
-        object.__setattr__(
-            self, "_about", frozenset(about for rule in self.rules for about in rule.about)
-        )
+        object.__setattr__(self, "_about", about)
+        object.__setattr__(self, "judges_sends", bool(judges))
+        object.__setattr__(self, "watches_answers", bool(points & _ENDS))
 
     def hooks_at(self, point: HookPoint) -> bool:
         """Whether a hook is to be asked there."""
         return point in self._points
-
-    @property
-    def judges_sends(self) -> bool:
-        """Whether anybody but the defaults has a say in what is sent to agents."""
-        said = self.speaks_about("calls") or self.speaks_about("delegations")
-        return said or self.hooks_at("before_delegate")
-
-    @property
-    def watches_answers(self) -> bool:
-        """Whether a hook wants to know of answers, or of the ends of tasks."""
-        return self.hooks_at("before_deliver") or self.hooks_at("on_stop")
 
     def find_tier(self, refs: Iterable[str], risk: Risk) -> Tier | None:
         """Who decides a question of this risk that the rules of these names led to; None: its owner."""

@@ -152,7 +152,7 @@ class Calls:
     async def perform(self, visit: HttpVisit, asked: Asked, principal: Principal) -> None:
         """Carries out what is asked, and answers."""
         method = asked.method
-        visit.operation = method.value
+        visit.operation = method
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
         require_scope(principal, SCOPES[method])

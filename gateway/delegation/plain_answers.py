@@ -227,9 +227,11 @@ def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm
     sight = run.sight
     known = turn.form.answers
     key = (shape, sight.peer_tags, sight.always_task, epoch)
-    if key not in known:
-        known[key] = _make_form(run, turn, shape, epoch)
-    return cast("AnswerForm | None", known[key])
+    try:
+        return cast("AnswerForm | None", known[key])
+    except KeyError:
+        known[key] = form = _make_form(run, turn, shape, epoch)
+    return form
 
 
 def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
