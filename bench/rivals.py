@@ -109,6 +109,7 @@ def _prepare_contextforge(agent_url: str, port: int, folder: Path) -> Launch:
         "ALLOW_UNAUTHENTICATED_ADMIN": "true",
         "MCPGATEWAY_UI_ENABLED": "false",
         "SSRF_PROTECTION_ENABLED": "false",  # the agent is on loopback
+        "RATE_LIMITING_ENABLED": "false",  # 500 requests a minute otherwise
         "LOG_LEVEL": "ERROR",
         "HOST": "127.0.0.1",
         **{
