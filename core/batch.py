@@ -207,7 +207,7 @@ class Batch:
 class PackedBatch:
     """A batch in the form in which its store takes it: ``call`` is that store's own, as it is sent.
 
-    Besides them stands what has to be known to read the answer.
+    Beside it stands what has to be known to read the answer.
     """
 
     session: str

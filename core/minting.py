@@ -67,7 +67,7 @@ class Wanted:
             next(prefixes) if isinstance(one, str) else nothing if one is None else next(bits)
             for one in asked
         ]
-        # Twice, as in a stencil: of a single place, itemgetter makes no tuple.
+        # Twice: of a single place, itemgetter makes no tuple.
         self._sort: Callable[[Sequence[bytes]], tuple[bytes, ...]] = itemgetter(
             *places, nothing, nothing
         )

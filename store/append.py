@@ -86,7 +86,7 @@ class Arguments:
 
 
 def pack_append(batch: Batch) -> PackedBatch:
-    """The arguments of the whole call.
+    """The batch as it is sent.
 
     Raises:
         TooLarge: more than 64 events or 256 KiB.
@@ -108,6 +108,8 @@ def pack_append(batch: Batch) -> PackedBatch:
             keys.stream_hints(stream),
         )
     )
+    # The script counts on it that these are the first values.
+    events = _events(batch.events, arguments)
     # What is dropped and what is set go in one command each: of two changes of a row the later one holds.
     due = {row.member: row.at_ms for row in batch.due}
     control: dict[str, ControlValue] = {
@@ -115,7 +117,7 @@ def pack_append(batch: Batch) -> PackedBatch:
         "op": batch.op,
         "shard_epoch": str(batch.shard_epoch),
         "mint": batch.stream_epoch,
-        "events": _events(batch.events, arguments),
+        "events": events,
         "entities": [_entity(write, arguments) for write in batch.entities],
         "fence": _fence(batch, arguments),
         "runs": [
@@ -230,7 +232,7 @@ def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
 
 
 def _events(events: Sequence[EncodedEvent], arguments: Arguments) -> list[ControlValue]:
-    """What the script takes of each; their bodies are the first values."""
+    """What the script takes of each; their bodies become values."""
     flat: list[ControlValue] = []
     for event in events:
         name, kind, _body, length, facade = arguments.event(event)

@@ -174,7 +174,7 @@ class Dispatch:
             find_rules=self.find_rules,
             consulted={},
             always_task=self.always_task(peer),
-            # Given, as in a driver: what a dataclass makes by calling ``list[...]`` costs seven times as much.
+            # Given, since the members of a driver are made so (see there).
             accepted=[],
             catalogue={},
             fetches=self.outputs.fetcher is not None,

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.step import Sight
 
+_SHAPES: Final = 64
+"""Shapes of answers that are remembered for one of turns; then the oldest makes room."""
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
 _INLINE: Final = frozenset({"text", "data"})
@@ -230,7 +232,11 @@ def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm
     try:
         return cast("AnswerForm | None", known[key])
     except KeyError:
-        known[key] = form = _make_form(run, turn, shape, epoch)
+        form = _make_form(run, turn, shape, epoch)
+    # Agents choose the media types that stand in a shape.
+    if len(known) >= _SHAPES:
+        del known[next(iter(known))]
+    known[key] = form
     return form
 
 

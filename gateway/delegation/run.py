@@ -128,7 +128,11 @@ class RunMovedError(Exception):
 
 @dataclass(slots=True)
 class Run:
-    """One run as its driver has it. Each append sets ``changed`` for a moment: whoever waits is woken."""
+    """One run as its driver has it.
+
+    Each append sets ``changed`` for a moment, and so does its end: whoever waits is woken. Before each wait it is asked
+    whether the run has ended or moved, with no await in between.
+    """
 
     writes: Writes
     blobs: Blobs

@@ -118,7 +118,7 @@ class GrpcFace:
         principal = await self.parts.authenticator.authenticate(shown)
         params = to_json(_parse(row, request))
         visit.agent = self._choose_agent(params.pop(TENANT, None), principal)
-        visit.operation = row.method.value
+        visit.operation = row.method
         _judge_version(head, service)
         require_scope(principal, SCOPES[row.method])
         asked = read_asked_grpc(service.version, row.method, params)

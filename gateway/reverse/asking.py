@@ -76,7 +76,7 @@ class Asking:
         visit.agent = ask.to
         _judge_version(ask)
         method = read_method(ask.method)
-        visit.operation = method.value
+        visit.operation = method
         require_scope(principal, SCOPES[method])
         call = self._compose(ask, method, principal)
         match method:

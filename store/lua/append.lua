@@ -1,7 +1,7 @@
 #!lua
 -- append: the only writer of facts. Compares versions, adds events to one session's stream, advances
--- its chain, writes snapshots, moves due rows and sets, feeds the relays and gives those who follow the stream one
--- hint. Most streams have nobody who follows them: then no hint is made.
+-- its chain, writes snapshots, moves due rows and sets, feeds the relays and publishes one hint. The events stand in it
+-- where this server knows of somebody who follows the stream.
 --
 -- KEYS  1 session head   2 session stream  3 shard meta   4 due     5 open set   6 task set
 --       7 targets        8 feed            9 hint channel
@@ -44,6 +44,12 @@ local events, entities, runs = control.events or {}, control.entities or {}, con
 
 local function number_text(n)
   return string.format('%d', n)
+end
+
+-- Lua passes on less than 8,000 words at once.
+local MOST_WORDS = 4000
+local function some_of(words, n)
+  return unpack(words, n, math.min(n + MOST_WORDS - 1, #words))
 end
 
 -- 1. Has this operation run already? Asked before anything that its first run may have changed.
@@ -107,7 +113,7 @@ if made then
   chain = string.sub(redis.sha1hex(epoch), 1, 8)
 end
 local previous, before = chain, number_text(top)
--- Who follows subscribes at the primary, so this server knows of everybody.
+-- Most streams have nobody who follows them. Of whoever still listens at a former primary this server does not know.
 local followed = #events > 0 and redis.call('PUBSUB', 'SHARDNUMSUB', KEYS[9])[2] > 0
 -- The first piece of the hint is its own line, which is known last.
 local sequences, hint, hint_size = {}, {''}, 0
@@ -178,11 +184,12 @@ end
 if control.claim then
   redis.call('ZREM', due, control.claim[1])
 end
-if control.dropped then
-  redis.call('ZREM', due, unpack(control.dropped))
+local dropped, set, times = control.dropped or {}, control.due or {}, control.times or {}
+for n = 1, #dropped, MOST_WORDS do
+  redis.call('ZREM', due, some_of(dropped, n))
 end
-if control.due then
-  redis.call('ZADD', due, unpack(control.due))
+for n = 1, #set, MOST_WORDS do
+  redis.call('ZADD', due, some_of(set, n))
 end
 local open = control.open or {}
 for n = 1, #open, 2 do
@@ -192,8 +199,8 @@ for n = 1, #open, 2 do
     redis.call('ZREM', KEYS[5], open[n])
   end
 end
-if control.times then
-  redis.call('ZADD', KEYS[6], unpack(control.times))
+for n = 1, #times, MOST_WORDS do
+  redis.call('ZADD', KEYS[6], some_of(times, n))
 end
 for _, run in ipairs(runs) do
   if run[5] then
@@ -249,12 +256,10 @@ for n = 1, #targets, 2 do
 end
 
 -- 6. The hint: with the bytes while they are few.
-if followed then
-  local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
-  if #line + hint_size <= HINT_LIMIT then
-    hint[1] = line
-    line = table.concat(hint)
-  end
-  redis.call('SPUBLISH', KEYS[9], line)
+local line = 'e ' .. first .. '-' .. last .. '.' .. previous .. '.' .. chain .. '\n'
+if followed and #line + hint_size <= HINT_LIMIT then
+  hint[1] = line
+  line = table.concat(hint)
 end
+redis.call('SPUBLISH', KEYS[9], line)
 return {'ok', first, last, chain, number_text(now), woken}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -396,6 +397,33 @@ async def test_of_two_changes_of_one_row_the_later_one_holds(store: Store) -> No
     )
     found = await store.due.claim(at.shard, 10, 60_000)
     assert [row.member for row in found.rows] == [kept]
+
+
+async def test_more_rows_are_set_and_dropped_than_one_command_of_a_script_may_have(
+    store: Store,
+) -> None:
+    at = make_place()
+    members = [f"retry:{at.task}{number}" for number in range(4500)]
+    one = Batch(
+        at.session,
+        operation(),
+        0,
+        EPOCH,
+        entities=(at.write(),),
+        due=tuple(DueChange(member, 1) for member in members),
+    )
+    made = await store.log.append(one)
+    assert isinstance(made, Appended)
+    found = await store.due.claim(at.shard, 5000, 1)
+    assert len(found.rows) == len(members)
+    dropped = replace(
+        one,
+        op=operation(),
+        entities=(at.write(Stamp(1, one.op)),),
+        due=tuple(DueChange(member, None) for member in members),
+    )
+    assert isinstance(await store.log.append(dropped), Appended)
+    assert (await store.due.claim(at.shard, 5000, 60_000)).rows == ()
 
 
 async def test_time_guard_holds_through_its_own_millisecond_and_no_longer(store: Store) -> None:
