@@ -174,7 +174,7 @@ class Dispatch:
             find_rules=self.find_rules,
             consulted={},
             always_task=self.always_task(peer),
-            # Given, since the members of a driver are made so (see there).
+            # Written out, as the members of a driver are.
             accepted=[],
             catalogue={},
             fetches=self.outputs.fetcher is not None,
