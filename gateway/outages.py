@@ -36,12 +36,12 @@ class Outages:
     _down: bool = False
     _bumps: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
 
-    def tally(self, result: str, seconds: float) -> None:
-        """Counts one append by its result and its time; the first one that fails is said (EVC-19)."""
+    def tally(self, result: str, seconds: float, why: str) -> None:
+        """Counts one append by its result and its time; the first one that fails is said, and why (EVC-19)."""
         self.metrics.count_append(result, seconds)
         if result == UNAVAILABLE and not self._down:
             self.metrics.runtime_errors.labels("store").inc()
-            self.log.error("store.away")
+            self.log.error("store.away", reason=why)
         elif result != UNAVAILABLE and self._down:
             self.log.info("store.back")
         self._down = result == UNAVAILABLE

@@ -50,7 +50,7 @@ class Surroundings:
     find_tags: Callable[[str], frozenset[str]]
     find_rules: Callable[[], Policy]
     patience: Patience
-    tally: Callable[[str, float], None]
+    tally: Callable[[str, float, str], None]
     news: Callable[[Shard, bool], None]
     glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
     """Told of questions that were stored here, so that the relay need not read them."""

@@ -114,13 +114,16 @@ Body: TypeAlias = "Callable[[Decision], Terms]"
 
 @dataclass(slots=True)
 class Writes:
-    """Reads and writes entities over the log. ``tally`` counts appends for the metrics, with seconds."""
+    """Reads and writes entities over the log.
+
+    ``tally`` is told of each append: its result, its seconds, and why the store is not available where it is not.
+    """
 
     log: EventLog
     clock: Clock
     ids: Ids
     runtime_id: str
-    tally: Callable[[str, float], None] = field(default=lambda _outcome, _seconds: None)
+    tally: Callable[[str, float, str], None] = field(default=lambda _result, _seconds, _why: None)
     news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
     """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
@@ -175,10 +178,10 @@ class Writes:
         began_s = monotonic()
         try:
             result = await self.log.append(batch)
-        except StoreUnavailable:
-            self.tally("unavailable", monotonic() - began_s)
+        except StoreUnavailable as error:
+            self.tally("unavailable", monotonic() - began_s, error.reason)
             raise
-        self.tally(type(result).__name__.lower(), monotonic() - began_s)
+        self.tally(type(result).__name__.lower(), monotonic() - began_s, "")
         if isinstance(result, Appended):
             self.news(batch.shard, feed or result.woken > 0)
         return result

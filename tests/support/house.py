@@ -133,7 +133,7 @@ class House:
                 find_rules=lambda: self.rules,
                 patience=self.patience,
                 find_acceptance=lambda _agent: self.acceptance,
-                tally=lambda _outcome, _seconds: None,
+                tally=lambda _result, _seconds, _why: None,
                 news=lambda _shard, _feed: None,
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,

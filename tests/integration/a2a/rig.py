@@ -217,7 +217,7 @@ async def run_rig(
                 find_tags=lambda _: frozenset(),
                 find_rules=lambda: DEFAULT_POLICY,
                 patience=PATIENCE,
-                tally=lambda result, _seconds: appends.append(result),
+                tally=lambda result, _seconds, _why: appends.append(result),
                 news=lambda _shard, _feed: None,
             )
         )
