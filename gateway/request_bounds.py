@@ -3,8 +3,7 @@
 Without them anybody who reaches the port could fill the memory with a head that never ends, or hold connections for
 ever, before a token is asked for. The size of a body is bounded by whoever reads it.
 
-A whole answer is written at once. Who waits for one is told of the end of a connection at once, without a task that
-waits for its message.
+Beside that it offers what ASGI has no messages for (``a2a.offer``).
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
-from weakref import ReferenceType, ref
+from weakref import ref
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from passerelle.gateway.a2a.leaving import LEAVING, Left
-from passerelle.gateway.a2a.reply import AT_ONCE
+from passerelle.gateway.a2a.leaving import Left
+from passerelle.gateway.a2a.offer import OFFER, Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,34 +30,54 @@ _TOO_LARGE: Final = "431 Request Header Fields Too Large"
 _TOO_SLOW: Final = "408 Request Timeout"
 
 
-def write_at_once(
-    asked: ReferenceType[RequestResponseCycle], status: int, lines: bytes, body: bytes
-) -> bool:
-    """A whole answer in one write, as uvicorn's ``send`` writes it in two; what is not plain is left to that.
+class ServerOffer:
+    """``a2a.offer.Offer`` of one request.
 
-    ``lines`` are header lines without the length, which are written as they stand.
+    It knows the cycle of its request weakly, since that has the scope in which this stands: a request with a body that
+    nobody has read would wait for the cycle collector.
     """
-    cycle = asked()
-    if (
-        cycle is None
-        or cycle.response_started
-        or cycle.disconnected
-        or not cycle.keep_alive
-        or cycle.flow.write_paused
-        or cycle.access_log
-        or cycle.scope["method"] == "HEAD"
-    ):
-        return False
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    head = [STATUS_LINE[status]]
-    for name, value in cycle.default_headers:
-        head += (name, b": ", value, b"\r\n")
-    head += (b"content-length: %d\r\n" % len(body), lines, b"\r\n", body)
-    cycle.transport.write(b"".join(head))
-    cycle.message_event.set()
-    cycle.on_response()
-    return True
+
+    __slots__ = ("_asked", "kept", "watch")
+
+    def __init__(
+        self, cycle: RequestResponseCycle, connection: BoundedRequests, kept: Kept
+    ) -> None:
+        self._asked = ref(cycle)
+        self.watch: Final = connection.watch
+        self.kept: Final = kept
+
+    def take_body(self) -> bytes | None:
+        cycle = self._asked()
+        if cycle is None or cycle.more_body or cycle.disconnected or cycle.flow.read_paused:
+            return None
+        body = bytes(cycle.body)
+        cycle.body = bytearray()
+        cycle.message_event.clear()
+        return body
+
+    def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
+        """As uvicorn's ``send`` writes it in two; what is not plain is left to that."""
+        cycle = self._asked()
+        if (
+            cycle is None
+            or cycle.response_started
+            or cycle.disconnected
+            or not cycle.keep_alive
+            or cycle.flow.write_paused
+            or cycle.access_log
+            or cycle.scope["method"] == "HEAD"
+        ):
+            return False
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        head = [STATUS_LINE[status]]
+        for name, value in cycle.default_headers:
+            head += (name, b": ", value, b"\r\n")
+        head += (b"content-length: %d\r\n" % len(body), lines, b"\r\n", body)
+        cycle.transport.write(b"".join(head))
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
 
 
 class BoundedRequests(HttpToolsProtocol):
@@ -107,10 +126,9 @@ class BoundedRequests(HttpToolsProtocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
-        # The task that serves it begins after this. Weak, since it has the scope itself: a request with a body that
-        # nobody has read would wait for the cycle collector.
-        at_once = partial(write_at_once, ref(cycle))
-        self.scope["extensions"] = {LEAVING: self._watch, AT_ONCE: at_once}  # type: ignore[dict-item]
+        # The task that serves it begins after this.
+        self._kept = kept = Kept()
+        self.scope["extensions"] = {OFFER: ServerOffer(cycle, self, kept)}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:
         # What is left are heads, the frames of chunks and trailers: none of them may grow without end.
@@ -122,7 +140,7 @@ class BoundedRequests(HttpToolsProtocol):
         self._await(None)
         super().on_message_complete()
 
-    def _watch(self, left: Left) -> Callable[[], object]:
+    def watch(self, left: Left) -> Callable[[], object]:
         if self._is_lost:
             self.loop.call_soon(left)
         self._watchers.add(left)

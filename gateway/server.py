@@ -21,8 +21,8 @@ import uvloop
 from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.prompt_server import PromptServer
-from passerelle.gateway.request_bounds import BoundedRequests
 from passerelle.gateway.socket_bounds import make_socket_protocol
 from passerelle.gateway.version import SERVER
 
@@ -173,7 +173,7 @@ def _configure(
         app,
         interface="asgi3",
         loop="none",
-        http=BoundedRequests,
+        http=KnownHeads,
         ws=make_socket_protocol(frame_bytes),
         ws_max_size=message_bytes,
         # The channel protocol has heartbeats of its own, which also prove that the reader is alive.

@@ -14,7 +14,6 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
-from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.agent_name import find_tenant, name_tenant
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import (
@@ -22,6 +21,7 @@ from passerelle.core.errors import (
     Draining,
     InvalidInput,
     PasserelleError,
+    TooLarge,
     UnknownMethod,
 )
 from passerelle.gateway.a2a.asked import Asked, read_asked_http, read_asked_rpc
@@ -30,10 +30,9 @@ from passerelle.gateway.a2a.extended import PRIVATE
 from passerelle.gateway.a2a.extensions import read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
-from passerelle.gateway.a2a.leaving import find_watch
+from passerelle.gateway.a2a.leaving import watch_messages
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
-from passerelle.gateway.a2a.reply import AT_ONCE
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
@@ -46,13 +45,13 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Send
 
     from passerelle.a2a_mapping.rpc import RpcRequest
-    from passerelle.a2a_mapping.version import Version
     from passerelle.core.commands import Authenticator
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.leaving import Watch
+    from passerelle.gateway.a2a.offer import Offer
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reply import Reply
 
@@ -60,7 +59,6 @@ _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
 _KEY: Final = KEY_HEADER.lower()
-_VERSION: Final = HEADER.lower()
 _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
 NOTHING: Final = Credentials()
@@ -82,6 +80,7 @@ class HttpVisit(Visit):
     incoming: Incoming
     receive: Receive
     send: Send
+    offer: Offer | None
     binding: Binding
     headers: dict[str, str]
     """Of whatever is answered."""
@@ -98,7 +97,21 @@ class HttpVisit(Visit):
     @property
     def watch(self) -> Watch:
         """How one hears that the caller has left; for after the body has been read."""
-        return find_watch(self.incoming.scope, self.receive)
+        return watch_messages(self.receive) if self.offer is None else self.offer.watch
+
+    async def read_body(self, limit_bytes: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it does not end within the limit; the rest is not kept.
+            CallerLeftError: the connection closed before its end.
+        """
+        body = None if self.offer is None else self.offer.take_body()
+        if body is None:
+            return await self.incoming.read_body(self.receive, limit_bytes)
+        if len(body) > limit_bytes:
+            raise TooLarge("the body", limit_bytes)
+        return body
 
     async def refuse(self, error: PasserelleError) -> None:
         """Answers with an error, unless something else is being answered."""
@@ -109,8 +122,7 @@ class HttpVisit(Visit):
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
-        offered = self.incoming.scope.get("extensions")
-        await reply.write(self.send, at_once=offered.get(AT_ONCE) if offered else None)
+        await reply.write(self.send, offer=self.offer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +140,17 @@ class Calls:
         """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
         incoming = visit.incoming
         incoming.require_media_type({JSON}, optional=False)
-        body = await incoming.read_body(visit.receive, self.body_limit_bytes)
+        body = await visit.read_body(self.body_limit_bytes)
         request = _read_call(visit, body)
         visit.binding = RpcBinding(request.id)
-        return read_asked_rpc(_read_version(incoming), request.method, request.params)
+        return read_asked_rpc(incoming.version, request.method, request.params)
 
     async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.incoming
         incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
-        body = await incoming.read_body(visit.receive, self.body_limit_bytes)
-        version = _read_version(incoming)
+        body = await visit.read_body(self.body_limit_bytes)
+        version = incoming.version
         name = f"{incoming.verb} {incoming.path}"
         match target:
             case Resource.ENDPOINT | Resource.CARD:
@@ -164,8 +176,7 @@ class Calls:
             return
         if method is Method.GET_EXTENDED_CARD:
             call = replace(call, own_url=visit.incoming.own_url)
-        watch = find_watch(visit.incoming.scope, visit.receive)
-        result = await self.operations.answer(method, call, watch)
+        result = await self.operations.answer(method, call, visit.watch)
         if method is Method.GET_EXTENDED_CARD:
             visit.headers |= PRIVATE
         await visit.answer(visit.binding.render_result(asked.write_result(result)))
@@ -236,10 +247,6 @@ class Calls:
                 await stream.fail(error)
             else:
                 visit.outcome = failure.stable_code if failure else "ok"
-
-
-def _read_version(incoming: Incoming) -> Version:
-    return judge_version(incoming.headers.get(_VERSION), incoming.query.get(HEADER))
 
 
 def _needs_no_body(target: Target) -> bool:

@@ -31,8 +31,10 @@ from passerelle.gateway.a2a.calls import Calls, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
 from passerelle.gateway.a2a.extensions import Extensions
 from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
+from passerelle.gateway.a2a.offer import find_offer
 from passerelle.gateway.a2a.operations import Operations
 from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot, split_path
+from passerelle.gateway.a2a.reading import Reading
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
 from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.a2a.offer import Offer
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
@@ -163,23 +166,39 @@ class Face:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """One request, in the task that awaits this."""
         self._requests.begin()
-        incoming = Incoming(scope)
+        offer = find_offer(scope)
+        reading = self._read(scope, offer)
+        agent = reading.agent
+        visit = HttpVisit(
+            incoming=reading.incoming,
+            receive=receive,
+            send=send,
+            offer=offer,
+            agent=agent or "",
+            binding=reading.binding,
+            headers={},
+            shown=reading.shown,
+        )
+        if agent is None or agent not in reading.names:
+            return self._miss(visit, agent, reading.target)
+        return self._visit(visit, reading.spot, reading.target)
+
+    def _read(self, scope: Scope, offer: Offer | None) -> Reading:
+        """What the head asks for; what was read of the same head holds while the agents are the same."""
         names = self.parts.agents.names
+        known = offer.kept.reading if offer is not None else None
+        if known is not None and known.names is names:
+            return known
+        incoming = Incoming(scope)
         agent, rest = split_path(incoming.path, names) or (None, "")
         spot = find_spot(rest)
         target = spot.verbs.get(incoming.verb)
         binding = _choose_binding(incoming, spot, target)
-        visit = HttpVisit(
-            incoming=incoming,
-            receive=receive,
-            send=send,
-            agent=agent or "",
-            binding=binding,
-            headers={},
-        )
-        if agent is None or agent not in names:
-            return self._miss(visit, agent, target)
-        return self._visit(visit, spot, target)
+        shown = self.parts.reader.read(incoming.headers, read_address(scope))
+        reading = Reading(incoming, names, agent, spot, target, binding, shown)
+        if offer is not None:
+            offer.kept.reading = reading
+        return reading
 
     async def _visit(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
         """Serves and counts, and makes an answer of everything that goes wrong before one was begun."""
@@ -214,8 +233,6 @@ class Face:
 
     async def _admit(self, visit: HttpVisit) -> Principal | None:
         """Who calls; None once somebody has been told that there is no such agent for them."""
-        incoming = visit.incoming
-        visit.shown = self.parts.reader.read(incoming.headers, read_address(incoming.scope))
         principal = await self.parts.authenticator.authenticate(visit.shown)
         visit.caller = principal.id
         if principal.sees(visit.agent):
@@ -260,9 +277,7 @@ class Face:
     ) -> Reply:
         outcome = "not_found"
         try:
-            incoming = visit.incoming
-            shown = self.parts.reader.read(incoming.headers, read_address(incoming.scope))
-            principal = await self.parts.authenticator.authenticate(shown)
+            principal = await self.parts.authenticator.authenticate(visit.shown)
             reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
             if agent is None or target is Resource.CARD:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
+from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import ContentTypeNotSupported, TooLarge
 
 if TYPE_CHECKING:
@@ -13,8 +15,11 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope
 
+    from passerelle.a2a_mapping.version import Version
+
 JSON: Final = "application/json"
 A2A_JSON: Final = "application/a2a+json"
+_VERSION: Final = HEADER.lower()
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
@@ -25,10 +30,9 @@ class CallerLeftError(Exception):
 class Incoming:
     """The head of a request. Header names are lower case; of a repeated one the last counts."""
 
-    __slots__ = ("headers", "path", "query", "scope", "verb")
-
     def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+        self._scheme: str | None = scope.get("scheme")
+        self._server: tuple[str, int | None] | None = scope.get("server")
         self.verb: str = scope["method"]
         self.path: str = scope["path"]
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -39,6 +43,15 @@ class Incoming:
         self.query: Mapping[str, str] = (
             dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         )
+
+    @cached_property
+    def version(self) -> Version:
+        """The version of the protocol that is asked for.
+
+        Raises:
+            VersionNotSupported: malformed, or one that is not served.
+        """
+        return judge_version(self.headers.get(_VERSION), self.query.get(HEADER))
 
     @property
     def media_type(self) -> str:
@@ -53,10 +66,10 @@ class Incoming:
         """
         host = self.headers.get("host", "")
         if not _HOST.fullmatch(host):
-            server: tuple[str, int | None] = self.scope.get("server") or ("127.0.0.1", None)
+            server = self._server or ("127.0.0.1", None)
             name = f"[{server[0]}]" if ":" in server[0] else server[0]
             host = name if server[1] is None else f"{name}:{server[1]}"
-        return f"{self.scope['scheme']}://{host}"
+        return f"{self._scheme}://{host}"
 
     def require_media_type(self, served: Collection[str], *, optional: bool) -> None:
         """Judges the content type before anything is read.

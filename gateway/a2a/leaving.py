@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope
+    from starlette.types import Receive
 
 Left: TypeAlias = Callable[[], None]
 Watch: TypeAlias = Callable[[Left], Callable[[], object]]
 """Takes what to call once the caller has left, and returns how to stop watching."""
-
-LEAVING: Final = "passerelle.leaving"
-"""The ASGI extension of a request under which its server gives a ``Watch``."""
-
-
-def find_watch(scope: Scope, receive: Receive) -> Watch:
-    """How to watch the caller of a request whose body has been read."""
-    offered = scope.get("extensions")
-    watch: Watch | None = offered.get(LEAVING) if offered else None
-    return watch_messages(receive) if watch is None else watch
 
 
 def watch_messages(receive: Receive) -> Watch:

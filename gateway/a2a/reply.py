@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
 
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
     from passerelle.core.json import JsonObject
+    from passerelle.gateway.a2a.offer import Offer
 
 RETRY_AFTER_S: Final = 1
 _TRY_LATER: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
-WriteAtOnce: TypeAlias = Callable[[int, bytes, bytes], bool]
-"""Writes status, header lines and body; False if it cannot now, and then nothing was written."""
-AT_ONCE: Final = "passerelle.at_once"
-"""The ASGI extension of a request under which its server gives a ``WriteAtOnce``; two messages are two writes."""
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 PROBLEM: Final = "application/problem+json"
 
@@ -41,12 +38,12 @@ class Reply:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     async def write(
-        self, send: Send, *, head_only: bool = False, at_once: WriteAtOnce | None = None
+        self, send: Send, *, head_only: bool = False, offer: Offer | None = None
     ) -> None:
-        """Sends it, by ``at_once`` where that can be."""
-        if at_once is not None:
+        """Sends it, at once where the server offers that and can."""
+        if offer is not None:
             lines = _write_lines(self.media_type, tuple(self.headers.items()))
-            if lines is not None and at_once(self.status, lines, self.body):
+            if lines is not None and offer.write_at_once(self.status, lines, self.body):
                 return
         fields = {"content-length": str(len(self.body)), **self.headers}
         if self.media_type is not None:

@@ -47,12 +47,9 @@ class PeerRegistry:
         self._limits: dict[str, Limit] = {}
         self._connections = Connections()
         self._peers: Mapping[str, AgentPeer] = {}
+        self.names: tuple[str, ...] = ()
+        """In the order of the configuration; another object after each reload."""
         self.replace(configs)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Configured names, in the order of the configuration."""
-        return tuple(self._peers)
 
     def find(self, name: str) -> AgentPeer:
         """The peer of that name.
@@ -126,6 +123,7 @@ class PeerRegistry:
             old = self._peers.get(config.name)
             made[config.name] = old if old and old.config == config else self._make(config)
         self._peers = made
+        self.names = tuple(made)
 
     def _make(self, config: PeerConfig) -> AgentPeer:
         limit = self._bind(config)

@@ -4,14 +4,16 @@ import asyncio
 import gc
 import re
 import weakref
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from passerelle.gateway.a2a.reply import AT_ONCE, Reply
+from passerelle.gateway.a2a.leaving import Left
+from passerelle.gateway.a2a.offer import Kept, Offer, find_offer
+from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.server import Listener, Server, bind
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +28,28 @@ REPLIES: Final[Mapping[str, Reply]] = {
 }
 
 
+class Observed:
+    """An offer, of which is noted whether whole answers were taken."""
+
+    def __init__(self, offered: Offer, took: list[bool]) -> None:
+        self.offered = offered
+        self.took = took
+
+    @property
+    def kept(self) -> Kept:
+        return self.offered.kept
+
+    def take_body(self) -> bytes | None:
+        return self.offered.take_body()
+
+    def watch(self, left: Left) -> Callable[[], object]:
+        return self.offered.watch(left)
+
+    def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
+        self.took.append(self.offered.write_at_once(status, lines, body))
+        return self.took[-1]
+
+
 class App:
     """Answers what the path names; ``took`` is what the server did with it."""
 
@@ -34,14 +58,10 @@ class App:
         self.took: list[bool] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        offered = scope["extensions"][AT_ONCE]
-
-        def write(status: int, lines: bytes, body: bytes) -> bool:
-            self.took.append(offered(status, lines, body))
-            return self.took[-1]
-
+        offered = find_offer(scope)
+        assert offered
         reply = REPLIES.get(scope["path"]) or Reply(200, b"", headers={"x-name": "a\r\nx-evil: b"})
-        await reply.write(send, at_once=write if self.at_once else None)
+        await reply.write(send, offer=Observed(offered, self.took) if self.at_once else None)
 
 
 @asynccontextmanager

@@ -1,0 +1,60 @@
+"""What our server does for a request beside the messages of ASGI.
+
+A whole answer is one write, a body that is here needs no message, and who waits is called back when its caller leaves.
+Where another server serves, or frames of a socket are served, nothing is offered and the messages are used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Scope
+
+    from passerelle.gateway.a2a.leaving import Left
+    from passerelle.gateway.a2a.reading import Reading
+
+OFFER: Final = "passerelle.offer"
+"""The ASGI extension of a request under which its server gives an ``Offer``."""
+
+
+class Kept:
+    """What was made of a head, for further requests whose head is the same byte for byte."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self) -> None:
+        self.reading: Reading | None = None
+
+
+class Offer(Protocol):
+    """For one request."""
+
+    @property
+    def kept(self) -> Kept:
+        """Of its head, on its connection."""
+        ...
+
+    def take_body(self) -> bytes | None:
+        """The whole body; None while something of it is missing, and then nothing was taken."""
+        ...
+
+    def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
+        """Writes a whole answer; False if it cannot now, and then nothing was written.
+
+        ``lines`` are header lines without the length, which are written as they stand.
+        """
+        ...
+
+    def watch(self, left: Left) -> Callable[[], object]:
+        """Calls ``left`` once the caller has left; returns how to stop watching."""
+        ...
+
+
+def find_offer(scope: Scope) -> Offer | None:
+    """What the server of a request offers."""
+    extensions = scope.get("extensions")
+    offer: Offer | None = extensions.get(OFFER) if extensions else None
+    return offer
