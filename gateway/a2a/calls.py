@@ -15,7 +15,6 @@ from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.core.agent_name import find_tenant, name_tenant
-from passerelle.core.credentials import Credentials
 from passerelle.core.errors import (
     CallerError,
     Draining,
@@ -24,6 +23,7 @@ from passerelle.core.errors import (
     TooLarge,
     UnknownMethod,
 )
+from passerelle.core.record import change
 from passerelle.gateway.a2a.asked import Asked, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.extended import PRIVATE
@@ -33,11 +33,13 @@ from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.leaving import watch_messages
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
+from passerelle.gateway.a2a.reading import Admitted
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
+from passerelle.gateway.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.offer import Offer
     from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.a2a.reading import Reading
     from passerelle.gateway.a2a.reply import Reply
 
 _RETRY_MS: Final = 750
@@ -61,7 +64,6 @@ _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAG
 _KEY: Final = KEY_HEADER.lower()
 _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
-NOTHING: Final = Credentials()
 
 
 class Named(Protocol):
@@ -78,6 +80,7 @@ class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
     incoming: Incoming
+    reading: Reading
     receive: Receive
     send: Send
     offer: Offer | None
@@ -86,8 +89,6 @@ class HttpVisit(Visit):
     """Of whatever is answered."""
     stream: EventStream | None = None
     caller: str | None = None
-    shown: Credentials = NOTHING
-    """What the caller showed of itself."""
 
     @property
     def is_answering(self) -> bool:
@@ -167,8 +168,7 @@ class Calls:
         visit.operation = method
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
-        require_scope(principal, SCOPES[method])
-        call = self._compose(visit, asked, principal)
+        call = self._admit(visit, asked, principal)
         if call.extensions:
             visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
@@ -198,14 +198,33 @@ class Calls:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
-        incoming = visit.incoming
+    def _admit(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
+        """The call, if its caller has a right to such ones.
+
+        Raises:
+            Forbidden: it has not.
+            InvalidInput: a header says what none can say.
+        """
+        known = visit.reading.admitted
+        if (
+            known is None
+            or known.method is not asked.method
+            or known.call.principal is not principal
+            or known.call.agent != visit.agent
+            or known.call.version != asked.version
+        ):
+            require_scope(principal, SCOPES[asked.method])
+            known = visit.reading.admitted = self._compose(visit, asked, principal)
+        carry_on(known.call.asked, known.authorization)
+        return change(known.call, params=asked.params)
+
+    def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Admitted:
+        incoming, shown = visit.incoming, visit.reading.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
-        carry_on(named, headers.get("authorization"))
         active = self.operations.extensions.activate(named)
-        standing = Standing(self.authenticator, visit.shown, principal, visit.agent, asked.method)
-        return Call(
+        standing = Standing(self.authenticator, shown, principal, visit.agent, asked.method)
+        call = Call(
             principal,
             visit.agent,
             asked.params,
@@ -218,6 +237,8 @@ class Calls:
             tracestate=headers.get("tracestate"),
             wish=read_wish(headers, query, active) if active or query else None,
         )
+        authorization = headers.get("authorization")
+        return Admitted(asked.method, call, Secret(authorization) if authorization else None)
 
     async def _stream(self, visit: HttpVisit, method: Streaming, asked: Asked, call: Call) -> None:
         stream = EventStream(

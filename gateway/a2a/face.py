@@ -171,13 +171,13 @@ class Face:
         agent = reading.agent
         visit = HttpVisit(
             incoming=reading.incoming,
+            reading=reading,
             receive=receive,
             send=send,
             offer=offer,
             agent=agent or "",
             binding=reading.binding,
             headers={},
-            shown=reading.shown,
         )
         if agent is None or agent not in reading.names:
             return self._miss(visit, agent, reading.target)
@@ -233,7 +233,7 @@ class Face:
 
     async def _admit(self, visit: HttpVisit) -> Principal | None:
         """Who calls; None once somebody has been told that there is no such agent for them."""
-        principal = await self.parts.authenticator.authenticate(visit.shown)
+        principal = await self.parts.authenticator.authenticate(visit.reading.shown)
         visit.caller = principal.id
         if principal.sees(visit.agent):
             return principal
@@ -277,7 +277,7 @@ class Face:
     ) -> Reply:
         outcome = "not_found"
         try:
-            principal = await self.parts.authenticator.authenticate(visit.shown)
+            principal = await self.parts.authenticator.authenticate(visit.reading.shown)
             reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
             if agent is None or target is Resource.CARD:

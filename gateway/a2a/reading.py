@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
+    from passerelle.a2a_mapping.rpc import Method
     from passerelle.core.credentials import Credentials
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.incoming import Incoming
+    from passerelle.gateway.a2a.operations import Call
     from passerelle.gateway.a2a.paths import Spot, Target
+    from passerelle.gateway.secret import Secret
 
 
 @value
+class Admitted:
+    """A call that was let in: the next one with the same head differs in its params only.
+
+    It holds for the same ``principal``, which a reload of the configuration makes anew, and the same ``method``.
+    """
+
+    method: Method
+    call: Call
+    authorization: Secret | None
+
+
+@dataclass(slots=True)
 class Reading:
     """Holds for each request with this head, as long as the agents are those of ``names``.
 
@@ -27,3 +43,4 @@ class Reading:
     target: Target | None
     binding: Binding
     shown: Credentials
+    admitted: Admitted | None = None

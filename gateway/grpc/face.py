@@ -41,6 +41,7 @@ from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
+from passerelle.gateway.secret import Secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +182,8 @@ class GrpcFace:
 
     def _compose(self, agent: str, asked: Asked, head: Head, principal: Principal) -> Call:
         named = read_metadata(head.headers, legacy=asked.legacy is not None)
-        carry_on(named, head.headers.get("authorization"))
+        authorization = head.headers.get("authorization")
+        carry_on(named, Secret(authorization) if authorization else None)
         active = self.operations.extensions.activate(named)
         return Call(
             principal,

@@ -25,10 +25,10 @@ AUTHORIZATION: Final[ContextVar[Secret | None]] = ContextVar("authorization", de
 """The caller's own ``Authorization`` header, for peers with ``forward_auth``."""
 
 
-def carry_on(extensions: frozenset[str], authorization: str | None) -> None:
+def carry_on(extensions: frozenset[str], authorization: Secret | None) -> None:
     """Notes what the call that is served now asked for, and who made it."""
     EXTENSIONS.set(extensions)
-    AUTHORIZATION.set(Secret(authorization) if authorization else None)
+    AUTHORIZATION.set(authorization)
 
 
 def choose_trace(caller: Trace | None, draw: Callable[[int], int]) -> Trace | None:

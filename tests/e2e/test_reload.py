@@ -45,6 +45,14 @@ async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_pa
             config.write_text(yaml.safe_dump({**settings, "clients": [client]}))
             assert await wait_until(lambda: may_list(200), 10, "the client is known")
 
+            answering = {**client, "scopes": ["approvals:read"]}
+            config.write_text(yaml.safe_dump({**settings, "clients": [answering]}))
+            assert await wait_until(lambda: may_list(403), 10, "the right is gone")
+            config.write_text(yaml.safe_dump({**settings, "clients": [client], "agents": []}))
+            assert await wait_until(lambda: may_list(404), 10, "the agent is gone")
+            config.write_text(yaml.safe_dump({**settings, "clients": [client]}))
+            assert await wait_until(lambda: may_list(200), 10, "both are back")
+
             config.write_text(yaml.safe_dump({**settings, "clients": [client], "aegnts": []}))
             assert await wait_until(
                 lambda: says(lambda page: "did you mean agents?" in page.get("configuration", "")),
@@ -68,6 +76,6 @@ async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_pa
 
             async def reread() -> bool:
                 metrics = (await http.get("/metrics")).text
-                return 'passerelle_config_reloads_total{outcome="ok"} 3.0' in metrics
+                return 'passerelle_config_reloads_total{outcome="ok"} 6.0' in metrics
 
             assert await wait_until(reread, 10, "the hang-up makes it read again")
