@@ -83,6 +83,8 @@ class _Wait:
     def __exit__(self, kind: type[BaseException] | None, *_raised: object) -> None:
         self._waits.discard(self)
         self._unwatch()
+        # It knows us, as we know it: who is through goes at once, and not with the cycle collector.
+        del self._unwatch
         if self.cause is None or self._cut is None:
             return
         self._cut.cancel()

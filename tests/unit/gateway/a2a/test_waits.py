@@ -1,7 +1,10 @@
 """Waiting callers: who leaves, who is let go, and whom a shutdown waits for."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -138,3 +141,27 @@ async def test_who_left_while_others_were_judged_is_judged_no_more_and_the_looks
     assert len(set(judged)) == 1
     tasks[judged[0]].cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+async def test_whoever_is_through_goes_without_the_cycle_collector() -> None:
+    class Judging:
+        async def judge(self) -> None:
+            return None
+
+    watchers = set[Left]()
+
+    def watch(left: Left) -> Callable[[], object]:
+        watchers.add(left)
+        return partial(watchers.discard, left)
+
+    judging = Judging()
+    known = weakref.ref(judging)
+    gc.disable()
+    try:
+        with Waits().hold(watch, judging.judge):
+            del judging
+            assert watchers
+        assert not watchers
+        assert known() is None
+    finally:
+        gc.enable()
