@@ -15,9 +15,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NewType
+from typing import TYPE_CHECKING, Final, NewType
+
+from passerelle.core.generated import make_function
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHARDS: Final = 64
 
@@ -35,7 +40,6 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LONGEST: Final = 34
 """Characters of the longest id; a longer text of a caller is not worth remembering."""
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
-_TAGS: Final = tuple(f"{number:02x}" for number in range(SHARDS))
 _OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
 _OWN_CONTEXT: Final = "-8705-"
 _FACADE: Final = re.compile(
@@ -48,20 +52,18 @@ class Shard:
     """One of 64 fixed hash tags; everything that one decision touches shares it."""
 
     number: int
+    tag: str = field(init=False, repr=False, compare=False)
+    """Two lower-case hex digits, as they stand in ids and keys."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.number < SHARDS:
             message = f"a shard is 0 to {SHARDS - 1}, not {self.number}"
             raise ValueError(message)
+        object.__setattr__(self, "tag", f"{self.number:02x}")
 
     def __hash__(self) -> int:
         # Shards are looked up for every event and at every visit; the hash that is made for a dataclass costs thrice.
         return self.number
-
-    @property
-    def tag(self) -> str:
-        """Two lower-case hex digits, as they stand in ids and keys."""
-        return _TAGS[self.number]
 
 
 ALL_SHARDS: Final = tuple(Shard(number) for number in range(SHARDS))
@@ -72,7 +74,16 @@ _SPELLING: Final = bytes(ord(_ALPHABET[byte % 32]) for byte in range(256))
 
 def encode_base32(number: int, length: int) -> str:
     """``number`` as ``length`` (even) characters of Crockford's base 32, lower case, most significant first."""
-    return "".join([_PAIRS[(number >> place) & 1023] for place in range(5 * length - 10, -1, -10)])
+    return _make_encoder(length)(number)
+
+
+@lru_cache(64)
+def _make_encoder(length: int) -> Callable[[int], str]:
+    pairs = (f"{{pairs[number >> {place} & 1023]}}" for place in range(5 * length - 10, -1, -10))
+    return make_function("encode(number)", [f'return f"{"".join(pairs)}"'], {"pairs": _PAIRS})
+
+
+_encode_hash: Final = _make_encoder(26)
 
 
 def spell(entropy: bytes) -> str:
@@ -80,10 +91,15 @@ def spell(entropy: bytes) -> str:
     return entropy.translate(_SPELLING).decode()
 
 
-@lru_cache(64)
 def encode_ms(now_ms: int) -> str:
-    """The time in a minted id. Ids are made several at a time."""
-    return encode_base32(now_ms, 10)
+    """The time in a minted id."""
+    return _encode_second(now_ms >> 10) + _PAIRS[now_ms & 1023]
+
+
+@lru_cache(64)
+def _encode_second(second: int) -> str:
+    """Times are mostly of now; these seconds have 1,024 ms."""
+    return encode_base32(second, 8)
 
 
 def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
@@ -108,12 +124,12 @@ def is_own_context(context_id: str) -> bool:
 
 def derive_id(prefix: str, shard: Shard, *parts: str) -> str:
     """An id that is a function of ``parts``: the same for everyone who derives it."""
-    return f"{prefix}_{shard.tag}{encode_base32(int.from_bytes(_digest(parts)[1:18], 'big'), 26)}"
+    return f"{prefix}_{shard.tag}{_encode_hash(int.from_bytes(_digest(parts)[1:18], 'big'))}"
 
 
 def derive_shard(*parts: str) -> Shard:
     """The shard of something that has a name and no id of ours."""
-    return Shard(_digest(parts)[0] % SHARDS)
+    return ALL_SHARDS[_digest(parts)[0] % SHARDS]
 
 
 def read_shard(identifier: str) -> Shard | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from passerelle.core.ids import REMOTE_CONTEXT, compose_context, encode_ms, spell
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
 
 _LETTERS = 16
 """80 random bits of an id, five in each."""
-_BLOCK_BYTES = 4096
-"""One call of the operating system for a few hundred ids: a request mints about thirty."""
+_BLOCK_IDS = 256
+"""One call of the operating system for as many ids: a request mints about thirty."""
+_BLOCK_BITS = 1024
+"""One call of it for what is drawn for a few requests. It is shifted as a whole for each, so it is no larger."""
 
 
 class SystemClock:
@@ -42,13 +45,12 @@ class StoppedClock:
 class SystemIds:
     """Randomness of the operating system, read in blocks; implements ``core.ports.chance.Ids``."""
 
-    __slots__ = ("_at", "_block", "_next", "_spelt")
+    __slots__ = ("_bits", "_left", "_letters")
 
     def __init__(self) -> None:
-        self._block = b""
-        self._at = 0
-        self._spelt = ""
-        self._next = 0
+        self._letters = chain.from_iterable(iter(_spell_block, None))
+        self._bits = 0
+        self._left = 0
 
     def mint(self, prefix: str, shard: Shard) -> str:
         [made] = self.mint_all((prefix,), shard)
@@ -56,23 +58,25 @@ class SystemIds:
 
     def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
         now_ms = time.time_ns() // 1_000_000
-        start, end = self._next, self._next + _LETTERS * len(prefixes)
-        if end > len(self._spelt):
-            size = max(_BLOCK_BYTES, end - start)
-            self._spelt, start, end = spell(os.urandom(size)), 0, end - start
-        self._next = end
-        spelt, middle = self._spelt, f"_{shard.tag}{encode_ms(now_ms)}"
+        middle = f"_{shard.tag}{encode_ms(now_ms)}"
         return [
             compose_context(now_ms, self.draw(62))
             if prefix == REMOTE_CONTEXT
-            else f"{prefix}{middle}{spelt[at : at + _LETTERS]}"
-            for prefix, at in zip(prefixes, range(start, end, _LETTERS), strict=True)
+            else f"{prefix}{middle}{letters}"
+            # There are always more letters; those of a context are left out.
+            for prefix, letters in zip(prefixes, self._letters, strict=False)
         ]
 
     def draw(self, bits: int) -> int:
-        size = (bits + 7) // 8
-        if self._at + size > len(self._block):
-            self._block, self._at = os.urandom(max(size, _BLOCK_BYTES)), 0
-        drawn = int.from_bytes(self._block[self._at : self._at + size])
-        self._at += size
-        return drawn >> (8 * size - bits)
+        if bits > self._left:
+            self._left = max(bits, _BLOCK_BITS)
+            self._bits = int.from_bytes(os.urandom((self._left + 7) // 8))
+        self._left -= bits
+        drawn = self._bits & (1 << bits) - 1
+        self._bits >>= bits
+        return drawn
+
+
+def _spell_block() -> list[str]:
+    spelt = spell(os.urandom(_LETTERS * _BLOCK_IDS))
+    return [spelt[at : at + _LETTERS] for at in range(0, _LETTERS * _BLOCK_IDS, _LETTERS)]

@@ -2,7 +2,7 @@
 
 import time
 
-from passerelle.core.ids import Shard, place
+from passerelle.core.ids import Shard, is_own_context, place
 from passerelle.gateway.clock import SystemClock, SystemIds
 
 
@@ -24,3 +24,21 @@ def test_ids_are_of_their_shard_and_differ() -> None:
 
 def test_draw_stays_below_its_bound() -> None:
     assert all(0 <= SystemIds().draw(3) < 8 for _ in range(100))
+
+
+def test_ids_and_draws_differ_beyond_a_block() -> None:
+    ids = SystemIds()
+    minted = ids.mint_all(["ev"] * 600, Shard(3)) + ids.mint_all(["ev"] * 600, Shard(3))
+    assert len(set(minted)) == 1200
+    assert {place(identifier) for identifier in minted} == {Shard(3)}
+    drawn = [ids.draw(bits) for bits in (64, 62) * 100]
+    assert len(set(drawn)) == 200
+    assert max(drawn).bit_length() > 60
+    assert ids.draw(5000).bit_length() > 4900
+    assert ids.draw(64).bit_length() > 32
+
+
+def test_the_context_that_an_agent_is_told_is_minted_among_ids() -> None:
+    context, event = SystemIds().mint_all(["rctx", "ev"], Shard(3))
+    assert is_own_context(context)
+    assert place(event) == Shard(3)
