@@ -6,10 +6,13 @@ is worth it where a request makes, copies or writes hundreds of them. The source
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
 
 
 def make_function(
@@ -21,3 +24,11 @@ def make_function(
     exec(f"def {head}:\n    {body}\n", names)  # noqa: S102  see above
     made: Callable[..., Any] = names[head.partition("(")[0]]
     return made
+
+
+def make_picker(places: Sequence[int]) -> Callable[[Sequence[T]], tuple[T, ...]]:
+    """A function that takes what stands at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    # Of a single place, itemgetter makes no tuple.
+    return lambda values: tuple(values[place] for place in places)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import count
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
+
+from passerelle.core.generated import make_picker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,13 +28,13 @@ class RecordedIds:
     ids: Ids
     shard: Shard
     asked: list[str | int] = field(default_factory=list["str | int"])
-    values: list[bytes] = field(default_factory=list[bytes])
+    values: list[str] = field(default_factory=list[str])
 
     def mint(self, prefix: str, shard: Shard) -> str:
         made = self.ids.mint(prefix, shard)
         if shard == self.shard:
             self.asked.append(prefix)
-            self.values.append(made.encode())
+            self.values.append(made)
         return made
 
     def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
@@ -47,9 +48,9 @@ class RecordedIds:
         return drawn
 
 
-def write_number(drawn: int, bits: int) -> bytes:
+def write_number(drawn: int, bits: int) -> str:
     """A drawn number as it stands in what is written: in hex, with all its digits."""
-    return b"%0*x" % (-(-bits // 4), drawn)
+    return f"{drawn:0{-(-bits // 4)}x}"
 
 
 class Wanted:
@@ -67,13 +68,12 @@ class Wanted:
             next(prefixes) if isinstance(one, str) else nothing if one is None else next(bits)
             for one in asked
         ]
-        # Twice: of a single place, itemgetter makes no tuple.
-        self._sort: Callable[[Sequence[bytes]], tuple[bytes, ...]] = itemgetter(
-            *places, nothing, nothing
-        )
+        self._sort: Callable[[Sequence[str]], tuple[str, ...]] = make_picker(places)
 
-    def ask(self, ids: Ids, shard: Shard) -> tuple[bytes, ...]:
+    def ask(self, ids: Ids, shard: Shard) -> tuple[str, ...]:
         """New values, in the order in which they were asked for."""
-        minted = [made.encode() for made in ids.mint_all(self._prefixes, shard)]
-        drawn = [write_number(ids.draw(bits), bits) for bits in self._bits]
-        return self._sort((*minted, *drawn, b""))[:-2]
+        minted = ids.mint_all(self._prefixes, shard)
+        for bits in self._bits:
+            minted.append(write_number(ids.draw(bits), bits))
+        minted.append("")
+        return self._sort(minted)

@@ -11,12 +11,11 @@ sums, of which all but the lengths of free texts are known beforehand.
 from __future__ import annotations
 
 import re
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import orjson
 
-from passerelle.core.generated import make_function
+from passerelle.core.generated import make_function, make_picker
 from passerelle.core.record import value
 from passerelle.store.connection import pack
 
@@ -39,7 +38,7 @@ class Stencil:
     ``arguments``: what each consists of, in order: bytes, or the place of a value. ``values`` are those of an example.
     """
 
-    __slots__ = ("_lengths", "_pick_fixed", "_write", "holes")
+    __slots__ = ("_fixed", "_pick_fixed", "_write", "holes")
 
     def __init__(
         self,
@@ -50,25 +49,22 @@ class Stencil:
         self.holes = frozenset(
             piece for pieces in arguments for piece in pieces if isinstance(piece, int)
         )
-        fixed = sorted(self.holes - free)
-        # Of a single place, itemgetter makes no tuple.
-        self._pick_fixed: Callable[[Sequence[bytes]], Sequence[bytes]] = (
-            itemgetter(*fixed) if len(fixed) > 1 else lambda values: [values[at] for at in fixed]
+        lengths = [*map(len, values)]
+        self._pick_fixed: Callable[[Sequence[int]], tuple[int, ...]] = make_picker(
+            sorted(self.holes - free)
         )
-        self._lengths = self._measure(values)
-        self._write = _make_writer(arguments, [*map(len, values)], free)
+        self._fixed = self._pick_fixed(lengths)
+        self._write = _make_writer(arguments, lengths, free)
 
     def fill(self, values: Sequence[bytes]) -> bytes | None:
         """The call with these values, in the order of the examples.
 
         None where one that is not free has another length: the call would be cut in the wrong places.
         """
-        if self._measure(values) != self._lengths:
+        lengths = [*map(len, values)]
+        if self._pick_fixed(lengths) != self._fixed:
             return None
-        return self._write(*values)
-
-    def _measure(self, values: Sequence[bytes]) -> list[int]:
-        return [*map(len, self._pick_fixed(values))]
+        return self._write(values, lengths)
 
 
 def cut_stencil(
@@ -97,7 +93,7 @@ def cut_stencil(
 def _make_writer(
     arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
 ) -> Callable[..., bytes]:
-    """A function that takes all the values and writes the call."""
+    """A function that takes all the values and their lengths, and writes the call."""
     form, given = [b"*%d\r\n" % len(arguments)], list[str]()
     for pieces in arguments:
         known, counted = 0, list[str]()
@@ -105,7 +101,7 @@ def _make_writer(
             if isinstance(piece, bytes):
                 known += len(piece)
             elif piece in free:
-                counted.append(f"len(v{piece})")
+                counted.append(f"lengths[{piece}]")
             else:
                 known += lengths[piece]
         if counted:
@@ -120,11 +116,14 @@ def _make_writer(
                 form.append(b"%b")
                 given.append(f"v{piece}")
         form.append(b"\r\n")
-    taken = ", ".join(f"v{place}" for place in range(len(lengths)))
-    wrote = f"return form % ({', '.join(given)},)"
-    return make_function(f"write({taken})", [wrote], {"form": b"".join(form)})
+    taken = "".join(f"v{place}, " for place in range(len(lengths)))
+    lines = [f"{taken}= values", f"return form % ({', '.join(given)},)"]
+    return make_function("write(values, lengths)", lines, {"form": b"".join(form)})
 
 
-def quote(text: str) -> bytes:
-    """A text as it stands in JSON, without its quotes."""
-    return orjson.dumps(text)[1:-1]
+def quote(texts: Sequence[str]) -> list[bytes]:
+    """Texts, at least one, as they stand in JSON, without their quotes.
+
+    They are written together and cut at the ends of lines, which stand in no text of JSON.
+    """
+    return orjson.dumps(texts, option=orjson.OPT_INDENT_2)[5:-3].split(b'",\n  "')

@@ -61,11 +61,16 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
     elif idem is not None:
         shard = derive_shard("idem", principal.tenant, principal.id, idem)
     else:
-        shard = ALL_SHARDS[ids.draw(6)]
+        shard = draw_shard(ids)
     place = place_context(principal, ids.mint("ctx", shard), shard)
     if session_id is None:
         return place
     return Place(shard, place.context_id, place.thread, EntityRef(EntityKind.SESSION, session_id))
+
+
+def draw_shard(ids: Ids) -> Shard:
+    """Where something new lives that may live anywhere."""
+    return ALL_SHARDS[ids.draw(6)]
 
 
 def hash_key(principal: Principal, key: str) -> str:

@@ -28,12 +28,13 @@ from passerelle.core.batch import (
 )
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
+from passerelle.core.generated import make_picker
 from passerelle.core.ids import REMOTE_CONTEXT
 from passerelle.core.minting import RecordedIds, Wanted
 from passerelle.core.record import change, value
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
-from passerelle.gateway.control.places import mint_place
+from passerelle.gateway.control.places import draw_shard, place_context
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.control.turn_opening import Draft, Opened, Opening
 from passerelle.gateway.control.words import describe
@@ -43,7 +44,7 @@ from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from passerelle.core.trace import Trace
     from passerelle.gateway.control.places import Place
     from passerelle.gateway.control.turns import Turns
+    from passerelle.gateway.delegation.plain_answers import AnswerForm
 
 _SHAPES: Final = 512
 """Shapes that are remembered; then the oldest makes room."""
@@ -63,10 +65,10 @@ _LONG: Final = 3000
 _SHORT: Final = 24
 _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
-_SESSION: Final = 2
-"""Where the session stands among the values."""
-FREE: Final = frozenset(range(9, 15))
-"""Where the words of the caller stand among them, which have any length."""
+FREE: Final = frozenset({0, *range(9, 14)})
+"""Where the message and the words of the caller stand among the values, which have any length."""
+_TOUCHED: Final = (EntityKind.SESSION, EntityKind.THREAD, EntityKind.TASK)
+"""What a turn may open; no question, and no change of devices, grants or rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +83,15 @@ class Rehearsal:
     asked: tuple[str | int, ...]
     example: Example
     feed: bool
+    remote_context_id: str
+    """The context that the agent would be told."""
 
-    @property
-    def remote_context_id(self) -> str:
-        """The context that the agent would be told."""
-        begin = len(self.example.values) - len(self.asked)
-        return self.example.values[begin + self.asked.index(REMOTE_CONTEXT)].decode()
+    def fill(self, form: Form) -> PlainTurn:
+        """The turn as if it had been filled in."""
+        draft, values = self.draft, self.example.values
+        return PlainTurn(
+            form, values, self.place, draft.task, draft.turn_id, self.remote_context_id
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +102,18 @@ class Form:
     wanted: Wanted
     """What has to be minted, in its order."""
     at: Mapping[str, int]
-    """Prefix of an id -> where the first one stands among the values."""
-    kinds: tuple[EntityKind, ...]
+    """Prefix of an id -> where the first one stands among what is minted."""
+    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
+    """Out of the session, the thread and the task: what is written, in its order."""
     feed: bool
     mechanism: str
+    driver: Incarnation
+    """Who drives the turns of this shape."""
     rehearsals: tuple[Rehearsal, Rehearsal]
-    answers: dict[Hashable, object] = field(default_factory=dict["Hashable", object])
+    answers: dict[Hashable, AnswerForm | None] = field(
+        default_factory=dict["Hashable", "AnswerForm | None"]
+    )
     """What answers of each shape store last; whoever takes answers keeps it here."""
-
-    @property
-    def driver(self) -> Incarnation:
-        """Who drives the turns of this shape."""
-        return self.rehearsals[0].driver
 
 
 @value
@@ -117,20 +122,11 @@ class PlainTurn:
 
     form: Form
     values: tuple[bytes, ...]
-
-    def read(self, prefix: str) -> str:
-        """The first id of this kind that was minted for it."""
-        return self.values[self.form.at[prefix]].decode()
-
-    @property
-    def remote_context_id(self) -> str:
-        """The context that the agent is told."""
-        return self.read(REMOTE_CONTEXT)
-
-    @property
-    def session(self) -> str:
-        """The session that it opened."""
-        return self.values[_SESSION].decode()
+    place: Place
+    task: EntityRef
+    turn_id: str
+    remote_context_id: str
+    """The context that the agent is told."""
 
 
 @dataclass(slots=True)
@@ -151,9 +147,10 @@ class PlainTurns:
         filled = self._fill(principal, command, plan)
         if filled is None:
             return None
-        place, task, turn, packed = filled
+        turn, packed = filled
+        place, task, turn_id = turn.place, turn.task, turn.turn_id
         driver, writes = turn.form.driver, self.turns.writes
-        turn_id, held = turn.read("turn"), (task, place.thread)
+        held = (task, place.thread)
         try:
             result = await writes.append(packed, feed=turn.form.feed)
         except StoreUnavailable as error:
@@ -178,27 +175,28 @@ class PlainTurns:
 
     def _fill(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
-    ) -> tuple[Place, EntityRef, PlainTurn, PackedBatch] | None:
-        """Where a turn lives, its task, and what is stored; None where it has to be decided."""
+    ) -> tuple[PlainTurn, PackedBatch] | None:
+        """A turn, and what is stored of it; None where it has to be decided."""
         if not is_plain(command, plan):
             return None
         message = orjson.dumps(command.message)
         writes = self.turns.writes
-        place = mint_place(principal, writes.ids, None, None)
-        shard = place.shard
+        shard = draw_shard(writes.ids)
         driver = plan.drives(shard)
         form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
         if form is None or len(message) > CAP:
             return None
-        given = list_values(place, command, message, writes.clock.now_ms(), plan)
-        turn = PlainTurn(form, (*given, *form.wanted.ask(writes.ids, shard)))
-        call = form.stencil.fill(turn.values)
+        minted, at = form.wanted.ask(writes.ids, shard), form.at
+        place = place_context(principal, minted[at["ctx"]], shard)
+        values = list_values(place, command, message, writes.clock.now_ms(), plan, minted)
+        call = form.stencil.fill(values)
         if call is None:
             return None
-        task = EntityRef(EntityKind.TASK, turn.read("task"))
-        entities = tuple([_find_entity(kind, place, task) for kind in form.kinds])
-        packed = PackedBatch(place.session.id, shard, entities, turn.read("ev"), call)
-        return place, task, turn, packed
+        task = EntityRef(EntityKind.TASK, minted[at["task"]])
+        touched = form.pick_touched((place.session, place.thread, task))
+        packed = PackedBatch(place.session.id, shard, touched, minted[at["ev"]], call)
+        remote_context_id = minted[at[REMOTE_CONTEXT]]
+        return PlainTurn(form, values, place, task, minted[at["turn"]], remote_context_id), packed
 
     def _find(
         self,
@@ -245,27 +243,32 @@ def is_plain(command: SubmitTurn, plan: Delegation) -> bool:
 
 
 def list_values(
-    place: Place, command: SubmitTurn, message: bytes, now_ms: int, plan: Delegation
+    place: Place,
+    command: SubmitTurn,
+    message: bytes,
+    now_ms: int,
+    plan: Delegation,
+    minted: Sequence[str],
 ) -> tuple[bytes, ...]:
-    """The texts in which plain turns of a shape differ, beside what is minted, as they stand in what is written."""
+    """In what plain turns of a shape differ, as it stands in what is written; what is minted comes last."""
     words, trace, idle_ms = describe(command), plan.trace, plan.policy.idle_timeout_ms
-    return (
-        place.context_id.encode(),
-        place.thread.id.encode(),
-        place.session.id.encode(),
-        b"{%b}" % place.shard.tag.encode(),
-        format_ms(now_ms).encode(),
-        b"%d" % (now_ms + plan.policy.total_timeout_ms),
-        b"" if idle_ms is None else b"%d" % (now_ms + idle_ms),
-        trace.trace_id.encode() if trace else b"",
-        trace.span_id.encode() if trace else b"",
-        quote(words.objective),
-        quote(words.title),
-        quote(words.preview),
-        message,
-        quote(str(command.message["messageId"])),
-        quote(trace.state or "") if trace else b"",
+    texts = (
+        place.thread.id,
+        place.session.id,
+        f"{{{place.shard.tag}}}",
+        format_ms(now_ms),
+        f"{now_ms + plan.policy.total_timeout_ms}",
+        "" if idle_ms is None else f"{now_ms + idle_ms}",
+        trace.trace_id if trace else "",
+        trace.span_id if trace else "",
+        words.objective,
+        words.title,
+        words.preview,
+        str(command.message["messageId"]),
+        (trace.state or "") if trace else "",
+        *minted,
     )
+    return (message, *quote(texts))
 
 
 def make_form(
@@ -291,15 +294,22 @@ def make_form(
         stencil = cut_stencil(one.example, other.example, FREE)
         if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
             continue
-        begin = len(one.example.values) - len(one.asked)
         asked = keep_asked(stencil, one.asked, one.example)
-        at = {
-            what: begin + place
-            for place, what in reversed([*enumerate(asked)])
-            if isinstance(what, str)
-        }
-        kinds = tuple(ref.kind for ref in one.draft.decision.touched)
-        return Form(stencil, Wanted(asked), at, kinds, one.feed, plan.mechanism, (one, other))
+        touched = [_TOUCHED.index(ref.kind) for ref in one.draft.decision.touched]
+        return Form(
+            stencil=stencil,
+            wanted=Wanted(asked),
+            at={
+                what: place
+                for place, what in reversed([*enumerate(asked)])
+                if isinstance(what, str)
+            },
+            pick_touched=make_picker(touched),
+            feed=one.feed,
+            mechanism=plan.mechanism,
+            driver=one.driver,
+            rehearsals=(one, other),
+        )
     return None
 
 
@@ -322,8 +332,9 @@ def rehearse(
 ) -> Rehearsal:
     """Decides a turn by the code that decides every turn, and stores nothing."""
     chance = turns.writes.ids
-    place = mint_place(principal, chance, None, None)
-    ids, now_ms = RecordedIds(chance, place.shard), rehearse_ms(chance)
+    shard = draw_shard(chance)
+    ids, now_ms = RecordedIds(chance, shard), rehearse_ms(chance)
+    place = place_context(principal, ids.mint("ctx", shard), shard)
     message = command.message
     driver, epoch = under
 
@@ -333,11 +344,20 @@ def rehearse(
     plan = change(plan, drives=drives)
     writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms))
     draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
-    op = ids.mint("op", place.shard)
+    op = ids.mint("op", shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
-    values = list_values(place, command, orjson.dumps(message), now_ms, plan)
-    example = Example(unpack(writes.log.pack(batch).call), (*values, *ids.values))
-    return Rehearsal(place, driver, message, draft, op, tuple(ids.asked), example, standing.feed)
+    values = list_values(place, command, orjson.dumps(message), now_ms, plan, ids.values)
+    return Rehearsal(
+        place=place,
+        driver=driver,
+        message=message,
+        draft=draft,
+        op=op,
+        asked=tuple(ids.asked),
+        example=Example(unpack(writes.log.pack(batch).call), values),
+        feed=standing.feed,
+        remote_context_id=ids.values[ids.asked.index(REMOTE_CONTEXT)],
+    )
 
 
 def rehearse_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
@@ -371,17 +391,3 @@ def rehearse_text(ids: Ids, length: int) -> str:
 def rehearse_ms(ids: Ids) -> int:
     """A time that stands nowhere else."""
     return _FROM_MS + ids.draw(_FROM_BITS)
-
-
-def _find_entity(kind: EntityKind, place: Place, task: EntityRef) -> EntityRef:
-    match kind:
-        case EntityKind.SESSION:
-            return place.session
-        case EntityKind.THREAD:
-            return place.thread
-        case EntityKind.TASK:
-            return task
-        case EntityKind.ACTION | EntityKind.DEVICES | EntityKind.GRANTS | EntityKind.RULES:
-            raise ValueError("no turn opens with a question, or changes devices, grants or rules")
-        case _:
-            assert_never(kind)

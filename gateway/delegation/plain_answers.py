@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -21,6 +21,7 @@ from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
+from passerelle.core.generated import make_picker
 from passerelle.core.minting import RecordedIds, Wanted
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.record import value
@@ -29,14 +30,12 @@ from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.plain_turns import (
     FREE,
     TRIES,
-    PlainTurn,
-    Rehearsal,
     keep_asked,
     rehearse_ms,
     rehearse_text,
 )
 from passerelle.gateway.control.writes import compose
-from passerelle.gateway.delegation.artifacts import Described, describe
+from passerelle.gateway.delegation.artifacts import describe
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.lost_approvals import is_silent
 from passerelle.gateway.delegation.observe import observe, read_said
@@ -46,10 +45,14 @@ from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from passerelle.a2a_mapping.identity import Relabel
+    from passerelle.core.batch import EntityRef
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Ids
+    from passerelle.gateway.control.plain_turns import PlainTurn, Rehearsal
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.step import Sight
 
@@ -61,7 +64,9 @@ _INLINE: Final = frozenset({"text", "data"})
 _SHORT: Final = 24
 _MIDDLING: Final = 300
 _TIMES: Final = 2
-"""How many ``list_times`` gives."""
+"""How many times stand among the values of an answer, behind its frame."""
+_TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
+"""What the end of a turn may change."""
 _MORE_BITS: Final = 9
 """Of a length, so that two examples differ in their sizes, too."""
 
@@ -69,9 +74,8 @@ ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
 """Media types, number of parts, whether it has a name."""
 
 
-@value
-class Shape:
-    """What decides which facts an answer leads to."""
+class Shape(NamedTuple):
+    """What decides which facts an answer leads to. A tuple, since forms are found by it."""
 
     is_task: bool
     says_text: bool = False
@@ -81,11 +85,15 @@ class Shape:
 
 @value
 class PlainAnswer:
-    """A plain answer in our ids; ``values`` are the texts in which answers of a shape differ."""
+    """A plain answer in our ids.
+
+    ``packed`` is its frame as it is stored, ``texts`` are the further texts in which answers of a shape differ.
+    """
 
     shape: Shape
     frame: JsonObject
-    values: tuple[bytes, ...]
+    packed: bytes
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +102,10 @@ class AnswerForm:
 
     stencil: Stencil
     wanted: Wanted
-    kinds: tuple[EntityKind, ...]
+    pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
+    """Out of the task and the thread: what is written, in its order."""
     event: int
-    """Where the id of the first event stands among the values, counted from what is minted."""
+    """Where the id of the first event stands among what is minted."""
     feed: bool
     row: IndexRow | None
     """The rehearsed row of the owner's list: another task, another time."""
@@ -113,19 +122,17 @@ async def take(run: Run, result: JsonObject) -> bool:
     answer = read_plain(run.sight, turn, result) if turn is not None else None
     if turn is None or answer is None:
         return False
-    writes, sight = run.writes, run.sight
-    shard = sight.task.shard
+    writes, sight, shard = run.writes, run.sight, run.shard
     form = find_form(run, turn, answer.shape, writes.log.shard_epoch(shard))
     if form is None:
         return False
     now_ms = writes.clock.now_ms()
     minted = form.wanted.ask(writes.ids, shard)
-    call = form.stencil.fill((*turn.values, *list_times(now_ms), *answer.values, *minted))
+    call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
     if call is None:
         return False
-    entities = [sight.task if kind is EntityKind.TASK else sight.thread for kind in form.kinds]
-    first = minted[form.event].decode()
-    packed = PackedBatch(turn.session, shard, tuple(entities), first, call)
+    touched = form.pick_touched((sight.task, sight.thread))
+    packed = PackedBatch(turn.place.session.id, shard, touched, minted[form.event], call)
     row = _make_row(form.row, sight.task.id, now_ms) if form.row else None
     try:
         return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
@@ -177,16 +184,10 @@ def _read_task(sight: Sight, task: JsonObject, native: str) -> PlainAnswer | Non
         says_id=message_id is not None,
         artifacts=tuple((one.media_types, one.parts, one.name is not None) for one in described),
     )
-    values = [
-        quote(native),
-        quote(text or ""),
-        quote(message_id or ""),
-        packed,
-        b"%d" % len(packed),
-    ]
+    texts = [native, text or "", message_id or "", f"{len(packed)}"]
     for one in described:
-        values += _list_artifact(one)
-    return PlainAnswer(shape, frame, tuple(values))
+        texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
+    return PlainAnswer(shape, frame, packed, tuple(texts))
 
 
 def _read_message(sight: Sight, message: JsonObject, known: dict[str, str]) -> PlainAnswer | None:
@@ -200,7 +201,7 @@ def _read_message(sight: Sight, message: JsonObject, known: dict[str, str]) -> P
     packed = orjson.dumps(frame)
     if len(packed) > CAP:
         return None
-    return PlainAnswer(Shape(is_task=False), frame, (packed, b"%d" % len(packed)))
+    return PlainAnswer(Shape(is_task=False), frame, packed, (f"{len(packed)}",))
 
 
 def _is_plain(artifact: JsonObject) -> bool:
@@ -210,18 +211,12 @@ def _is_plain(artifact: JsonObject) -> bool:
     )
 
 
-def _list_artifact(one: Described) -> list[bytes]:
-    return [
-        quote(one.name_at_peer),
-        one.sha256.encode(),
-        b"%d" % len(one.packed),
-        quote(one.name or ""),
-    ]
-
-
-def list_times(now_ms: int) -> tuple[bytes, ...]:
-    """When the answer came, in both spellings."""
-    return format_ms(now_ms).encode(), b"%d" % now_ms
+def list_values(
+    turn: PlainTurn, answer: PlainAnswer, now_ms: int, minted: Sequence[str]
+) -> tuple[bytes, ...]:
+    """In what answers of a shape differ, as it stands in what is written; what is minted comes last."""
+    texts = (format_ms(now_ms), f"{now_ms}", *answer.texts, *minted)
+    return (*turn.values, answer.packed, *quote(texts))
 
 
 def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
@@ -230,7 +225,7 @@ def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm
     known = turn.form.answers
     key = (shape, sight.peer_tags, sight.always_task, epoch)
     try:
-        return cast("AnswerForm | None", known[key])
+        return known[key]
     except KeyError:
         form = _make_form(run, turn, shape, epoch)
     # Agents choose the media types that stand in a shape.
@@ -253,13 +248,20 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
             continue
         if {one.shape, other.shape} != {shape}:
             continue
-        said = range(len(turn.values) + _TIMES, len(one.example.values) - len(one.asked))
-        stencil = cut_stencil(one.example, other.example, FREE.union(said))
+        frame = len(turn.values)
+        said = range(frame + 1 + _TIMES, len(one.example.values) - len(one.asked))
+        stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
         if stencil is None:
             continue
         asked = keep_asked(stencil, one.asked, one.example)
         return AnswerForm(
-            stencil, Wanted(asked), one.kinds, asked.index("ev"), one.feed, one.row, one.seen
+            stencil=stencil,
+            wanted=Wanted(asked),
+            pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
+            event=asked.index("ev"),
+            feed=one.feed,
+            row=one.row,
+            seen=one.seen,
         )
     return None
 
@@ -283,7 +285,7 @@ def rehearse_answer(
     """Decides an answer to a rehearsed turn by the code for every answer, and stores nothing; None: it is not plain."""
     chance, place = run.writes.ids, rehearsal.place
     ids, now_ms = RecordedIds(chance, place.shard), rehearse_ms(chance)
-    before = PlainTurn(turn.form, rehearsal.example.values)
+    before = rehearsal.fill(turn.form)
     settled = rehearsal.draft.decision.settle(rehearsal.op, 1)
     task = rehearsal.draft.task
     held = {ref: settled[ref] for ref in (task, place.thread)}
@@ -317,7 +319,7 @@ def rehearse_answer(
     step, terms = drafted
     op = ids.mint("op", place.shard)
     batch, standing = compose(step.decision, held, terms, op, epoch)
-    values = (*before.values, *list_times(now_ms), *answer.values, *ids.values)
+    values = list_values(before, answer, now_ms, ids.values)
     return Rehearsed(
         answer.shape,
         tuple(ids.asked),

@@ -11,7 +11,9 @@ from passerelle.core.commands import SubmitTurn
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal
 from passerelle.core.status import Status
+from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
+from passerelle.gateway.control.places import list_places
 from passerelle.gateway.control.plain_turns import (
     Form,
     PlainTurn,
@@ -86,6 +88,7 @@ class Learnt:
     """The form of the plainest turn, and what it came from."""
 
     runs: list[Run] = field(default_factory=list[Run])
+    turns: list[PlainTurn] = field(default_factory=list[PlainTurn])
     forms: list[Form] = field(default_factory=list[Form])
     plans: list[Delegation] = field(default_factory=list[Delegation])
 
@@ -96,6 +99,7 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
 
     async def see_take(run: Run, result: JsonObject) -> bool:
         assert run.plain is not None, "the plainest turn of all is not plain"
+        learnt.turns.append(run.plain)
         learnt.forms.append(run.plain.form)
         learnt.runs.append(run)
         assert await take(run, result), "the plainest answer of all is not plain"
@@ -144,6 +148,16 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     assert answered, "answers were filled in"
 
 
+async def test_a_filled_turn_stands_where_its_context_is_looked_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (turn,) = learnt.turns
+    assert list_places(ADA, turn.place.context_id)[0] == turn.place
+    held = await house.service.writes.load([turn.place.thread])
+    assert isinstance(held[turn.place.thread].record, ThreadRecord)
+
+
 @pytest.mark.requirement("I4")
 async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
@@ -163,7 +177,7 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
 
 def compare_answer(run: Run, form: Form, turn: Rehearsal, chance: random.Random) -> set[Shape]:
     """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
-    plain = PlainTurn(form, turn.example.values)
+    plain = turn.fill(form)
     run.sight.content, run.sight.answer = None, None
     decided = rehearse_answer(run, plain, turn, make_answer(chance, turn.remote_context_id), 0)
     if decided is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -112,4 +113,9 @@ def test_a_call_is_taken_apart_into_what_it_was_made_of(arguments: list[bytes]) 
 
 
 def test_a_text_is_quoted_as_it_stands_in_json() -> None:
-    assert quote('a "b"\n\\') == rb"a \"b\"\n\\"
+    assert quote(['a "b"\n\\']) == [rb"a \"b\"\n\\"]
+
+
+@given(st.lists(st.text() | st.text('",\n \\[]'), min_size=1))
+def test_texts_are_quoted_each_by_itself(texts: list[str]) -> None:
+    assert quote(texts) == [orjson.dumps(text)[1:-1] for text in texts]
