@@ -77,9 +77,10 @@ def cut_history(task: JsonObject, length: int | None, cap: int | None = None) ->
 
 
 def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int | None:
-    return next(
-        (place for place in range(start, len(native)) if same_message(native[place], message)), None
-    )
+    for place in range(start, len(native)):
+        if same_message(native[place], message):
+            return place
+    return None
 
 
 def _contents(message: JsonObject) -> list[list[Json]]:

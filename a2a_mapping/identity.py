@@ -9,7 +9,7 @@ short one inside a text is more likely a word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,21 +81,23 @@ class Relabel:
                 text = text.replace(there, here)
         return text
 
-    def may_stand_in(self, value: Json) -> bool:
-        """Whether a known id could stand in a text or name of ``value``: one look at all of it, not one at each."""
-        long = [there for there in self.known if len(there) >= TEXT_ID_LENGTH]
-        try:
-            packed = orjson.dumps(value)
+    def find_in(self, packed: bytes) -> str | None:
+        """A known id that could stand in a text or name of this JSON: one look at all of it, not one at each.
+
+        Raises:
+            TypeError: a known id is no text of JSON, but half a character.
+        """
+        for there in self.known:
             # JSON writes a text character by character, so what stands in one stands in it as it is written, too.
-            return any(orjson.dumps(there)[1:-1] in packed for there in long)
-        except TypeError:
-            # No JSON: a lone half of a character.
-            return True
+            if len(there) >= TEXT_ID_LENGTH and orjson.dumps(there)[1:-1] in packed:
+                return there
+        return None
 
 
 def make_relabel(task: str, context: str, known: Mapping[str, str]) -> Relabel:
     """A replacement towards ``task`` and ``context``; ``known`` may come in any order."""
-    return Relabel(task, context, dict(sorted(known.items(), key=lambda row: -len(row[0]))))
+    longest_first = sorted(known, key=len, reverse=True)
+    return Relabel(task, context, {there: known[there] for there in longest_first})
 
 
 def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
@@ -103,8 +105,18 @@ def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
 
     Where no known id stands beside its places, members without places are those of ``value``.
     """
-    copy = _relabel(value, kind, ids, scrubs=False)
-    return _relabel(value, kind, ids, scrubs=True) if ids.may_stand_in(copy) else copy
+    copy = relabel_places(value, kind, ids)
+    try:
+        scrubs = ids.find_in(orjson.dumps(copy)) is not None
+    except TypeError:
+        # No JSON: a lone half of a character.
+        scrubs = True
+    return _relabel(value, kind, ids, scrubs=True) if scrubs else copy
+
+
+def relabel_places(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
+    """The same where no known id stands beside its places, which is for the caller to find out."""
+    return _relabel(value, kind, ids, scrubs=False)
 
 
 def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> JsonObject:
@@ -128,7 +140,11 @@ def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> Jso
     return copy
 
 
-def relabel_message(message: JsonObject, ids: Relabel) -> JsonObject:
+def relabel_message(
+    message: JsonObject,
+    ids: Relabel,
+    relabel: Callable[[JsonObject, str, Relabel], JsonObject] = relabel,
+) -> JsonObject:
     """A bare Message of a peer: our context, and no task id, since the caller could use none (LT-6)."""
     copy = relabel(message, "Message", ids)
     copy.pop("taskId", None)

@@ -71,9 +71,8 @@ def read_reply(value: Json) -> Reply:
     if not isinstance(value, dict):
         return Malformed("the response is not an object")
     given, member = "", None
-    for name in _MEMBERS:
-        said = value.get(name)
-        if said is None:
+    for name, said in value.items():
+        if said is None or name not in _MEMBERS:
             continue
         if given:
             return Malformed(_NOT_ONE)

@@ -53,20 +53,22 @@ def submit(command: SubmitTurn, scope: Scope, spill: Spill) -> SubmitMessage:
 def describe(command: SubmitTurn) -> Words:
     """What the records say of a message."""
     text = read_text(command.message)
-    first = text.strip().splitlines()
-    title = first[0] if first else command.agent
-    return Words(text[:_OBJECTIVE_LENGTH], title[:TITLE_LENGTH], text[:_PREVIEW_LENGTH])
+    first = text.strip()[:TITLE_LENGTH].splitlines()
+    title = first[0] if first else command.agent[:TITLE_LENGTH]
+    return Words(text[:_OBJECTIVE_LENGTH], title, text[:_PREVIEW_LENGTH])
 
 
 def read_text(message: JsonObject) -> str:
     """The text parts of a message, joined."""
     parts = message.get("parts")
-    texts = (
-        [part.get("text") for part in parts if isinstance(part, dict)]
-        if isinstance(parts, list)
-        else []
-    )
-    return "\n".join(text for text in texts if isinstance(text, str))
+    if not isinstance(parts, list):
+        return ""
+    texts = [
+        text
+        for part in parts
+        if isinstance(part, dict) and isinstance(text := part.get("text"), str)
+    ]
+    return "\n".join(texts)
 
 
 def digest_request(command: SubmitTurn) -> str:

@@ -35,9 +35,10 @@ def find_lost(step: Step) -> str | None:
 
 def is_silent(task: JsonObject) -> bool:
     """Whether a Task has no artifact and no message of its agent."""
+    if objects_at(task, "artifacts"):
+        return False
     said = [*objects_at(task, "history"), object_at(object_at(task, "status"), "message")]
-    has_spoken = any(text_at(message, "role") == ROLE_AGENT for message in said)
-    return not has_spoken and not objects_at(task, "artifacts")
+    return all(text_at(message, "role") != ROLE_AGENT for message in said)
 
 
 def _is_unanswered(action: ActionRecord) -> bool:

@@ -15,7 +15,12 @@ import orjson
 
 from passerelle.a2a_mapping.frames import task_frame
 from passerelle.a2a_mapping.history import complete_history
-from passerelle.a2a_mapping.identity import make_relabel, relabel, relabel_message
+from passerelle.a2a_mapping.identity import (
+    make_relabel,
+    relabel,
+    relabel_message,
+    relabel_places,
+)
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_ids, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
@@ -35,7 +40,7 @@ from passerelle.gateway.control.plain_turns import (
     rehearse_text,
 )
 from passerelle.gateway.control.writes import compose
-from passerelle.gateway.delegation.artifacts import describe
+from passerelle.gateway.delegation.artifacts import Described, describe
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.lost_approvals import is_silent
 from passerelle.gateway.delegation.observe import observe, read_said
@@ -47,7 +52,6 @@ from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from passerelle.a2a_mapping.identity import Relabel
     from passerelle.core.batch import EntityRef
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
@@ -81,6 +85,9 @@ class Shape(NamedTuple):
     says_text: bool = False
     says_id: bool = False
     artifacts: tuple[ArtifactShape, ...] = ()
+
+
+_MESSAGE: Final = Shape(is_task=False)
 
 
 @value
@@ -151,38 +158,41 @@ def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer
         return None
     if sight.redaction:
         return None
-    known = {turn.remote_context_id: sight.context_id}
-    match read_reply(result):
-        case TaskReply(task=task) as reply if reply.native_status == COMPLETED:
-            native, context = read_native_ids(reply)
-            if context not in {"", turn.remote_context_id}:
-                return None
-            ids = make_relabel(sight.task.id, sight.context_id, {**known, native: sight.task.id})
-            return _read_task(sight, relabel(task, "Task", ids), native)
-        case MessageReply(message=message) if not sight.always_task:
-            return _read_message(sight, message, known)
-        case _:
-            return None
+    reply = read_reply(result)
+    if isinstance(reply, MessageReply) and not sight.always_task:
+        return _read_message(sight, turn, reply.message)
+    if isinstance(reply, TaskReply) and reply.native_status == COMPLETED:
+        return _read_task(sight, turn, reply)
+    return None
 
 
-def _read_task(sight: Sight, task: JsonObject, native: str) -> PlainAnswer | None:
-    ours = complete_history(task, sight.accepted)
-    artifacts = objects_at(ours, "artifacts")
-    if len(artifacts) > _MOST_ARTIFACTS or not all(map(_is_plain, artifacts)) or is_silent(ours):
+def _read_task(sight: Sight, turn: PlainTurn, reply: TaskReply) -> PlainAnswer | None:
+    native, context = read_native_ids(reply)
+    if context not in {"", turn.remote_context_id}:
         return None
-    described = [describe(artifact) for artifact in artifacts]
-    names = {one.name_at_peer for one in described}
-    titles = {one.name or number for number, one in enumerate(described)}
+    known = {turn.remote_context_id: sight.context_id, native: sight.task.id}
+    ids = make_relabel(sight.task.id, sight.context_id, known)
+    ours = complete_history(relabel_places(reply.task, "Task", ids), sight.accepted)
     frame = task_frame(ours)
     packed = orjson.dumps(frame)
-    if len(packed) > CAP or len(names) < len(described) or len(titles) < len(described):
+    if ids.find_in(packed) is not None:
+        ours = complete_history(relabel(reply.task, "Task", ids), sight.accepted)
+        frame = task_frame(ours)
+        packed = orjson.dumps(frame)
+    artifacts = objects_at(ours, "artifacts")
+    if len(packed) > CAP or len(artifacts) > _MOST_ARTIFACTS or is_silent(ours):
+        return None
+    if not all(map(_is_plain, artifacts)):
+        return None
+    described = [describe(artifact) for artifact in artifacts]
+    if len(described) > 1 and not _are_told_apart(described):
         return None
     text, message_id = read_said(ours)
     shape = Shape(
         is_task=True,
         says_text=text is not None,
         says_id=message_id is not None,
-        artifacts=tuple((one.media_types, one.parts, one.name is not None) for one in described),
+        artifacts=tuple([(one.media_types, one.parts, one.name is not None) for one in described]),
     )
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
     for one in described:
@@ -190,25 +200,34 @@ def _read_task(sight: Sight, task: JsonObject, native: str) -> PlainAnswer | Non
     return PlainAnswer(shape, frame, packed, tuple(texts))
 
 
-def _read_message(sight: Sight, message: JsonObject, known: dict[str, str]) -> PlainAnswer | None:
+def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAnswer | None:
+    known = {turn.remote_context_id: sight.context_id}
     native, context = text_at(message, "taskId"), text_at(message, "contextId")
     if native:
         known[native] = sight.task.id
     if context:
         known[context] = sight.context_id
-    ids: Relabel = make_relabel(sight.task.id, sight.context_id, known)
-    frame: JsonObject = {"message": relabel_message(message, ids)}
+    ids = make_relabel(sight.task.id, sight.context_id, known)
+    frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}
     packed = orjson.dumps(frame)
-    if len(packed) > CAP:
-        return None
-    return PlainAnswer(Shape(is_task=False), frame, packed, (f"{len(packed)}",))
+    if ids.find_in(packed) is not None:
+        frame = {"message": relabel_message(message, ids)}
+        packed = orjson.dumps(frame)
+    size = len(packed)
+    return PlainAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
 
 
 def _is_plain(artifact: JsonObject) -> bool:
     parts = objects_at(artifact, "parts")
-    return len(parts) <= _MOST_PARTS and all(
-        _INLINE & part.keys() and "url" not in part for part in parts
-    )
+    if len(parts) > _MOST_PARTS:
+        return False
+    return not any("url" in part or _INLINE.isdisjoint(part) for part in parts)
+
+
+def _are_told_apart(artifacts: Sequence[Described]) -> bool:
+    names = {one.name_at_peer for one in artifacts}
+    titles = {one.name or number for number, one in enumerate(artifacts)}
+    return len(names) == len(titles) == len(artifacts)
 
 
 def list_values(

@@ -64,22 +64,24 @@ def make_message(chance: random.Random) -> JsonObject:
 
 
 def make_answer(chance: random.Random, context: str) -> JsonObject:
-    """An answer of an agent that ends a turn: any texts, and artifacts of any form."""
-    said: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(TEXTS)}]}
+    """An answer of an agent that ends a turn: any texts, its own ids in some of them, and artifacts of any form."""
+    native = f"native-{chance.random()}"
+    texts = (*TEXTS, f"of {native}", f"in {context}")
+    said: JsonObject = {"role": "ROLE_AGENT", "parts": [{"text": chance.choice(texts)}]}
     if chance.random() < 0.5:
         said["messageId"] = chance.choice(TEXTS) or "a"
     if chance.random() < 0.2:
         return {"message": {**said, "messageId": "a", "contextId": context}}
     artifacts: list[Json] = [
         {
-            "artifactId": f"{number}{chance.choice(TEXTS)}",
-            "name": chance.choice(TEXTS),
-            "parts": [{"text": chance.choice(TEXTS), "mediaType": chance.choice(("", "text/x"))}],
+            "artifactId": f"{number}{chance.choice(texts)}",
+            "name": chance.choice(texts),
+            "parts": [{"text": chance.choice(texts), "mediaType": chance.choice(("", "text/x"))}],
         }
         for number in range(chance.randint(0, 3))
     ]
     status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": said}
-    task: JsonObject = {"id": f"native-{chance.random()}", "status": status, "artifacts": artifacts}
+    task: JsonObject = {"id": native, "status": status, "artifacts": artifacts}
     return {"task": task | ({"contextId": context} if chance.random() < 0.5 else {})}
 
 
