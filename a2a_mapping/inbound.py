@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from passerelle.a2a_mapping.members import as_list
 from passerelle.a2a_mapping.scalars import (
     read_flag,
     read_text,
@@ -22,7 +21,7 @@ from passerelle.a2a_mapping.scalars import (
 )
 from passerelle.a2a_mapping.states import PEER_STATES
 from passerelle.core.errors import InvalidInput
-from passerelle.core.json import JsonObject
+from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import value
 
 ROLE_USER: Final = "ROLE_USER"
@@ -94,6 +93,20 @@ _NO_WISHES: Final = _Wishes()
 
 
 @dataclass(frozen=True, slots=True)
+class _Ties:
+    """What a message is about, beside its words: most open a context, and name nothing."""
+
+    task_id: str | None = None
+    context_id: str | None = None
+    reference_task_ids: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+_NO_TIES: Final = _Ties()
+_TIES: Final = frozenset({"taskId", "contextId", "referenceTaskIds", "extensions"})
+
+
+@dataclass(frozen=True, slots=True)
 class TaskRequest:
     """GetTask, CancelTask or SubscribeToTask: one task, named by its facade id."""
 
@@ -122,24 +135,26 @@ def read_send(params: JsonObject) -> SendRequest:
         InvalidInput: a required field is missing or a field is malformed; it is named.
     """
     message = _read_message(params)
-    given = _read_object(params, "configuration", "")
     wishes = _NO_WISHES
     whole: JsonObject = {**params, "message": message}
-    if given:
+    if given := "configuration" in params and _read_object(params, "configuration", ""):
         whole["configuration"] = given = _rename(given, _CONFIGURATION_NAMES, "configuration.")
         wishes = _read_wishes(given)
+    message_id = require_text(message, "messageId", "message.")
+    ties = _NO_TIES if _TIES.isdisjoint(message) else _read_ties(message)
     return SendRequest(
-        params=whole,
-        message=message,
-        message_id=require_text(message, "messageId", "message."),
-        task_id=read_text(message, "taskId", "message."),
-        context_id=read_text(message, "contextId", "message."),
-        reference_task_ids=read_texts(message, "referenceTaskIds", "message."),
-        extensions=read_texts(message, "extensions", "message."),
-        accepted_output_modes=wishes.accepted_output_modes,
-        history_length=wishes.history_length,
-        return_immediately=wishes.return_immediately,
-        push=wishes.push,
+        whole,
+        message,
+        message_id,
+        # By name, they take twice the time.
+        ties.task_id,
+        ties.context_id,
+        ties.reference_task_ids,
+        ties.extensions,
+        wishes.accepted_output_modes,
+        wishes.history_length,
+        wishes.return_immediately,
+        wishes.push,
     )
 
 
@@ -192,30 +207,41 @@ def _read_message(params: JsonObject) -> JsonObject:
     parts = message.get("parts")
     if not isinstance(parts, list) or not parts:
         raise InvalidInput("message.parts", "must be a list with at least one part")
-    checked: list[JsonObject] = []
-    for index, part in enumerate(parts):
-        path = f"message.parts[{index}]"
-        if not isinstance(part, dict):
-            raise InvalidInput(path, "must be an object")
-        checked.append(_check_part(_rename(part, _PART_NAMES, f"{path}."), path))
-    message["parts"] = as_list(checked)
+    message["parts"] = [
+        _read_part(part, f"message.parts[{index}]") for index, part in enumerate(parts)
+    ]
     if "metadata" in message:
         _read_object(message, "metadata", "message.")
     return message
 
 
-def _check_part(part: JsonObject, path: str) -> JsonObject:
+def _read_part(value: Json, path: str) -> JsonObject:
+    if not isinstance(value, dict):
+        raise InvalidInput(path, "must be an object")
+    part = _rename(value, _PART_NAMES, f"{path}.")
     # Null is a value of a data part, and means absent for the other three.
     given = [
         name
         for name in CONTENT_FIELDS
         if name in part and (name == "data" or part[name] is not None)
     ]
-    if len(given) != 1:
-        raise InvalidInput(path, f"must have exactly one of {', '.join(CONTENT_FIELDS)}")
-    if given[0] != "data" and not isinstance(part[given[0]], str):
-        raise InvalidInput(f"{path}.{given[0]}", "must be a text")
-    return part
+    match given:
+        case [name] if name == "data" or isinstance(part[name], str):
+            return part
+        case [name]:
+            raise InvalidInput(f"{path}.{name}", "must be a text")
+        case _:
+            raise InvalidInput(path, f"must have exactly one of {', '.join(CONTENT_FIELDS)}")
+
+
+def _read_ties(message: JsonObject) -> _Ties:
+    path = "message."
+    return _Ties(
+        read_text(message, "taskId", path),
+        read_text(message, "contextId", path),
+        read_texts(message, "referenceTaskIds", path),
+        read_texts(message, "extensions", path),
+    )
 
 
 def _read_wishes(configuration: JsonObject) -> _Wishes:
@@ -248,8 +274,11 @@ def _read_object(holder: JsonObject, name: str, path: str) -> JsonObject:
 
 def _rename(holder: JsonObject, names: Mapping[str, str], path: str) -> JsonObject:
     """A copy of ``holder`` in which the known snake_case names have become camelCase."""
-    if names.keys().isdisjoint(holder):
-        return dict(holder)
+    for name in names:
+        if name in holder:
+            break
+    else:
+        return {**holder}
     renamed: JsonObject = {}
     for name, member in holder.items():
         wire = names.get(name, name)

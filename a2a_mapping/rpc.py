@@ -52,17 +52,22 @@ def read_rpc(body: bytes) -> RpcRequest:
         InvalidInput: ``params`` is no object (A2A names every parameter).
     """
     value = read_json(body)
-    if isinstance(value, list):
-        raise InvalidRequest("body", "batches are not supported")
     if not isinstance(value, dict):
-        raise InvalidRequest("body", "must be a JSON object")
+        is_batch = isinstance(value, list)
+        reason = "batches are not supported" if is_batch else "must be a JSON object"
+        raise InvalidRequest("body", reason)
     rpc_id = _read_id(value)
     if value.get("jsonrpc") != "2.0":
         raise InvalidRequest("jsonrpc", 'must be "2.0"', rpc_id)
     method = value.get("method")
     if not isinstance(method, str) or not method:
         raise InvalidRequest("method", "must be a text that is not empty", rpc_id)
-    return RpcRequest(rpc_id, method, _read_params(value))
+    params = value.get("params")
+    if params is None:
+        params = {}
+    elif not isinstance(params, dict):
+        raise InvalidInput("params", "must be an object")
+    return RpcRequest(rpc_id, method, params)
 
 
 def read_method(name: str) -> Method:
@@ -90,12 +95,3 @@ def _read_id(envelope: JsonObject) -> RpcId:
     if value is None or isinstance(value, str) or type(value) is int:
         return value
     raise InvalidRequest("id", "must be a text, a whole number or null")
-
-
-def _read_params(envelope: JsonObject) -> JsonObject:
-    params = envelope.get("params")
-    if params is None:
-        return {}
-    if not isinstance(params, dict):
-        raise InvalidInput("params", "must be an object")
-    return params

@@ -40,6 +40,21 @@ def test_a_message_gives_what_decides_its_way() -> None:
     assert request.accepted_output_modes == ("text/plain",)
 
 
+@pytest.mark.parametrize(
+    ("name", "said", "member", "read"),
+    [
+        ("taskId", "t", "task_id", "t"),
+        ("contextId", "c", "context_id", "c"),
+        ("referenceTaskIds", ["r"], "reference_task_ids", ("r",)),
+        ("extensions", ["urn:x"], "extensions", ("urn:x",)),
+    ],
+)
+def test_what_a_message_is_about_is_read_where_nothing_else_is_said(
+    name: str, said: Json, member: str, read: object
+) -> None:
+    assert getattr(read_send(_params(**{name: said})), member) == read
+
+
 def test_sending_waits_by_default() -> None:
     assert read_send(_params()).blocking
     assert read_send(combine(_params(), {"configuration": {"blocking": False}})).blocking
