@@ -23,7 +23,6 @@ from passerelle.core.errors import (
     TooLarge,
     UnknownMethod,
 )
-from passerelle.core.record import change
 from passerelle.gateway.a2a.asked import Asked, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.extended import PRIVATE
@@ -216,7 +215,7 @@ class Calls:
             require_scope(principal, SCOPES[asked.method])
             known = visit.reading.admitted = self._compose(visit, asked, principal)
         carry_on(known.call.asked, known.authorization)
-        return change(known.call, params=asked.params)
+        return known.ask(asked.params)
 
     def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Admitted:
         incoming, shown = visit.incoming, visit.reading.shown

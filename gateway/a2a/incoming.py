@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
@@ -30,9 +29,12 @@ class CallerLeftError(Exception):
 class Incoming:
     """The head of a request. Header names are lower case; of a repeated one the last counts."""
 
+    __slots__ = ("_scheme", "_server", "_version", "headers", "path", "query", "verb")
+
     def __init__(self, scope: Scope) -> None:
         self._scheme: str | None = scope.get("scheme")
         self._server: tuple[str, int | None] | None = scope.get("server")
+        self._version: Version | None = None
         self.verb: str = scope["method"]
         self.path: str = scope["path"]
         headers: list[tuple[bytes, bytes]] = scope["headers"]
@@ -44,14 +46,16 @@ class Incoming:
             dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         )
 
-    @cached_property
+    @property
     def version(self) -> Version:
         """The version of the protocol that is asked for.
 
         Raises:
             VersionNotSupported: malformed, or one that is not served.
         """
-        return judge_version(self.headers.get(_VERSION), self.query.get(HEADER))
+        if self._version is None:
+            self._version = judge_version(self.headers.get(_VERSION), self.query.get(HEADER))
+        return self._version
 
     @property
     def media_type(self) -> str:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passerelle.core.record import value
+from passerelle.gateway.a2a.operations import Call
 
 if TYPE_CHECKING:
     from passerelle.a2a_mapping.rpc import Method
     from passerelle.core.credentials import Credentials
+    from passerelle.core.json import JsonObject
     from passerelle.gateway.a2a.bindings import Binding
     from passerelle.gateway.a2a.incoming import Incoming
-    from passerelle.gateway.a2a.operations import Call
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.secret import Secret
 
@@ -21,12 +22,30 @@ if TYPE_CHECKING:
 class Admitted:
     """A call that was let in: the next one with the same head differs in its params only.
 
-    It holds for the same ``principal``, which a reload of the configuration makes anew, and the same ``method``.
+    It holds for the same principal, which a reload of the configuration makes anew, and the same ``method``.
     """
 
     method: Method
     call: Call
     authorization: Secret | None
+
+    def ask(self, params: JsonObject) -> Call:
+        """The next one."""
+        call = self.call
+        return Call(
+            call.principal,
+            call.agent,
+            params,
+            call.version,
+            call.asked,
+            call.extensions,
+            call.idem,
+            call.traceparent,
+            call.tracestate,
+            call.wish,
+            call.judge,
+            call.own_url,
+        )
 
 
 @dataclass(slots=True)
