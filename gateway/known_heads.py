@@ -45,7 +45,10 @@ class KnownHeads(BoundedRequests):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_between():
+        if self._awaited_s is not None or (
+            self.cycle is not None and not self.cycle.response_complete
+        ):
+            # Something of a request is missing, or its answer.
             super().data_received(data)
             return
         known = self._known
@@ -73,8 +76,7 @@ class KnownHeads(BoundedRequests):
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is not None and not cycle.response_complete:
+        if self.cycle is not None and not self.cycle.response_complete:
             return  # its answer starts the next timer
         left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
@@ -84,14 +86,9 @@ class KnownHeads(BoundedRequests):
                 left_s, self.timeout_keep_alive_handler
             )
 
-    def _is_between(self) -> bool:
-        """Whether the request before was read to its end and answered."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
-        return self._awaited_s is None and (cycle is None or cycle.response_complete)
-
     def _learn(self, data: bytes) -> KnownHead | None:
         """What ``data``, one whole request and nothing else, shows of further ones; None for a head to be read anew."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = self.cycle
         if cycle is None or not cycle.keep_alive or self.scope["method"] == "CONNECT":
             return None
         if any(name in _NEVER for name, _ in self.scope["headers"]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -28,6 +28,25 @@ HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
 _TOO_LARGE: Final = "431 Request Header Fields Too Large"
 _TOO_SLOW: Final = "408 Request Timeout"
+
+
+class _OwnLines:
+    """The lines of the server itself, which it makes anew each second."""
+
+    __slots__ = ("_headers", "_lines")
+
+    def __init__(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] | None = None
+        self._lines = b""
+
+    def write(self, headers: list[tuple[bytes, bytes]]) -> bytes:
+        if headers is not self._headers:
+            self._headers = headers
+            self._lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        return self._lines
+
+
+_OWN_LINES: Final = _OwnLines()
 
 
 class ServerOffer:
@@ -70,11 +89,11 @@ class ServerOffer:
             return False
         cycle.response_started = cycle.response_complete = True
         cycle.waiting_for_100_continue = False
-        head = [STATUS_LINE[status]]
-        for name, value in cycle.default_headers:
-            head += (name, b": ", value, b"\r\n")
-        head += (b"content-length: %d\r\n" % len(body), lines, b"\r\n", body)
-        cycle.transport.write(b"".join(head))
+        own = _OWN_LINES.write(cycle.default_headers)
+        cycle.transport.write(
+            b"%b%bcontent-length: %d\r\n%b\r\n%b"
+            % (STATUS_LINE[status], own, len(body), lines, body)
+        )
         cycle.message_event.set()
         cycle.on_response()
         return True
@@ -83,6 +102,7 @@ class ServerOffer:
 class BoundedRequests(HttpToolsProtocol):
     """uvicorn's protocol, which closes a connection whose request is out of bounds."""
 
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
     head_s: float = HEAD_S
     """From the connection, or from the first byte of a further request, to the end of the head."""
     body_s: float = BODY_S
@@ -123,7 +143,7 @@ class BoundedRequests(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._await(self.body_s)
         super().on_headers_complete()
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = self.cycle
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
         # The task that serves it begins after this.
@@ -165,7 +185,7 @@ class BoundedRequests(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         # A connection that was opened in advance and never used is closed without a word.
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = self.cycle
         if not self._is_silent and (cycle is None or not cycle.response_started):
             head = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode())

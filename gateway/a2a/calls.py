@@ -99,20 +99,6 @@ class HttpVisit(Visit):
         """How one hears that the caller has left; for after the body has been read."""
         return watch_messages(self.receive) if self.offer is None else self.offer.watch
 
-    async def read_body(self, limit_bytes: int) -> bytes:
-        """The whole body.
-
-        Raises:
-            TooLarge: it does not end within the limit; the rest is not kept.
-            CallerLeftError: the connection closed before its end.
-        """
-        body = None if self.offer is None else self.offer.take_body()
-        if body is None:
-            return await self.incoming.read_body(self.receive, limit_bytes)
-        if len(body) > limit_bytes:
-            raise TooLarge("the body", limit_bytes)
-        return body
-
     async def refuse(self, error: PasserelleError) -> None:
         """Answers with an error, unless something else is being answered."""
         if not self.is_answering:
@@ -140,7 +126,9 @@ class Calls:
         """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
         incoming = visit.incoming
         incoming.require_media_type({JSON}, optional=False)
-        body = await visit.read_body(self.body_limit_bytes)
+        body = self._take_body(visit)
+        if body is None:
+            body = await incoming.read_body(visit.receive, self.body_limit_bytes)
         request = _read_call(visit, body)
         visit.binding = RpcBinding(request.id)
         return read_asked_rpc(incoming.version, request.method, request.params)
@@ -149,7 +137,9 @@ class Calls:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.incoming
         incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
-        body = await visit.read_body(self.body_limit_bytes)
+        body = self._take_body(visit)
+        if body is None:
+            body = await incoming.read_body(visit.receive, self.body_limit_bytes)
         version = incoming.version
         name = f"{incoming.verb} {incoming.path}"
         match target:
@@ -179,6 +169,17 @@ class Calls:
         if method is Method.GET_EXTENDED_CARD:
             visit.headers |= PRIVATE
         await visit.answer(visit.binding.render_result(asked.write_result(result)))
+
+    def _take_body(self, visit: HttpVisit) -> bytes | None:
+        """The whole body, if it is here.
+
+        Raises:
+            TooLarge: it is over the limit.
+        """
+        body = None if visit.offer is None else visit.offer.take_body()
+        if body is not None and len(body) > self.body_limit_bytes:
+            raise TooLarge("the body", self.body_limit_bytes)
+        return body
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
         """The agent that a request is for by its path and its ``tenant`` together.
