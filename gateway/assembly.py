@@ -193,7 +193,7 @@ async def _open_store(
             engine.url if engine else url,
             settings.blob_place,
             replicated_acts=settings.replicated_acts,
-            on_batch=metrics.store.batches.observe,
+            batches=metrics.store.batches.counts,
         )
     )
     stack.push_async_callback(store.close)

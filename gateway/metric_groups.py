@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from passerelle.gateway.tallies import Spread, Tally
+from passerelle.gateway.tallies import Sizes, Spread, Tally
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -59,10 +59,9 @@ class StoreMetrics:
             _FAST_S,
             registry,
         )
-        self.batches: Final = Spread(
+        self.batches: Final = Sizes(
             "passerelle_store_batch_calls",
             "Calls that went to the store together, in one exchange.",
-            (),
             _BATCH,
             registry,
         )

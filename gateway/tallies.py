@@ -6,6 +6,7 @@ The ones of the client library take a lock and several calls for each number; on
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -63,6 +64,18 @@ class _Series:
         self.since = _CLOCK.now_ms() / 1000
 
 
+class _ByLabels(dict[Labels, _Series]):
+    """Series by their labels, opened as they are first asked for."""
+
+    def __init__(self, buckets: int) -> None:
+        super().__init__()
+        self._buckets = buckets
+
+    def __missing__(self, labels: Labels) -> _Series:
+        series = self[labels] = _Series(self._buckets)
+        return series
+
+
 class Spread(Collector):
     """A histogram over the upper bounds of its buckets, each of which holds its bound; above the last is no bound."""
 
@@ -77,14 +90,14 @@ class Spread(Collector):
         self._name, self._about, self._labels = name, about, labels
         self._bounds = tuple(bounds)
         self._names = [*(str(float(bound)) for bound in bounds), "+Inf"]
-        self._series: dict[Labels, _Series] = {}
+        self._series = _ByLabels(len(self._bounds) + 1)
         if not labels:
-            self._open(())
+            self._series[()] = _Series(len(self._bounds) + 1)
         registry.register(self)
 
     def observe(self, value: float, labels: Labels = ()) -> None:
         """Counts one value; ``labels`` in the order of their names."""
-        series = self._series.get(labels) or self._open(labels)
+        series = self._series[labels]
         series.counts[bisect_left(self._bounds, value)] += 1
         series.total += value
 
@@ -98,6 +111,21 @@ class Spread(Collector):
             family.add_sample(f"{self._name}_created", named, series.since)
         yield family
 
-    def _open(self, labels: Labels) -> _Series:
-        series = self._series[labels] = _Series(len(self._bounds) + 1)
-        return series
+
+class Sizes(Spread):
+    """A histogram of whole numbers, of which few differ. Whoever counts writes ``sizes.counts[number] += 1``."""
+
+    def __init__(
+        self, name: str, about: str, bounds: Sequence[float], registry: CollectorRegistry
+    ) -> None:
+        self.counts: Final = Counter[int]()
+        super().__init__(name, about, (), bounds, registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """As Prometheus reads it."""
+        series = self._series[()]
+        series.counts, series.total = [0] * len(series.counts), 0.0
+        for number, times in self.counts.items():
+            series.counts[bisect_left(self._bounds, number)] += times
+            series.total += number * times
+        yield from super().collect()

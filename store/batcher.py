@@ -7,7 +7,7 @@ written once: what it means when no reply comes is for the caller to judge, by i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -15,22 +15,20 @@ from redis.exceptions import NoScriptError, RedisError
 
 from passerelle.store.connection import Reply, pack
 from passerelle.store.failures import explain_break, explain_reply
-from passerelle.store.link import Link
+from passerelle.store.link import ANSWER_S, Link
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from passerelle.core.errors import StoreUnavailable
     from passerelle.store.connection import Endpoint
     from passerelle.store.failures import Redirected
 
-ANSWER_S: Final = 2.0
 QUEUE_LIMIT: Final = 1000
 _BATCH_LIMIT: Final = 32
 """Calls of one exchange; those that are left travel over a further connection meanwhile."""
 _WAITED_LIMIT: Final = 256
 """The same where each batch waits for a replica."""
-_IDLE_PING_S: Final = 15.0
 
 
 class _Call:
@@ -47,16 +45,21 @@ class _Call:
         self.replies: list[Reply | RedisError] = []
         self.failure: StoreUnavailable | None = None
 
+    def answer(self, replies: list[Reply | RedisError]) -> None:
+        """Tells its caller, unless that one has gone, of replies without an error among them."""
+        if not self.done.done():
+            self.done.set_result(replies)
+
     def finish(self) -> None:
-        """Tells its caller, unless that one has gone."""
+        """The same with whatever came of it."""
         if self.done.done():
             return
         if self.failure is None:
-            self._answer()
+            self._judge()
         else:
             self.done.set_exception(self.failure)
 
-    def _answer(self) -> None:
+    def _judge(self) -> None:
         for reply in self.replies:
             if isinstance(reply, RedisError):
                 failure = explain_reply(reply)
@@ -71,7 +74,7 @@ class _Each(_Call):
 
     __slots__ = ()
 
-    def _answer(self) -> None:
+    def _judge(self) -> None:
         self.done.set_result(
             [
                 explain_reply(reply) if isinstance(reply, RedisError) else reply
@@ -87,6 +90,10 @@ class _Post(_Call):
 
     has_place: ClassVar[bool] = False
 
+    def answer(self, replies: list[Reply | RedisError]) -> None:
+        if not self.done.done():
+            self.done.set_result(bool(replies))
+
     def finish(self) -> None:
         if not self.done.done():
             carried_out = self.failure is None and not isinstance(self.replies[0], RedisError)
@@ -98,7 +105,7 @@ class Batcher:
 
     ``scripts`` are loaded when the server does not know one. With ``wait_ms`` each batch ends in one
     ``WAIT 1 <wait_ms>``: a slow replica delays these calls and nothing else, and the replies of each end with the
-    number of replicas that confirmed it. ``on_batch`` is told of each exchange: how many calls it carries.
+    number of replicas that confirmed it. ``batches`` counts exchanges by how many calls they carry.
 
     An exchange on an open connection is a write and a callback. Only what may take longer is a task: to open one, to
     load scripts, to close one that broke.
@@ -111,16 +118,16 @@ class Batcher:
         *,
         connections: int = 1,
         wait_ms: int | None = None,
-        on_batch: Callable[[int], None] = lambda _calls: None,
+        batches: Counter[int] | None = None,
     ) -> None:
         self._load = [pack("SCRIPT", "LOAD", text) for text in scripts]
         self._limit = _BATCH_LIMIT if wait_ms is None else _WAITED_LIMIT
         self._wait = None if wait_ms is None else pack("WAIT", 1, wait_ms)
-        self._on_batch = on_batch
+        self._batches = Counter[int]() if batches is None else batches
         self._loop = asyncio.get_running_loop()
         self._free = [Link(endpoint) for _ in range(connections)]
         self._all = tuple(self._free)
-        self._queue: deque[_Call] = deque()
+        self._queue: list[_Call] = []
         self._room = QUEUE_LIMIT
         self._line: deque[asyncio.Future[None]] = deque()
         """Callers for whom there was no room."""
@@ -173,23 +180,24 @@ class Batcher:
             await place
         except asyncio.CancelledError:
             if not place.cancelled():
-                self._give_room(1)
+                self._room += 1
+                self._let_in()
             raise
         self._enqueue(call)
         return await call.done
 
-    def _give_room(self, places: int) -> None:
-        """To those who wait for it first, in their order."""
-        while places and self._line:
+    def _let_in(self) -> None:
+        """Gives the room there is to those who wait for it, in their order."""
+        while self._room and self._line:
             place = self._line.popleft()
             if not place.done():
                 place.set_result(None)
-                places -= 1
-        self._room += places
+                self._room -= 1
 
     def _enqueue(self, call: _Call) -> None:
         self._queue.append(call)
-        self._kick()
+        if self._free:
+            self._kick()
 
     def waiting(self) -> int:
         """How many calls wait for a connection: a gauge, and never above twice ``QUEUE_LIMIT``."""
@@ -205,10 +213,9 @@ class Batcher:
             await link.close()
 
     def _kick(self) -> None:
-        if not (self._queue and self._free):
-            return
+        """Has somebody waiting and a connection free."""
         if self._hurries:
-            self._go_on(self._free.pop())
+            self._go_on()
         elif not self._kicked:
             self._kicked = True
             # One tick for calls of those who are running, one for what has come in on other sockets meanwhile.
@@ -217,76 +224,74 @@ class Batcher:
     def _start(self) -> None:
         self._kicked = False
         if self._queue and self._free:
-            self._go_on(self._free.pop())
+            self._go_on()
 
     def _rest(self, link: Link) -> None:
         """Its next exchange begins as any other one: until then more calls join it, if none is in a hurry."""
         self._free.append(link)
-        self._kick()
+        if self._queue:
+            self._kick()
         if self._rested is not None and not self._rested.done():
             self._rested.set_result(None)
 
-    def _go_on(self, link: Link) -> None:
-        calls = self._take()
-        self._kick()
-        if link.is_open and self._loop.time() - link.used_s <= _IDLE_PING_S:
-            self._exchange(link, calls)
-        else:
-            self._spawn(self._work(link, calls, sent=False))
-
-    def _take(self) -> list[_Call]:
-        queue = self._queue
-        if len(queue) <= self._limit:
-            calls = list(queue)
-            queue.clear()
-            self._hurries = False
-        else:
-            calls = [queue.popleft() for _ in range(self._limit)]
-        places = 0
-        for call in calls:
-            places += call.has_place
-        self._give_room(places)
-        self._on_batch(len(calls))
-        return calls
-
-    def _exchange(self, link: Link, calls: list[_Call]) -> None:
+    def _go_on(self) -> None:
+        """Sends what waits, as far as one exchange carries it; a free connection takes the rest."""
+        link, calls = self._free.pop(), self._take()
+        if self._queue and self._free:
+            self._kick()
         packed, count = self._join(calls)
         replies: list[Reply | RedisError] = []
-        timer = self._loop.call_later(ANSWER_S, link.give_up)
-        settle = partial(self._settle, link, calls, replies, timer)
+        settle = partial(self._settle, link, calls, replies)
         try:
-            link.begin(packed, count, replies, settle)
-        except (RedisError, OSError, RuntimeError) as error:
-            settle(error)
+            if not link.begin(packed, count, replies, settle):
+                self._spawn(self._work(link, calls, sent=False))
+        except (OSError, RuntimeError) as error:
+            settle(0, error)
+
+    def _take(self) -> list[_Call]:
+        calls, self._queue = self._queue, []
+        if len(calls) > self._limit:
+            calls, self._queue = calls[: self._limit], calls[self._limit :]
+        else:
+            self._hurries = False
+        for call in calls:
+            self._room += call.has_place
+        if self._line:
+            self._let_in()
+        self._batches[len(calls)] += 1
+        return calls
 
     def _settle(
         self,
         link: Link,
         calls: list[_Call],
         replies: list[Reply | RedisError],
-        timer: asyncio.TimerHandle,
+        refused: int,
         broken: Exception | None,
     ) -> None:
-        timer.cancel()
+        if broken is None and not refused and self._wait is None:
+            start = 0
+            for call in calls:
+                end = start + call.count
+                call.answer(replies[start:end])
+                start = end
+            self._rest(link)
+            return
         self._deal(replies, calls)
         if broken is not None or _names_unknown_script(replies):
             self._spawn(self._work(link, calls, sent=True, broken=broken))
             return
-        link.used_s = self._loop.time()
         for call in calls:
             call.finish()
         self._rest(link)
 
-    def _join(self, calls: list[_Call]) -> tuple[list[bytes], int]:
+    def _join(self, calls: list[_Call]) -> tuple[bytes, int]:
         """What is written for some calls, and how many replies come."""
-        packed = [call.packed for call in calls]
+        packed = calls[0].packed if len(calls) == 1 else b"".join([call.packed for call in calls])
         count = 0
         for call in calls:
             count += call.count
-        if self._wait is not None:
-            packed.append(self._wait)
-            count += 1
-        return packed, count
+        return (packed, count) if self._wait is None else (packed + self._wait, count + 1)
 
     def _deal(self, replies: Sequence[Reply | RedisError], calls: Sequence[_Call]) -> None:
         """Gives each call its own replies, as far as they came."""
@@ -331,23 +336,15 @@ class Batcher:
                 raise broken
             async with asyncio.timeout(ANSWER_S):
                 if not sent:
-                    await self._make_live(link)
+                    await link.make_live()
                     sent = True
                     await self._send_and_collect(link, calls)
                 await self._repeat_unknown_scripts(link, calls)
-            link.used_s = self._loop.time()
         except (RedisError, OSError, TimeoutError) as error:
             await link.close(nowait=True)
             for call in calls:
                 if len(call.replies) < call.count:
                     call.failure = explain_break(error, sent=sent)
-
-    async def _make_live(self, link: Link) -> None:
-        """Opens the connection, or makes sure that an idle one has not died unnoticed."""
-        if link.is_open:
-            await link.exchange([pack("PING")], 1, [])
-        else:
-            await link.open()
 
     async def _send_and_collect(self, link: Link, calls: list[_Call]) -> None:
         packed, count = self._join(calls)
@@ -361,7 +358,7 @@ class Batcher:
         unknown = [call for call in calls if _names_unknown_script(call.replies)]
         if not unknown:
             return
-        await link.exchange(self._load, len(self._load), [])
+        await link.exchange(b"".join(self._load), len(self._load), [])
         for call in unknown:
             call.replies.clear()
         await self._send_and_collect(link, unknown)

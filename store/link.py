@@ -16,15 +16,20 @@ from redis._parsers import BaseParser
 from redis.exceptions import BusyLoadingError, InvalidResponse, RedisError
 from redis.exceptions import ConnectionError as ConnectionBroken
 
-from passerelle.store.connection import connect, make_connection
+from passerelle.store.connection import connect, make_connection, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from passerelle.store.connection import Endpoint, Reply, Wire
 
-Then: TypeAlias = "Callable[[Exception | None], None]"
-"""Told of the end of an exchange, and of what broke it."""
+ANSWER_S: Final = 2.0
+"""How long an answer is waited for."""
+_IDLE_S: Final = 15.0
+_PING: Final = pack("PING")
+
+Then: TypeAlias = "Callable[[int, Exception | None], None]"
+"""Told of the end of an exchange: how many errors are in its replies, and what broke it."""
 
 
 class _Missing(Enum):
@@ -50,50 +55,57 @@ class _Replies(asyncio.Protocol):
         self.broken: Exception | None = None
         self._before = before
         self._reader = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=_explain, notEnoughData=_NOT_YET
+            protocolError=InvalidResponse, replyError=self._refuse, notEnoughData=_NOT_YET
         )
-        self._into: list[Reply | RedisError] = []
-        self._missing = 0
-        self._then: Then | None = None
-
-    def expect(self, count: int, into: list[Reply | RedisError], then: Then) -> None:
-        """Tells when so many replies are in ``into``, or as soon as the rest cannot come any more."""
-        self._into, self._missing, self._then = into, count, then
+        self.into: list[Reply | RedisError] = []
+        self.missing = 0
+        """How many replies are still to come into the list."""
+        self.refused = 0
+        self.then: Then | None = None
+        """Told when they are there, or as soon as the rest cannot come any more."""
 
     def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+        reader = self._reader
+        reader.feed(data)
         try:
-            self._read()
+            while self.missing:
+                reply: Reply | RedisError | _Missing = reader.gets()
+                if reply is _NOT_YET:
+                    return
+                if self.refused:
+                    _require_connection(reply)
+                self.into.append(reply)
+                self.missing -= 1
         except (RedisError, ValueError) as error:
             self.fail(error)
+            return
+        if reader.has_data():
+            self.broken = self.broken or ConnectionBroken(_STRAY)
+        self._tell(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.fail(exc or ConnectionBroken(_CLOSED))
         self._before.connection_lost(exc)
-
-    def _read(self) -> None:
-        while self._missing:
-            reply: Reply | RedisError | _Missing = self._reader.gets()
-            if reply is _NOT_YET:
-                return
-            if isinstance(reply, ConnectionBroken) and not isinstance(reply, BusyLoadingError):
-                raise reply
-            self._into.append(reply)
-            self._missing -= 1
-        if self._reader.has_data():
-            self.broken = self.broken or ConnectionBroken(_STRAY)
-        self._tell(None)
 
     def fail(self, error: Exception) -> None:
         """It carries nothing any more."""
         self.broken = self.broken or error
         self._tell(self.broken)
 
+    def _refuse(self, text: str) -> Exception:
+        self.refused += 1
+        return _explain(text)
+
     def _tell(self, error: Exception | None) -> None:
         # Whoever is told may send the next exchange at once.
-        then, self._then = self._then, None
+        then, self.then = self.then, None
         if then is not None:
-            then(error)
+            then(self.refused, error)
+
+
+def _require_connection(reply: Reply | RedisError) -> None:
+    if isinstance(reply, ConnectionBroken) and not isinstance(reply, BusyLoadingError):
+        raise reply
 
 
 class Link:
@@ -101,15 +113,30 @@ class Link:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._wire = make_connection(endpoint)
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._replies: _Replies | None = None
-        self.used_s = 0.0
-        """When it last carried an exchange, by the clock of the loop."""
+        self._used_s = 0.0
+        """When it last began to carry an exchange, by the clock of the loop."""
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks at what is under way. One for many exchanges: nearly every answer is there long before."""
 
     @property
     def is_open(self) -> bool:
         """Whether an exchange can be tried: nothing is known against it."""
         return self._replies is not None and self._replies.broken is None
+
+    async def make_live(self) -> None:
+        """Opens it, or makes sure that it has not died unnoticed while it was idle.
+
+        Raises:
+            RedisError, OSError, TimeoutError: it cannot be opened, or broke.
+        """
+        if self.is_open:
+            self._used_s = self._loop.time()
+            await self.exchange(_PING, 1, [])
+        else:
+            await self.open()
 
     async def open(self) -> None:
         """Opens it, once more if need be.
@@ -122,46 +149,60 @@ class Link:
         self._transport = _take_transport(self._wire)
         self._replies = _Replies(self._transport.get_protocol())
         self._transport.set_protocol(self._replies)
+        self._used_s = self._loop.time()
 
-    def begin(
-        self, packed: Sequence[bytes], count: int, into: list[Reply | RedisError], then: Then
-    ) -> None:
+    def begin(self, packed: bytes, count: int, into: list[Reply | RedisError], then: Then) -> bool:
         """Writes; ``then`` is told once, when ``count`` replies are in a list or by what it broke.
 
-        Raises:
-            RedisError, OSError: it is not open; nothing was written.
-        """
-        if self._transport is None or self._replies is None:
-            raise ConnectionBroken(_CLOSED)
-        if self._replies.broken is not None:
-            raise self._replies.broken
-        self._transport.write(packed[0] if len(packed) == 1 else b"".join(packed))
-        self._replies.expect(count, into, then)
+        False, and nothing is written: it is not open, or may have died unnoticed since it was used.
 
-    async def exchange(
-        self, packed: Sequence[bytes], count: int, into: list[Reply | RedisError]
-    ) -> None:
+        Raises:
+            OSError, RuntimeError: it broke.
+        """
+        transport, replies, now_s = self._transport, self._replies, self._loop.time()
+        if transport is None or replies is None or replies.broken is not None:
+            return False
+        if now_s - self._used_s > _IDLE_S:
+            return False
+        transport.write(packed)
+        replies.into, replies.missing, replies.refused, replies.then = into, count, 0, then
+        self._used_s = now_s
+        if self._watch is None:
+            self._watch = self._loop.call_later(ANSWER_S, self._look)
+        return True
+
+    async def exchange(self, packed: bytes, count: int, into: list[Reply | RedisError]) -> None:
         """Writes, and puts ``count`` replies into a list; those that came stand in it when it fails, too.
 
         Raises:
             RedisError, OSError: it broke.
         """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.begin(packed, count, into, partial(_finish, done))
+        done: asyncio.Future[None] = self._loop.create_future()
+        if not self.begin(packed, count, into, partial(_finish, done)):
+            broken = self._replies.broken if self._replies is not None else None
+            raise broken or ConnectionBroken(_CLOSED)
         await done
 
-    def give_up(self) -> None:
-        """No answer has come in time, and none is waited for any longer."""
-        if self._replies is not None:
+    def _look(self) -> None:
+        """Gives up what has no answer in time."""
+        self._watch = None
+        if self._replies is None or self._replies.then is None:
+            return
+        left_s = self._used_s + ANSWER_S - self._loop.time()
+        if left_s > 0:
+            self._watch = self._loop.call_later(left_s, self._look)
+        else:
             self._replies.fail(TimeoutError())
 
     async def close(self, *, nowait: bool = False) -> None:
         """Closes it; without ``nowait`` it waits until that is done."""
-        self._transport = self._replies = None
+        if self._watch is not None:
+            self._watch.cancel()
+        self._transport = self._replies = self._watch = None
         await self._wire.disconnect(nowait=nowait)
 
 
-def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
+def _finish(done: asyncio.Future[None], _refused: int, error: Exception | None) -> None:
     if done.done():
         return
     if error is None:

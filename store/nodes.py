@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import binascii
+from collections import Counter
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, cast
 
@@ -23,7 +24,7 @@ from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_all_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Coroutine, Sequence
 
     from passerelle.store.connection import Argument, Reply
 
@@ -44,13 +45,13 @@ class Node:
     However much waits to be written, a lease is extended in time, and one that has run out is seen.
     """
 
-    def __init__(self, endpoint: Endpoint, on_batch: Callable[[int], None]) -> None:
+    def __init__(self, endpoint: Endpoint, batches: Counter[int]) -> None:
         scripts = read_all_scripts()
         self.endpoint = endpoint
-        self.writes = Batcher(endpoint, scripts, connections=2, on_batch=on_batch)
-        self.reads = Batcher(endpoint, scripts, on_batch=on_batch)
-        self.leases = Batcher(endpoint, scripts, on_batch=on_batch)
-        self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, on_batch=on_batch)
+        self.writes = Batcher(endpoint, scripts, connections=2, batches=batches)
+        self.reads = Batcher(endpoint, scripts, batches=batches)
+        self.leases = Batcher(endpoint, scripts, batches=batches)
+        self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
         self.has_replicas = False
         """What was seen since the start: an isolated primary that has lost its replicas still waits for them."""
 
@@ -68,10 +69,10 @@ class Nodes:
         seed: Endpoint,
         *,
         clustered: bool,
-        on_batch: Callable[[int], None] = lambda _calls: None,
+        batches: Counter[int] | None = None,
     ) -> None:
         self.clustered = clustered
-        self._on_batch = on_batch
+        self._batches = Counter[int]() if batches is None else batches
         self._seed = seed
         self._by_name: dict[str, Node] = {}
         self._table: list[Node] = []
@@ -79,17 +80,15 @@ class Nodes:
         self._generation = 0
 
     @classmethod
-    async def open(
-        cls, seed: Endpoint, on_batch: Callable[[int], None] = lambda _calls: None
-    ) -> Self:
-        """Asks the server what it is. ``on_batch`` is told how many calls each exchange carries.
+    async def open(cls, seed: Endpoint, batches: Counter[int] | None = None) -> Self:
+        """Asks the server what it is. ``batches`` counts exchanges by how many calls they carry.
 
         Raises:
             StoreUnavailable: it cannot be reached, or the cluster does not serve all slots.
         """
         # A server behind TLS, or on a machine with much to do, is not away because one connection took a second.
         info = parse_info(await retry(lambda: ask_once(seed, "INFO", "cluster")))
-        nodes = cls(seed, clustered=is_cluster(info), on_batch=on_batch)
+        nodes = cls(seed, clustered=is_cluster(info), batches=batches)
         await nodes.refresh(0)
         return nodes
 
@@ -263,7 +262,7 @@ class Nodes:
     def _keep(self, endpoint: Endpoint) -> Node:
         node = self._by_name.get(endpoint.name)
         if node is None:
-            node = self._by_name[endpoint.name] = Node(endpoint, self._on_batch)
+            node = self._by_name[endpoint.name] = Node(endpoint, self._batches)
         return node
 
 

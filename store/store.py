@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, cast
 
@@ -45,7 +46,6 @@ from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from passerelle.store.blob_stores import BlobStore
@@ -58,7 +58,7 @@ _PROBE_MS = 5_000
 class StoreSettings:
     """``url`` is redis://, rediss:// or unix://. Blobs need a folder that all instances share, or a bucket.
 
-    ``on_batch`` is told of each exchange with the store: how many calls it carries.
+    ``batches`` counts exchanges with the store by how many calls they carry.
     """
 
     url: str
@@ -67,7 +67,7 @@ class StoreSettings:
     """The server keeps its data without an append-only file: whoever runs it says so."""
     replicated_acts: bool = True
     """Acts that nothing undoes wait for a replica, where there are any."""
-    on_batch: Callable[[int], None] = field(default=lambda _calls: None)
+    batches: Counter[int] = field(default_factory=Counter[int])
 
 
 class Store:
@@ -117,7 +117,7 @@ class Store:
         endpoint: Endpoint = read_url(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
         uploads = open_uploads(settings.blobs)
-        store = cls(await Nodes.open(endpoint, settings.on_batch), blobs, copies, uploads)
+        store = cls(await Nodes.open(endpoint, settings.batches), blobs, copies, uploads)
         store.replicas.counts = settings.replicated_acts
         try:
             for node, facts in (await store.read_facts()).items():

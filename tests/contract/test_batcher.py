@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -10,17 +11,17 @@ import pytest
 
 from passerelle.store.batcher import Batcher
 from passerelle.store.connection import pack, read_url
-from tests.support.engine import Server
+from tests.support.engine import Server, ask
 
 pytestmark = pytest.mark.anyio
 PING = pack("PING")
 
 
 @asynccontextmanager
-async def warm(server: Server) -> AsyncGenerator[tuple[Batcher, list[int]]]:
-    """A batcher whose connection is open, and how many calls each exchange carries from then on."""
-    exchanges: list[int] = []
-    batcher = Batcher(read_url(server.url), (), on_batch=exchanges.append)
+async def warm(server: Server) -> AsyncGenerator[tuple[Batcher, Counter[int]]]:
+    """A batcher whose connection is open, and the exchanges from then on by how many calls they carry."""
+    exchanges = Counter[int]()
+    batcher = Batcher(read_url(server.url), (), batches=exchanges)
     await batcher.call(PING)
     exchanges.clear()
     try:
@@ -32,15 +33,15 @@ async def warm(server: Server) -> AsyncGenerator[tuple[Batcher, list[int]]]:
 async def test_a_call_waits_for_those_that_come_in_the_same_turn(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         first = batcher.call(PING)
-        assert exchanges == []
+        assert not exchanges
         await asyncio.gather(first, batcher.call(PING))
-        assert exchanges == [2]
+        assert exchanges == {2: 1}
 
 
 async def test_a_call_alone_is_written_at_once(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         asked = batcher.call(PING, alone=True)
-        assert exchanges == [1]
+        assert exchanges == {1: 1}
         assert await asked == [b"PONG"]
 
 
@@ -48,19 +49,32 @@ async def test_a_call_alone_takes_those_with_it_that_wait_already(engine_server:
     async with warm(engine_server) as (batcher, exchanges):
         first = batcher.call(pack("ECHO", "first"))
         second = batcher.call(pack("ECHO", "second"), alone=True)
-        assert exchanges == [2]
+        assert exchanges == {2: 1}
         assert [await first, await second] == [[b"first"], [b"second"]]
 
 
 async def test_a_call_alone_goes_as_soon_as_a_connection_is_free(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         under_way = asyncio.ensure_future(batcher.call(PING, alone=True))
-        begun: list[list[int]] = []
-        under_way.add_done_callback(lambda _: begun.append([*exchanges]))
+        begun: list[Counter[int]] = []
+        under_way.add_done_callback(lambda _: begun.append(exchanges.copy()))
         last = batcher.call(PING, alone=True)
-        assert exchanges == [1]
+        assert exchanges == {1: 1}
         await last
-        assert begun == [[1, 1]], "the second one had begun when the first was told"
+        assert begun == [{1: 2}], "the second one had begun when the first was told"
         later = batcher.call(PING)
-        assert exchanges == [1, 1], "who waits for others does so again"
+        assert exchanges == {1: 2}, "who waits for others does so again"
         await later
+
+
+async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: Server) -> None:
+    async with warm(engine_server) as (batcher, _):
+        [link] = getattr(batcher, "_all")  # noqa: B009  private to its class
+        for idle, pings in ((False, 0), (True, 1)):
+            if idle:
+                link._used_s -= 100
+            ask(engine_server.url, "CONFIG", "RESETSTAT")
+            assert await batcher.call(pack("ECHO", "x")) == [b"x"]
+            [told] = await batcher.call(pack("INFO", "commandstats"))
+            assert isinstance(told, bytes)
+            assert told.count(b"cmdstat_ping:calls=1,") == pings

@@ -12,6 +12,7 @@ import pytest
 from redis.exceptions import ConnectionError as ConnectionBroken
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
+from passerelle.store import link as links
 from passerelle.store.connection import Reply, pack, read_url
 from passerelle.store.link import Link
 from tests.support.engine import Server
@@ -49,7 +50,7 @@ async def talking(folder: Path, *answers: bytes) -> AsyncGenerator[Link]:
 
 async def ask(link: Link, count: int = 1) -> list[Reply | RedisError]:
     replies: list[Reply | RedisError] = []
-    await link.exchange([PING] * count, count, replies)
+    await link.exchange(PING * count, count, replies)
     return replies
 
 
@@ -68,7 +69,7 @@ async def test_what_the_socket_does_not_take_at_once_arrives_whole(engine_server
     texts = [bytes([letter]) * 5_000_000 for letter in b"abc"]
     for text in texts:
         replies: list[Reply | RedisError] = []
-        await link.exchange([pack("ECHO", text), pack("ECHO", b"behind it")], 2, replies)
+        await link.exchange(pack("ECHO", text) + pack("ECHO", b"behind it"), 2, replies)
         assert replies == [text, b"behind it"]
     await link.close()
 
@@ -77,7 +78,7 @@ async def test_replies_that_came_before_the_end_are_kept(tmp_path: Path) -> None
     replies: list[Reply | RedisError] = []
     async with talking(tmp_path, b":1\r\n:2\r\n$5\r\nbro") as link:
         with pytest.raises(ConnectionBroken, match="closed"):
-            await link.exchange([PING] * 3, 3, replies)
+            await link.exchange(PING * 3, 3, replies)
         assert not link.is_open
     assert replies == [1, 2]
 
@@ -106,6 +107,33 @@ async def test_link_is_given_up_by_a_reply_that_nobody_asked_for_and_by_an_end(
     async with talking(tmp_path, late) as link:
         assert await ask(link) == [1]
         await wait_until(lambda: not link.is_open, 15, "the link is given up")
+
+
+async def test_each_exchange_is_waited_for_as_long_as_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "ANSWER_S", 0.4)
+    now = asyncio.get_running_loop().time
+    async with talking(tmp_path, b":1\r\n", b"", b"") as link:
+        begun_s = now()
+        assert await ask(link) == [1]
+        await wait_until(lambda: now() - begun_s > 0.2, 15, "the watch over the first is half over")
+        begun_s = now()
+        with pytest.raises(TimeoutError):
+            await ask(link)
+        # The clock of a loop may be that of the beginning of its turn.
+        assert now() - begun_s > 0.39
+        assert not link.is_open
+
+
+async def test_link_that_was_idle_is_not_written_to_unseen(tmp_path: Path) -> None:
+    async with talking(tmp_path, b"+PONG\r\n", b":1\r\n", b"") as link:
+        setattr(link, "_used_s", -100.0)  # noqa: B010  private to its module
+        with pytest.raises(ConnectionBroken):
+            await ask(link)
+        assert link.is_open
+        await link.make_live()
+        assert await ask(link) == [1]
 
 
 async def test_link_over_tls_is_opened_anew_after_an_end(tmp_path: Path) -> None:

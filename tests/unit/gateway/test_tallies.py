@@ -4,7 +4,7 @@ import re
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
-from passerelle.gateway.tallies import Spread, Tally
+from passerelle.gateway.tallies import Sizes, Spread, Tally
 
 BOUNDS = (0.0005, 0.25, 1, 5.0)
 SEEN = (("b", 0.3), ("a", 0.25), ("a", 0.0), ("a", 7.0), ("b", 1.0), ("a", 0.2500001))
@@ -35,6 +35,17 @@ def test_series_read_as_those_of_the_client_library() -> None:
         single.observe(seconds)
     assert show(ours) == show(theirs)
     assert 'n_total{end="ok",kind="a"} 4.0' in show(ours)
+
+
+def test_sizes_read_as_a_histogram_of_each_of_them_however_often_they_are_read() -> None:
+    ours, theirs = CollectorRegistry(), CollectorRegistry()
+    sizes = Sizes("n", "Calls.", (1, 2, 4), ours)
+    histogram = Histogram("n", "Calls.", buckets=(1, 2, 4), registry=theirs)
+    assert show(ours) == show(theirs), "nothing has been counted"
+    for number in (1, 1, 2, 3, 4, 5, 70, 1):
+        sizes.counts[number] += 1
+        histogram.observe(number)
+        assert show(ours) == show(theirs)
 
 
 def test_series_say_since_when_they_are_counted() -> None:
