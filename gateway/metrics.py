@@ -60,11 +60,6 @@ class Metrics:
         self.calls.requests.counts[agent, operation, outcome] += 1
         self.calls.request_seconds.observe(seconds, (agent, operation))
 
-    def count_append(self, result: str, seconds: float) -> None:
-        """One append and the time that it took."""
-        self.store.appends.counts[(result,)] += 1
-        self.store.append_seconds.observe(seconds)
-
     def count_refusal(self, kind: str) -> None:
         """One call that a limit of its caller refused."""
         self.calls.refusals.labels(kind).inc()

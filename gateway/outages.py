@@ -38,7 +38,9 @@ class Outages:
 
     def tally(self, result: str, seconds: float, why: str) -> None:
         """Counts one append by its result and its time; the first one that fails is said, and why (EVC-19)."""
-        self.metrics.count_append(result, seconds)
+        store = self.metrics.store
+        store.appends.counts[(result,)] += 1
+        store.append_seconds.observe(seconds)
         if result == UNAVAILABLE and not self._down:
             self.metrics.runtime_errors.labels("store").inc()
             self.log.error("store.away", reason=why)

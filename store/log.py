@@ -23,6 +23,7 @@ from passerelle.core.ports.projections import FeedRow, FeedTail, IndexRow
 from passerelle.store import keys
 from passerelle.store.append import pack_append, read_append, unpack_entities
 from passerelle.store.connection import Reply, pack
+from passerelle.store.failures import Redirected
 from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_script
 
@@ -48,9 +49,20 @@ class _Again:
     shard: Shard
     call: bytes
     count: int
-    unknown: bool
+    unknown: bool = False
 
-    async def write(self) -> list[Reply]:
+    async def go_on(
+        self, failed: Redirected | StoreUnavailable, seen: int, began_s: float
+    ) -> list[Reply]:
+        """After the first try, which began at a time of the monotonic clock and a generation of the nodes."""
+        try:
+            await self.nodes.recover(failed, seen)
+            return await self._write()
+        except StoreUnavailable as error:
+            self.unknown = self.unknown or error.wrote == "unknown"
+            return await try_again(self._write, error, began_s)
+
+    async def _write(self) -> list[Reply]:
         try:
             return await self.nodes.write_and_look(self.shard, self.call, self.count)
         except StoreUnavailable as error:
@@ -90,16 +102,16 @@ class RedisEventLog:
             packed, looks = batch, False
         else:
             packed, looks = pack_append(batch), batch.feed
-        shard, unknown = packed.shard, False
-        call = packed.call
+        shard, call, unknown = packed.shard, packed.call, False
         if looks:
             call += _ask_tail(shard)
-        began_s = monotonic()
+        nodes, began_s = self._nodes, monotonic()
+        seen = nodes.generation
         try:
-            replies = await self._nodes.write_and_look(shard, call, 1 + looks)
-        except StoreUnavailable as error:
-            again = _Again(self._nodes, shard, call, 1 + looks, error.wrote == "unknown")
-            replies = await try_again(again.write, error, began_s)
+            replies = await nodes.primaries[shard.number].writes.call(call, 1 + looks)
+        except (Redirected, StoreUnavailable) as failed:
+            again = _Again(nodes, shard, call, 1 + looks)
+            replies = await again.go_on(failed, seen, began_s)
             unknown = again.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):

@@ -75,9 +75,11 @@ class Nodes:
         self._batches = Counter[int]() if batches is None else batches
         self._seed = seed
         self._by_name: dict[str, Node] = {}
-        self._table: list[Node] = []
+        self.primaries: list[Node] = []
+        """The primary that is thought to serve each shard, by its number."""
         self._refresh_lock = asyncio.Lock()
-        self._generation = 0
+        self.generation = 0
+        """How often they were read."""
 
     @classmethod
     async def open(cls, seed: Endpoint, batches: Counter[int] | None = None) -> Self:
@@ -95,11 +97,11 @@ class Nodes:
     @property
     def all(self) -> Sequence[Node]:
         """Every primary that serves a shard."""
-        return tuple(dict.fromkeys(self._table))
+        return tuple(dict.fromkeys(self.primaries))
 
     def node(self, shard: Shard) -> Node:
         """The primary that is thought to serve a shard."""
-        return self._table[shard.number]
+        return self.primaries[shard.number]
 
     async def write(self, shard: Shard, packed: bytes) -> Reply:
         """One command that changes something."""
@@ -110,7 +112,7 @@ class Nodes:
 
         It has begun before it is awaited, which is to be done in any case.
         """
-        seen, began_s = self._generation, monotonic()
+        seen, began_s = self.generation, monotonic()
         first = self.node(shard).writes.call(packed, alone=True)
         return self._follow(shard, packed, first, seen, began_s)
 
@@ -145,6 +147,20 @@ class Nodes:
         """One command that changes something, and commands that look at what it left, in one round trip."""
         return self._route(shard, "writes", packed, count)
 
+    async def recover(self, failed: Redirected | StoreUnavailable, seen: int) -> None:
+        """Finds out who serves a shard where a call failed that was made at generation ``seen``, to be made again then.
+
+        Raises:
+            StoreUnavailable: it failed for another reason, that one; or nobody can say who serves it.
+        """
+        if isinstance(failed, Redirected):
+            await asyncio.sleep(_REDIRECT_PAUSE_S)
+            await self.refresh(seen)
+            return
+        if self.clustered:
+            await self._refresh_quietly(seen)
+        raise failed
+
     def lease(
         self, shard: Shard, packed: bytes, count: int = 1
     ) -> Coroutine[None, None, list[Reply]]:
@@ -169,7 +185,7 @@ class Nodes:
             answers = await node.leases.call_each(b"".join(one for _, one in part), len(part))
         except StoreUnavailable as error:
             if self.clustered:
-                await self._refresh_quietly(self._generation)
+                await self._refresh_quietly(self.generation)
             return dict.fromkeys((shard for shard, _ in part), error)
         told: dict[Shard, Reply | StoreUnavailable] = {}
         for (shard, packed), answer in zip(part, answers, strict=True):
@@ -208,11 +224,11 @@ class Nodes:
             StoreUnavailable: no node answers, or some slot has no primary.
         """
         async with self._refresh_lock:
-            if self._generation != seen:
+            if self.generation != seen:
                 return
             table = await self._read_table() if self.clustered else [self._seed] * len(ALL_SHARDS)
-            self._table = [self._keep(endpoint) for endpoint in table]
-            self._generation += 1
+            self.primaries = [self._keep(endpoint) for endpoint in table]
+            self.generation += 1
 
     async def refresh_now(self) -> None:
         """Reads the table again.
@@ -220,7 +236,7 @@ class Nodes:
         Raises:
             StoreUnavailable: no node answers, or some slot has no primary.
         """
-        await self.refresh(self._generation)
+        await self.refresh(self.generation)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -228,17 +244,12 @@ class Nodes:
 
     async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> list[Reply]:
         for _ in range(_REDIRECT_TRIES):
-            seen = self._generation
-            batcher: Batcher = getattr(self._table[shard.number], lane)
+            seen = self.generation
+            batcher: Batcher = getattr(self.primaries[shard.number], lane)
             try:
                 return await batcher.call(packed, count, alone=lane == "reads")
-            except Redirected:
-                await asyncio.sleep(_REDIRECT_PAUSE_S)
-                await self.refresh(seen)
-            except StoreUnavailable:
-                if self.clustered:
-                    await self._refresh_quietly(seen)
-                raise
+            except (Redirected, StoreUnavailable) as failed:
+                await self.recover(failed, seen)
         reason = "the shard is moving"
         raise StoreUnavailable(reason, "no")
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never, get_args
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import (
     Again,
     Appended,
+    AppendResult,
     Conflict,
     EntityKind,
     EntityRef,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from passerelle.core.batch import (
-        AppendResult,
         Batch,
         Claim,
         DueChange,
@@ -61,6 +61,10 @@ T = TypeVar("T")
 MAX_TRIES: Final = 20
 _PAUSE_MS: Final = 32
 _IDEMPOTENCY: Final = "idempotency"
+_NAMES: Final[dict[type[AppendResult], str]] = {
+    kind: kind.__name__.lower() for kind in get_args(AppendResult)
+}
+"""What the outcomes of an append are counted as."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +177,33 @@ class Writes:
             self.glimpse(_see(batch, result, result.tail, written))
         return written
 
-    async def append(self, batch: Batch | PackedBatch, *, feed: bool) -> AppendResult:
-        """Appends, and tells of it. ``feed``: whether a projection has to look at what the batch says."""
-        began_s = monotonic()
-        try:
-            result = await self.log.append(batch)
-        except StoreUnavailable as error:
-            self.tally("unavailable", monotonic() - began_s, error.reason)
-            raise
-        self.tally(type(result).__name__.lower(), monotonic() - began_s, "")
-        if isinstance(result, Appended):
-            self.news(batch.shard, feed or result.woken > 0)
-        return result
+    async def append(
+        self, batch: Batch | PackedBatch, *, feed: bool, pause_s: float | None = None
+    ) -> AppendResult:
+        """Appends, and tells of it. ``feed``: whether a projection has to look at what the batch says.
+
+        ``pause_s`` is for those who cannot ask again: while nobody knows whether it was stored, the same operation goes
+        out again after such a pause.
+
+        Raises:
+            StoreUnavailable: it was not stored; without ``pause_s``, or nobody knows.
+        """
+        unknown = False
+        while True:
+            began_s = monotonic()
+            try:
+                result = await self.log.append(batch)
+            except StoreUnavailable as error:
+                self.tally("unavailable", monotonic() - began_s, error.reason)
+                unknown = unknown or error.wrote == "unknown"
+                if pause_s is None or not unknown:
+                    raise
+                await asyncio.sleep(pause_s)
+                continue
+            self.tally(_NAMES[type(result)], monotonic() - began_s, "")
+            if isinstance(result, Appended):
+                self.news(batch.shard, feed or result.woken > 0)
+            return result
 
     async def insist(
         self,
@@ -215,28 +234,6 @@ class Writes:
                 # Somebody has written since, so the operation does not stand in the entity any more.
                 return Written(await self.load(decision.states), 0, 0, decision.now_ms)
             return outcome
-
-    async def insist_packed(
-        self,
-        packed: PackedBatch,
-        pause_s: float,
-        *,
-        feed: bool,
-    ) -> AppendResult:
-        """``append`` of a packed batch for those who cannot ask again.
-
-        Raises:
-            StoreUnavailable: it was not stored.
-        """
-        unknown = False
-        while True:
-            try:
-                return await self.append(packed, feed=feed)
-            except StoreUnavailable as error:
-                unknown = unknown or error.wrote == "unknown"
-                if not unknown:
-                    raise
-                await asyncio.sleep(pause_s)
 
     async def _is_stored(self, decision: Decision, held: Mapping[EntityRef, Held]) -> bool:
         """Whether the first event of a decision stands in its stream."""

@@ -301,7 +301,9 @@ class Run:
                 raise RunMovedError
             if self.plain is not turn:
                 return False
-            writing = self.writes.insist_packed(filled.packed, self.store_pause_s, feed=filled.feed)
+            writing = self.writes.append(
+                filled.packed, feed=filled.feed, pause_s=self.store_pause_s
+            )
             outcome = await self._list_beside(filled.row, writing)
             if isinstance(outcome, Appended):
                 self._settle_filled(filled, outcome.first)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from passerelle.core.batch import Batch
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.batch import Again, Appended, Batch
+from passerelle.core.errors import StoreUnavailable, Wrote
+from passerelle.core.ids import Shard
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.metrics import Metrics
@@ -17,6 +19,7 @@ from passerelle.gateway.outages import Outages
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, event, make_place, operation
 from tests.support.engine import ask, redis_on_path, run_server
+from tests.support.house import House
 
 pytestmark = pytest.mark.anyio
 
@@ -40,3 +43,46 @@ async def test_the_first_append_that_the_server_refuses_says_why(tmp_path: Path)
             assert await store.log.read_page(at.stream, 0) == [], "nothing is half-written"
     (away,) = [line for line in said if line["event"] == "store.away"]
     assert "run this command" in away["reason"]
+
+
+@pytest.mark.parametrize(
+    ("wrote", "pause_s", "counted"),
+    [
+        ("unknown", 0.0, ["unavailable", "again"]),
+        ("unknown", None, ["unavailable"]),
+        ("no", 0.0, ["unavailable"]),
+    ],
+)
+async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
+    house: House, wrote: Wrote, pause_s: float | None, counted: list[str]
+) -> None:
+    at, tallied, heard = make_place(), list[str](), list[bool]()
+
+    def tally(result: str, _seconds: float, _why: str) -> None:
+        tallied.append(result)
+
+    def news(_shard: Shard, feed: bool) -> None:  # noqa: FBT001  as it is told
+        heard.append(feed)
+
+    writes = replace(house.service.writes, tally=tally, news=news)
+    batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
+
+    async def lose_the_reply(_batch: Batch) -> None:
+        house.log.after_append = None
+        raise StoreUnavailable("no reply came", wrote)
+
+    house.log.after_append = lose_the_reply
+    if len(counted) > 1:
+        assert await writes.append(batch, feed=True, pause_s=pause_s) == Again(None)
+    else:
+        with pytest.raises(StoreUnavailable):
+            await writes.append(batch, feed=True, pause_s=pause_s)
+    assert tallied == counted
+    assert len(await house.store.log.read_page(at.stream, 0)) == 1
+    assert heard == [], "nobody is told twice, and whoever looks at it regularly finds it"
+    other = make_place()
+    fresh = Batch(
+        other.session, operation(), 0, EPOCH, entities=(other.write(),), events=(event(),)
+    )
+    assert isinstance(await writes.append(fresh, feed=True, pause_s=pause_s), Appended)
+    assert (tallied[-1], heard) == ("appended", [True])
