@@ -30,6 +30,8 @@ from passerelle.core.task_requests import ListRecords, TaskChanged, TaskGiven, T
 from passerelle.core.webhook_requests import ListStreamWebhooks
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from passerelle.core.credentials import Credentials
     from passerelle.core.ids import FacadeTaskId
     from passerelle.core.principal import Principal
@@ -123,9 +125,8 @@ class RetryDelivery:
     delivery: str
 
 
-Command: TypeAlias = (
-    SubmitTurn
-    | CancelTask
+OtherCommand: TypeAlias = (
+    CancelTask
     | RespondAction
     | SetPushConfig
     | DeletePushConfig
@@ -136,6 +137,7 @@ Command: TypeAlias = (
     | DeviceRequest
     | PolicyRequest
 )
+Command: TypeAlias = SubmitTurn | OtherCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,8 +402,10 @@ class Authenticator(Protocol):
 class CommandService(Protocol):
     """The one service behind every edge. Errors are those of ``core/errors.py``."""
 
-    async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
-        """Carries out a command, once per idempotency key and principal (CMD-30)."""
+    def execute(
+        self, principal: Principal, command: Command, idem: str | None
+    ) -> Awaitable[Result]:
+        """Carries out a command, once per idempotency key and principal (CMD-30); to be awaited for what came of it."""
         ...
 
     async def read(self, principal: Principal, query: Query) -> JsonObject:

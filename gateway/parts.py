@@ -128,7 +128,6 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         projections=store.projections,
         dispatch=dispatch,
         find_peer=around.find_peer,
-        is_draining=lambda: dispatch.runs.is_draining,
         planning=working.planning,
         cancelling=working.cancelling,
         records=records,

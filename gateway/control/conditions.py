@@ -28,7 +28,7 @@ class Conditions:
         Raises:
             InvalidInput: the caller's conditions are none, or too many.
         """
-        own = object_at(message, "metadata").get(ACCEPTANCE)
+        own = object_at(message, "metadata").get(ACCEPTANCE) if "metadata" in message else None
         return self.find(agent) if own is None else self._join(agent, own, _AT_MESSAGE)
 
     def read_command(self, agent: str, own: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.peer import PeerCard
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.spending import Charge, Spending
     from passerelle.permission_bridge.rules import Policy
 
+_NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Planning:
@@ -49,7 +51,13 @@ class Planning:
             PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
         """
         policy = self.retry_policy(command.agent)
-        card = await _find_card(peer, policy)
+        try:
+            card = await peer.describe()
+        except PeerUnavailable:
+            # One that never had a card is refused here, unless a further attempt may follow (ATT-16).
+            if policy.attempts == 1 and not policy.fallback:
+                raise
+            card = _NO_CARD
 
         def judge(ids: Ids, shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
@@ -72,6 +80,11 @@ class Planning:
             gated=self.find_rules().judges_sends,
         )
 
+    @property
+    def charges(self) -> bool:
+        """Whether anybody has a quota, or any agent a price."""
+        return self.spending is not None and self.spending.is_on
+
     async def charge(self, principal: Principal, command: SubmitTurn) -> Charge:
         """Before anything is stored: a caller whose quota is used up opens no turn."""
         if self.spending is None:
@@ -83,17 +96,3 @@ class Planning:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
-
-
-async def _find_card(peer: Peer, policy: RetryPolicy) -> PeerCard:
-    """The card of a peer. One that never had any is refused here, unless a further attempt may follow (ATT-16).
-
-    Raises:
-        PeerUnavailable: it is, and nothing would follow.
-    """
-    try:
-        return await peer.describe()
-    except PeerUnavailable:
-        if policy.attempts == 1 and not policy.fallback:
-            raise
-        return PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Owned, Ownership
 
+MEMBER: Final = "referenceTaskIds"
+"""Of a message."""
 MAX_REFERENCES: Final = 32
 """In one message: each is a read of the store."""
 MAX_CONSUMED: Final = 16
@@ -65,18 +67,18 @@ class References:
             InvalidInput: more than :data:`MAX_REFERENCES`.
             NotFound: unknown, another's, or of an agent that the caller may not see: all look the same (G3).
         """
-        named = list(dict.fromkeys(texts_at(message, "referenceTaskIds")))
+        named = list(dict.fromkeys(texts_at(message, MEMBER)))
         if not named:
             return NOTHING
         if len(named) > MAX_REFERENCES:
-            raise InvalidInput("message.referenceTaskIds", f"at most {MAX_REFERENCES} tasks")
+            raise InvalidInput(f"message.{MEMBER}", f"at most {MAX_REFERENCES} tasks")
         return await self._tell(agent, named, [await self._find(principal, one) for one in named])
 
     async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
         """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
         named: list[str] = []
         owned: list[Owned] = []
-        for facade in dict.fromkeys(texts_at(message, "referenceTaskIds")):
+        for facade in dict.fromkeys(texts_at(message, MEMBER)):
             with suppress(NotFound):
                 owned.append(await self.ownership.find_for(record.owner, facade))
                 named.append(facade)

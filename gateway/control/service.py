@@ -69,14 +69,16 @@ from passerelle.core.webhook_requests import (
 )
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.actions import find_record
+from passerelle.gateway.control.references import MEMBER, NOTHING
+from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE, choose_trace
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from passerelle.a2a_mapping.resume import ResumeWish
-    from passerelle.core.commands import Command, Query, Result
+    from passerelle.core.commands import Command, OtherCommand, Query, Result
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer
     from passerelle.core.ports.projections import Projections
@@ -98,7 +100,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.outputs import Outputs
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.plain_turns import PlainTurns
-    from passerelle.gateway.control.plan import Delegation
     from passerelle.gateway.control.planning import Planning
     from passerelle.gateway.control.policy_control import PolicyControl
     from passerelle.gateway.control.push_configs import PushConfigs
@@ -144,7 +145,6 @@ class Service:
     projections: Projections
     dispatch: Dispatch
     find_peer: Callable[[str], Peer]
-    is_draining: Callable[[], bool]
     planning: Planning
     cancelling: Cancelling
     records: Records
@@ -157,15 +157,20 @@ class Service:
     policy_control: PolicyControl
     message_bounds: MessageBounds = field(default_factory=MessageBounds)
 
-    async def execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+    def execute(
+        self, principal: Principal, command: Command, idem: str | None
+    ) -> Awaitable[Result]:
         """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
-        return await self.dispatch.see_through(self._execute(principal, command, idem))
+        if isinstance(command, SubmitTurn):
+            return self.dispatch.see_through(self._submit(principal, command, idem))
+        return self.dispatch.see_through(self._carry_out(principal, command, idem))
 
-    async def _execute(self, principal: Principal, command: Command, idem: str | None) -> Result:
+    async def _carry_out(
+        self, principal: Principal, command: OtherCommand, idem: str | None
+    ) -> Result:
+        # What a message makes the gateway send is judged where it is sent.
         await self.policy_control.governing.govern(principal, command)
         match command:
-            case SubmitTurn():
-                return await self._submit(principal, command, idem)
             case CancelTask():
                 return await self.cancelling.cancel(principal, command)
             case RespondAction():
@@ -342,21 +347,33 @@ class Service:
         cursor = await self.following.locate(owned.record)
         return mark(task, owned.record.generation, str(cursor))
 
-    async def _submit(
-        self, principal: Principal, command: SubmitTurn, idem: str | None
-    ) -> TurnAccepted:
+    def _admit(self, principal: Principal, command: SubmitTurn) -> Peer:
+        """The agent of a message that may come in, as far as nobody has to be asked.
+
+        Raises:
+            NotFound, InvalidInput, Draining: it may not.
+        """
         if not principal.may_call(command.agent):
             raise NotFound("agent", command.agent)
         self.message_bounds.judge(command.message)
         # What is started from here on, the run among it, belongs to the caller's trace (ENV-8).
-        caller = read_trace(command.traceparent, command.tracestate)
+        parent = command.traceparent
+        caller = read_trace(parent, command.tracestate) if parent else None
         TRACE.set(choose_trace(caller, self.writes.ids.draw))
         peer = self.find_peer(command.agent)
-        if self.is_draining():
+        if self.dispatch.runs.is_draining:
             raise Draining("this instance is shutting down", retry_after_s=1)
         if command.push is not None:
             self.push_configs.check(command.push)
-        referred = await self.references.find(principal, command.agent, command.message)
+        return peer
+
+    async def _submit(
+        self, principal: Principal, command: SubmitTurn, idem: str | None
+    ) -> TurnAccepted:
+        peer = self._admit(principal, command)
+        referred = NOTHING
+        if MEMBER in command.message:
+            referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
             return await self._follow_up(principal, command, idem)
         plan = await self.planning.plan(principal, command, peer)
@@ -369,10 +386,14 @@ class Service:
             )
         if self.dispatch.always_task(command.agent):
             plan = change(plan, shows_at_once=True)
-        charge = await self.planning.charge(principal, command)
+        charge = FREE
         try:
-            plan = change(plan, facts=charge.facts) if charge.facts else plan
-            opened = await self._open(principal, command, idem, plan)
+            if self.planning.charges:
+                charge = await self.planning.charge(principal, command)
+                plan = change(plan, facts=charge.facts)
+            opened = None if idem else await self.plain_turns.open(principal, command, plan)
+            if opened is None:
+                opened = await self.turns.open(principal, command, idem, plan)
         except BaseException:
             charge.refund()
             raise
@@ -382,12 +403,6 @@ class Service:
             params: JsonObject = {**(command.params or {}), "message": command.message}
             self.dispatch.begin(opened, peer, command.message, params, referred)
         return _accept(opened)
-
-    async def _open(
-        self, principal: Principal, command: SubmitTurn, idem: str | None, plan: Delegation
-    ) -> Opened:
-        opened = None if idem else await self.plain_turns.open(principal, command, plan)
-        return opened or await self.turns.open(principal, command, idem, plan)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None

@@ -59,14 +59,16 @@ class Spending:
     ) -> None:
         self._limiter = limiter
         self._clock = clock
-        self._quotas = dict(quotas)
-        self._prices = dict(prices)
         self._tell = tell
         self._accounts: dict[str, Account] = {}
+        self.is_on = False
+        """Whether anybody has a quota, or any agent a price."""
+        self.reload(quotas, prices)
 
     def reload(self, quotas: Mapping[str, Sequence[Quota]], prices: Mapping[str, Price]) -> None:
         """Other quotas and prices from the next call on; what was used stays used."""
         self._quotas, self._prices = dict(quotas), dict(prices)
+        self.is_on = bool(self._quotas or self._prices)
         self._accounts.clear()
 
     def find_price(self, agent: str) -> Price | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import pytest
 
+from passerelle.core.batch import EntityKind, EntityRef
+from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.taking_over import take_over
 from tests.integration.callers.rig import describe
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from tests.integration.callers.rig import Instance, Rig
 
 pytestmark = pytest.mark.anyio
+CLOSED: Final = {"rules": [{"name": "closed", "effect": "deny", "about": ["delegations"]}]}
 
 
 async def change(one: Instance, **changes: object) -> None:
@@ -73,6 +77,39 @@ async def test_rate_is_another_one_at_once(rig: Rig) -> None:
     assert (await one.send("one-key")).status_code == 200
 
 
+async def test_quota_where_there_was_none_holds_from_the_next_call_on(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "few"}])
+    assert (await one.send("few-key")).status_code == 200
+    quota = {"calls": 1, "per": "day"}
+    await change(one, clients=[{"name": "few", "quotas": [quota]}])
+    assert [(await one.send("few-key")).status_code for _ in range(2)] == [200, 429]
+    await change(one, clients=[{"name": "few"}])
+    assert (await one.send("few-key")).status_code == 200
+
+
+async def test_what_a_message_is_sent_under_is_another_from_the_next_one_on(rig: Rig) -> None:
+    one = await rig.start(clients=[{"name": "any"}])
+    agent: dict[str, object] = {"name": "echo", "url": rig.peer.url}
+
+    async def send() -> list[object]:
+        """Under which terms an attempt began, what its task must bring, and what became of it."""
+        ref = EntityRef(EntityKind.TASK, (await one.send("any-key")).json()["result"]["task"]["id"])
+        record = (await one.gateway.service.writes.load([ref]))[ref].record
+        assert isinstance(record, TaskRecord)
+        [attempt] = record.attempts
+        return [attempt.retry_policy.attempts, len(record.acceptance), record.status]
+
+    assert await send() == [1, 0, Status.COMPLETED]
+    await change(one, agents=[{**agent, "retry": {"attempts": 3}}])
+    assert await send() == [3, 0, Status.COMPLETED]
+    await change(one, agents=[{**agent, "acceptance": [{"artifact": {"count": 1}}]}])
+    assert await send() == [1, 1, Status.COMPLETED]
+    await change(one, agents=[agent], policy=CLOSED)
+    assert await send() == [1, 0, Status.FAILED]
+    await change(one, agents=[agent], policy={})
+    assert await send() == [1, 0, Status.COMPLETED]
+
+
 async def test_agent_can_come_and_go(rig: Rig) -> None:
     one = await rig.start(clients=[{"name": "any"}])
     await change(one, agents=[{"name": "other", "url": rig.peer.url}])
@@ -87,9 +124,8 @@ async def test_other_rules_are_one_fact_with_both_versions_and_count_from_then_o
     first = await rig.start(clients=[{"name": "one"}])
     second = await rig.start(clients=[{"name": "one"}])
     before = first.gateway.terms.find_rules().version
-    closed = {"rules": [{"name": "closed", "effect": "deny", "about": ["delegations"]}]}
     for one in (first, second):
-        await change(one, policy=closed)
+        await change(one, policy=CLOSED)
         await change(one, log_level="warning")
     opened, changed = await first.read_home("owner")
     assert (opened["type"], changed["type"]) == ("session.created", "policy.changed")
