@@ -163,14 +163,16 @@ class Batcher:
     def post(self, packed: bytes) -> Awaitable[bool]:
         """Sends one command beside a call of the same caller, at once; to be awaited: whether it was carried out."""
         call = _Post(packed, 1, self._loop.create_future())
-        self._enqueue(call)
+        self._queue.append(call)
+        self._kick()
         return call.done
 
     def _submit(self, call: _Call) -> Awaitable[Any]:
         if self._room == 0:
             return self._stand_in_line(call)
         self._room -= 1
-        self._enqueue(call)
+        self._queue.append(call)
+        self._kick()
         return call.done
 
     async def _stand_in_line(self, call: _Call) -> object:
@@ -183,7 +185,8 @@ class Batcher:
                 self._room += 1
                 self._let_in()
             raise
-        self._enqueue(call)
+        self._queue.append(call)
+        self._kick()
         return await call.done
 
     def _let_in(self) -> None:
@@ -193,11 +196,6 @@ class Batcher:
             if not place.done():
                 place.set_result(None)
                 self._room -= 1
-
-    def _enqueue(self, call: _Call) -> None:
-        self._queue.append(call)
-        if self._free:
-            self._kick()
 
     def waiting(self) -> int:
         """How many calls wait for a connection: a gauge, and never above twice ``QUEUE_LIMIT``."""
@@ -213,7 +211,9 @@ class Batcher:
             await link.close()
 
     def _kick(self) -> None:
-        """Has somebody waiting and a connection free."""
+        """Somebody waits."""
+        if not self._free:
+            return
         if self._hurries:
             self._go_on()
         elif not self._kicked:
@@ -236,9 +236,17 @@ class Batcher:
 
     def _go_on(self) -> None:
         """Sends what waits, as far as one exchange carries it; a free connection takes the rest."""
-        link, calls = self._free.pop(), self._take()
-        if self._queue and self._free:
+        link, calls, self._queue = self._free.pop(), self._queue, []
+        if len(calls) > self._limit:
+            calls, self._queue = calls[: self._limit], calls[self._limit :]
             self._kick()
+        else:
+            self._hurries = False
+        for call in calls:
+            self._room += call.has_place
+        if self._line:
+            self._let_in()
+        self._batches[len(calls)] += 1
         packed, count = self._join(calls)
         replies: list[Reply | RedisError] = []
         settle = partial(self._settle, link, calls, replies)
@@ -247,19 +255,6 @@ class Batcher:
                 self._spawn(self._work(link, calls, sent=False))
         except (OSError, RuntimeError) as error:
             settle(0, error)
-
-    def _take(self) -> list[_Call]:
-        calls, self._queue = self._queue, []
-        if len(calls) > self._limit:
-            calls, self._queue = calls[: self._limit], calls[self._limit :]
-        else:
-            self._hurries = False
-        for call in calls:
-            self._room += call.has_place
-        if self._line:
-            self._let_in()
-        self._batches[len(calls)] += 1
-        return calls
 
     def _settle(
         self,

@@ -75,20 +75,20 @@ class RedisEventLog:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._epochs: dict[Shard, int] = dict.fromkeys(ALL_SHARDS, 0)
+        self._epochs = [0] * len(ALL_SHARDS)
 
     async def read_epochs(self) -> None:
         """Learns the epoch of every shard; done once at start."""
 
         async def read(shard: Shard) -> None:
             [epoch] = await self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
-            self._epochs[shard] = int(cast("bytes | None", epoch) or 0)
+            self._epochs[shard.number] = int(cast("bytes | None", epoch) or 0)
 
         await asyncio.gather(*(read(shard) for shard in ALL_SHARDS))
 
     def shard_epoch(self, shard: Shard) -> int:
         """The epoch under which this process last saw the shard."""
-        return self._epochs[shard]
+        return self._epochs[shard.number]
 
     async def append(self, batch: Batch | PackedBatch) -> AppendResult:
         """Writes the batch whole, or nothing. An unknown outcome is tried again with the same operation.
@@ -117,7 +117,7 @@ class RedisEventLog:
         if isinstance(result, Appended):
             return _look_behind(result, replies[1]) if looks else result
         if isinstance(result, StaleEpoch):
-            self._epochs[shard] = result.epoch
+            self._epochs[shard.number] = result.epoch
         if unknown and isinstance(result, Conflict) and await self._has_events_of(packed):
             # One of our tries ran, and somebody has written the entity since.
             return Again(None)
@@ -198,8 +198,8 @@ class RedisEventLog:
         packed = read_script("bump_epoch").pack_call(
             [keys.meta(shard), keys.shard_hints(shard)], {"expected": str(expected)}
         )
-        self._epochs[shard] = int(cast("bytes", await self._nodes.write(shard, packed)))
-        return self._epochs[shard]
+        self._epochs[shard.number] = int(cast("bytes", await self._nodes.write(shard, packed)))
+        return self._epochs[shard.number]
 
     async def _has_events_of(self, batch: PackedBatch) -> bool:
         if not batch.first_event:

@@ -37,7 +37,7 @@ class RedisReplicas:
 
     def are_seen(self, shard: Shard) -> bool:
         """Whether the shard's primary has had a replica since this process started."""
-        return self._nodes.node(shard).has_replicas
+        return self._nodes.primaries[shard.number].has_replicas
 
     async def have_all(self, shard: Shard) -> bool:
         """Whether a replica has everything that the shard's primary has acknowledged so far.
