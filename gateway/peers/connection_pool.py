@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.gateway.peers.sessions import AddressInfo
-    from passerelle.gateway.peers.whole_answer import Whole
-    from passerelle.gateway.peers.wire import Request
+    from passerelle.gateway.peers.wire import Reply, Request
 
 _UNSENDABLE: Final = frozenset("\r\n\0")
 
@@ -55,7 +54,7 @@ class ConnectionPool:
         *,
         connect_s: float,
         total_s: float,
-    ) -> Whole:
+    ) -> Reply:
         """The answer to a request, within ``total_s`` of the first step.
 
         Raises:
@@ -68,14 +67,14 @@ class ConnectionPool:
         connection = self._take(now_s) or await self._connect(connect_s)
         self._busy.add(connection)
         try:
-            whole = await connection.ask(packed, now_s + total_s)
+            reply = await connection.ask(packed, now_s + total_s)
         except BaseException:
             connection.close()
             raise
         finally:
             self._busy.discard(connection)
         self._keep(connection, loop)
-        return whole
+        return reply
 
     def close(self) -> None:
         """Closes every connection, also those in use."""

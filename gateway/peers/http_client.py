@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.credential import Credential, Shown
     from passerelle.gateway.peers.interface import Version
     from passerelle.gateway.peers.sessions import PeerSessions
-    from passerelle.gateway.peers.whole_answer import Whole
-    from passerelle.gateway.peers.wire import Request
+    from passerelle.gateway.peers.wire import Reply, Request
 
 PUBLIC_BYTES: Final = 262_144
 _UNAUTHORIZED: Final = int(HTTPStatus.UNAUTHORIZED)
@@ -74,7 +73,7 @@ class HttpClient:
 
     async def fetch(
         self, request: Request, origin: str, headers: Mapping[str, str], timeout_s: float
-    ) -> Whole:
+    ) -> Reply:
         """The whole answer to a request, of at most 16 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
@@ -87,11 +86,11 @@ class HttpClient:
 
         shown = await self._credential.show()
         dressed, carried = self._dress(request, headers, shown)
-        whole = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
-        if whole.status == _UNAUTHORIZED and self._credential.renew(shown):
+        reply = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+        if reply.status == _UNAUTHORIZED and self._credential.renew(shown):
             dressed, carried = self._dress(request, headers, await self._credential.show())
-            whole = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
-        return whole
+            reply = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+        return reply
 
     async def read_public(self, url: str) -> bytes:
         """A document that everybody may read, asked for without any credential; at most ``PUBLIC_BYTES``.

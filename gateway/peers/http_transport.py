@@ -57,7 +57,7 @@ class HttpTransport:
         call_id = next(self._ids)
         request, headers = self._write(interface, call, call_id)
         try:
-            whole = await self._client.fetch(request, interface.origin, headers, call.timeout_s)
+            reply = await self._client.fetch(request, interface.origin, headers, call.timeout_s)
         except (RemoteError, NotConnected) as error:
             # Draining, no credential, no connection: nothing was sent.
             return Unreached(error.message if isinstance(error, RemoteError) else str(error))
@@ -67,9 +67,7 @@ class HttpTransport:
             return Unknown("no answer in time")
         except NotReadable as error:
             return answers.reject(str(error), error.head, too_long=error.too_long)
-        retry_after = whole.headers.get(b"retry-after")
-        shown = retry_after.decode("latin-1") if retry_after is not None else None
-        return self._wire.read(call, call_id, Reply(whole.status, shown, whole.raw))
+        return self._wire.read(call, call_id, reply)
 
     def _write(
         self, interface: Interface, call: Call, call_id: int

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from passerelle.core.record import value
+from passerelle.gateway.peers.known_head import learn_head
+from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from passerelle.gateway.peers.known_head import KnownHead
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"})
-_FINAL: Final = int(HTTPStatus.OK)
+_LENGTH: Final = {b"content-length"}
+_OK: Final = int(HTTPStatus.OK)
 """Below are interim answers."""
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
 
@@ -41,15 +43,6 @@ class NotReadable(Exception):
         super().__init__(reason)
         self.head = head
         self.too_long = too_long
-
-
-@value
-class Whole:
-    """A whole answer; names of ``headers`` are lower case, and only those that somebody reads."""
-
-    status: int
-    headers: Mapping[bytes, bytes]
-    raw: bytes
 
 
 class _Parser(Protocol):
@@ -72,15 +65,18 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._transport: asyncio.Transport | None = None
-        self._waiter: asyncio.Future[Whole] | None = None
+        self._waiter: asyncio.Future[Reply] | None = None
         self._deadline_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at_s = 0.0
+        self._known: KnownHead | None = None
+        self._piece = b""
         self._reset()
         self.keeps_alive = True
         self.free_since_s = 0.0
 
     def _reset(self) -> None:
+        self._has_begun = False
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._unread_bytes = 0
@@ -100,7 +96,7 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[Whole]:
+    def ask(self, request: bytes, deadline_s: float) -> asyncio.Future[Reply]:
         """Sends a request, for an answer by ``deadline_s`` of the loop's clock. Whoever stops waiting has to ``close``.
 
         The future raises ``Broken``, ``NotReadable`` or ``TimeoutError``: then the connection is of no more use.
@@ -111,7 +107,7 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             raise NotConnected("the connection was closed")
-        waiter: asyncio.Future[Whole] = self._loop.create_future()
+        waiter: asyncio.Future[Reply] = self._loop.create_future()
         self._waiter, self._deadline_s = waiter, deadline_s
         # A timer that is there comes early enough, and looks again.
         if self._timer is None or self._looks_at_s > deadline_s:
@@ -142,11 +138,22 @@ class Connection(asyncio.Protocol):
             # Nobody has asked: what comes now would be taken for the answer to the next request.
             self.close()
             return
-        self._unread_bytes += len(data)
+        size = len(data)
+        if not self._has_begun:
+            known = self._known
+            if known is not None and size <= self._limit_bytes and known.begins(data):
+                # The parser stands between two answers, and can be left there.
+                self._answer(Reply(_OK, None, data[known.size :]))
+                return
+        self._piece = b"" if self._has_begun else data
+        self._has_begun = True
+        self._unread_bytes += size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NotReadable(f"not HTTP ({error})"))
+        finally:
+            self._piece = b""
         # The parser keeps a header or trailer that does not end, and says nothing of it before its end.
         if max(self._head_bytes, self._unread_bytes) > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
@@ -181,7 +188,7 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         if self._head_bytes > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
-        self._in_body = self._parser.get_status_code() >= _FINAL
+        self._in_body = self._parser.get_status_code() >= _OK
         self._unread_bytes = 0
 
     def on_body(self, body: bytes) -> None:
@@ -212,9 +219,17 @@ class Connection(asyncio.Protocol):
                 raw = self._unpack(raw)
             except NotReadable as fault:
                 self._fail(fault)
+        if status == _OK and self.keeps_alive and headers.keys() == _LENGTH:
+            self._known = learn_head(self._piece, len(raw))
+        retry_after = headers.get(b"retry-after")
+        self._answer(
+            Reply(status, None if retry_after is None else retry_after.decode("latin-1"), raw)
+        )
+
+    def _answer(self, reply: Reply) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
-            waiter.set_result(Whole(status, headers, raw))
+            waiter.set_result(reply)
 
     def _unpack(self, raw: bytes) -> bytes:
         """A small bomb must not become a large one, so no more is unpacked than may be read."""

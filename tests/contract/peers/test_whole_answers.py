@@ -13,8 +13,8 @@ import pytest
 
 from passerelle.gateway.peers.connection_pool import write_head
 from passerelle.gateway.peers.sessions import PeerSessions
-from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable, Whole
-from passerelle.gateway.peers.wire import Request
+from passerelle.gateway.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
+from passerelle.gateway.peers.wire import Reply, Request
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ class Speaker:
 class Ask(Protocol):
     """Asks the speaker; the whole answer is there within ``total_s``."""
 
-    def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, Whole]: ...
+    def __call__(self, total_s: float = 2.0) -> Coroutine[None, None, Reply]: ...
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     sessions = PeerSessions()
     request = Request("POST", f"{speaker.origin}/a?b=c", b"{}")
 
-    async def ask(total_s: float = 2.0) -> Whole:
+    async def ask(total_s: float = 2.0) -> Reply:
         pool = sessions.pool(speaker.origin, None)
         return await pool.ask(request, {"A": "b"}, connect_s=1.0, total_s=total_s)
 
@@ -214,6 +214,104 @@ async def test_large_answer_is_no_long_header() -> None:
     async with speak(sized, sized) as (speaker, ask):
         assert [(await ask()).raw for _ in range(2)] == [body, body]
         assert speaker.connections == 1
+
+
+def size(body: bytes, more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\nServer: x\r\n\r\n%b" % (
+        more,
+        len(body),
+        body,
+    )
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [size(b"{}"), size(b"[]"), size(b"[1]"), size(b"x" * 9), size(b"y" * 10), size(b"z" * 10)],
+        [size(b"{}"), size(b"[]", b"Retry-After: 7\r\n"), size(b"{}"), size(b"[]")],
+        [size(b"{}", b"Date: 1\r\n"), size(b"[]", b"Date: 2\r\n"), size(b"{}", b"Date: 2\r\n")],
+        [size(b"{}"), CHUNKED, size(b"[]"), CHUNKED],
+        [size(b"{}"), b"HTTP/1.1 100 Continue\r\n\r\n" + size(b"[]"), size(b"{}")],
+        [size(b"{}"), size(b""), size(b"[]")],
+        [SIZED.replace(b"200", b"500"), SIZED.replace(b"200", b"500"), SIZED, SIZED],
+    ],
+)
+async def test_answers_with_one_head_are_told_from_those_with_another(answers: list[bytes]) -> None:
+    """What was learned of one answer must not change what is read of the next one."""
+    async with speak(*answers) as (speaker, ask):
+        for answer in answers:
+            reply = await ask()
+            assert reply.raw == (b"{}" if answer == CHUNKED else answer.rpartition(b"\r\n\r\n")[2])
+            assert reply.status == (500 if b" 500 " in answer else 200)
+            assert reply.retry_after == ("7" if b"Retry-After" in answer else None)
+        assert speaker.connections == 1
+
+
+async def test_known_head_that_says_that_it_is_the_last_one_ends_the_connection() -> None:
+    last = size(b"{}", b"Connection: close\r\n")
+    async with speak(last, last, size(b"{}"), last) as (speaker, ask):
+        assert [(await ask()).raw for _ in range(4)] == [b"{}"] * 4
+        assert speaker.connections == 3
+
+
+@pytest.mark.parametrize("more", [SIZED, SIZED[:1], b"x"])
+async def test_more_than_the_answer_with_a_known_head_ends_the_connection(more: bytes) -> None:
+    async with speak(SIZED, SIZED + more, SIZED) as (speaker, ask):
+        assert [(await ask()).raw for _ in range(3)] == [b"{}"] * 3
+        assert speaker.connections == 2
+
+
+class Taking:
+    """A connection that is fed piece by piece; no socket decides where a piece ends."""
+
+    def __init__(self, limit_bytes: int = 1 << 20) -> None:
+        self.connection = Connection(limit_bytes, asyncio.get_running_loop())
+        self.connection.connection_made(Wire())
+
+    async def read(self, *pieces: bytes) -> bytes:
+        answer = self.connection.ask(b"", asyncio.get_running_loop().time() + 5)
+        for piece in pieces:
+            self.connection.data_received(piece)
+        return (await answer).raw
+
+
+class Wire(asyncio.Transport):
+    """Where nothing arrives."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def write(self, data: object) -> None:
+        """Nobody reads it."""
+
+    def abort(self) -> None:
+        """Nobody is told."""
+
+
+@pytest.mark.parametrize("answer", [SIZED, size(b"{}" * 60), CHUNKED])
+async def test_answer_with_a_known_head_may_come_in_pieces(answer: bytes) -> None:
+    """A piece that begins with the head is not yet the answer, and one behind its beginning is none of its own."""
+    body = b"{}" if answer == CHUNKED else answer.rpartition(b"\r\n\r\n")[2]
+    taking = Taking()
+    for cut in range(1, len(answer)):
+        assert await taking.read(answer) == body
+        assert await taking.read(answer[:cut], answer[cut:]) == body
+        assert taking.connection.keeps_alive
+
+
+async def test_body_that_ends_with_a_whole_answer_is_no_answer_of_its_own() -> None:
+    taking, inner = Taking(), size(b"[]")
+    outer = size(b"x" + inner)
+    assert await taking.read(inner) == b"[]"
+    assert await taking.read(outer[: -len(inner)], inner) == b"x" + inner
+    assert await taking.read(inner) == b"[]"
+
+
+async def test_known_head_in_front_of_too_long_a_body_is_no_way_around_the_limit() -> None:
+    taking = Taking(limit_bytes=300)
+    assert await taking.read(size(b"x" * 300)) == b"x" * 300
+    with pytest.raises(NotReadable, match="over 300 bytes"):
+        await taking.read(size(b"x" * 301))
 
 
 def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
