@@ -20,7 +20,7 @@ import orjson
 from bench.line import Line
 from passerelle.gateway.demo.peers.serving import HOST
 from passerelle.gateway.peers.connection_pool import ConnectionPool
-from passerelle.gateway.peers.wire import Request
+from passerelle.gateway.peers.request_head import close_head, write_head
 from passerelle.gateway.server import Listener, Server, bind, run
 
 if TYPE_CHECKING:
@@ -105,14 +105,14 @@ class Tasks:
 
     def __init__(self, pool: ConnectionPool, agent: str) -> None:
         self._pool = pool
-        self._agent = agent
+        self._head = write_head("POST", f"{agent}/", _HEADERS)
         self._running = set[asyncio.Task[None]]()
 
     async def ask(self, body: bytes) -> bytes:
         """The body of the agent's answer."""
-        request = Request("POST", f"{self._agent}/", body)
-        whole = await self._pool.ask(request, _HEADERS, connect_s=TOTAL_S, total_s=TOTAL_S)
-        return whole.raw
+        asked = close_head(self._head, body)
+        reply = await self._pool.ask(asked, connect_s=TOTAL_S, total_s=TOTAL_S)
+        return reply.raw
 
     def take(self, caller: Caller, body: bytes) -> None:
         """Passes a request on."""

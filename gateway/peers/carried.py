@@ -31,6 +31,11 @@ def carry_on(extensions: frozenset[str], authorization: Secret | None) -> None:
     AUTHORIZATION.set(authorization)
 
 
+def find_wanted(declared: frozenset[str]) -> frozenset[str]:
+    """The extensions that the caller asks for, as far as a peer declares them."""
+    return EXTENSIONS.get() & declared if declared else declared
+
+
 def choose_trace(caller: Trace | None, draw: Callable[[int], int]) -> Trace | None:
     """Our span for what a request begins: the exported one, else a new one in the caller's trace, if it has one."""
     served = SERVED.get()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from functools import lru_cache
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
+from weakref import WeakSet
 
 from yarl import URL
 
+from passerelle.core.errors import Draining
 from passerelle.gateway.peers.whole_answer import Broken, Connection, NotConnected
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from passerelle.gateway.peers.sessions import AddressInfo
-    from passerelle.gateway.peers.wire import Reply, Request
-
-_UNSENDABLE: Final = frozenset("\r\n\0")
+    from passerelle.gateway.peers.wire import Reply
 
 
 class ConnectionPool:
@@ -42,61 +41,41 @@ class ConnectionPool:
         self._limit_bytes = limit_bytes
         self._make_socket = make_socket
         self._idle: list[Connection] = []
-        self._busy: set[Connection] = set()
+        self._made: WeakSet[Connection] = WeakSet()
         self._sweep: asyncio.TimerHandle | None = None
-        self._asked: tuple[str, str, Mapping[str, str]] | None = None
-        self._head = b""
+        self._is_closed = False
 
-    async def ask(
-        self,
-        request: Request,
-        headers: Mapping[str, str],
-        *,
-        connect_s: float,
-        total_s: float,
-    ) -> Reply:
-        """The answer to a request, within ``total_s`` of the first step.
+    async def ask(self, asked: bytes, *, connect_s: float, total_s: float) -> Reply:
+        """The answer to a whole request, within ``total_s`` of the first step.
+
+        Connecting gets at most half of that, so that a failure to connect is known as one.
 
         Raises:
             NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``. Only the first one proves that
                 nothing was taken.
+            Draining: after ``close``.
         """
-        packed = self._write(request, headers)
+        if self._is_closed:
+            raise Draining("no calls to peers any more: the gateway is shutting down")
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        connection = self._take(now_s) or await self._connect(connect_s)
-        self._busy.add(connection)
+        connection = self._take(now_s) or await self._connect(min(connect_s, total_s / 2))
         try:
-            reply = await connection.ask(packed, now_s + total_s)
+            reply = await connection.ask(asked, now_s + total_s)
         except BaseException:
             connection.close()
             raise
-        finally:
-            self._busy.discard(connection)
         self._keep(connection, loop)
         return reply
 
     def close(self) -> None:
         """Closes every connection, also those in use."""
-        for connection in (*self._idle, *self._busy):
+        self._is_closed = True
+        for connection in tuple(self._made):
             connection.close()
         self._idle.clear()
         if self._sweep is not None:
             self._sweep.cancel()
-
-    def _write(self, request: Request, headers: Mapping[str, str]) -> bytes:
-        """The bytes of a request. One is mostly made like the one before it, and then its head is the same.
-
-        Raises:
-            NotConnected: a header cannot be sent.
-        """
-        asked = (request.method, request.url, headers)
-        if asked != self._asked:
-            self._head, self._asked = write_head(request, headers), asked
-        body = request.body
-        if body is None:
-            return self._head + b"\r\n"
-        return b"%bContent-Length: %d\r\n\r\n%b" % (self._head, len(body), body)
 
     def _take(self, now_s: float) -> Connection | None:
         while self._idle:
@@ -107,7 +86,7 @@ class ConnectionPool:
         return None
 
     def _keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        if not connection.keeps_alive:
+        if not connection.keeps_alive or self._is_closed:
             connection.close()
             return
         connection.free_since_s = loop.time()
@@ -167,26 +146,5 @@ class ConnectionPool:
         except BaseException:
             made.close()
             raise
+        self._made.add(connection)
         return connection
-
-
-def write_head(request: Request, headers: Mapping[str, str]) -> bytes:
-    """The request line and the headers but for the length of the body. The answer shall not be compressed.
-
-    Raises:
-        NotConnected: a header cannot be sent.
-    """
-    host, target = _split(request.url)
-    lines = [f"{request.method} {target} HTTP/1.1", f"Host: {host}", "User-Agent: passerelle"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
-    lines.append("Accept-Encoding: identity")
-    if not all(map(_UNSENDABLE.isdisjoint, lines)):
-        raise NotConnected("a header has characters that cannot be sent")
-    return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n"
-
-
-@lru_cache(1024)
-def _split(url: str) -> tuple[str, str]:
-    """The Host header and the request target of a URL."""
-    parsed = URL(url)
-    return parsed.host_port_subcomponent or "", parsed.raw_path_qs

@@ -76,6 +76,11 @@ class Shown:
 class Credential(Protocol):
     """Shows itself on each request."""
 
+    @property
+    def shown(self) -> Shown | None:
+        """What the next request carries, where nothing has to be found out for it."""
+        ...
+
     async def show(self) -> Shown:
         """What the next request carries.
 
@@ -93,10 +98,10 @@ class Fixed:
     """A credential that is always the same."""
 
     def __init__(self, shown: Shown) -> None:
-        self._shown = shown
+        self.shown = shown
 
     async def show(self) -> Shown:
-        return self._shown
+        return self.shown
 
     def renew(self, refused: Shown) -> bool:  # noqa: ARG002
         return False

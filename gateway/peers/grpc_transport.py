@@ -22,6 +22,7 @@ from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import STREAMS
+from passerelle.gateway.peers.carried import find_wanted
 from passerelle.gateway.peers.grpc_answers import read_end
 from passerelle.gateway.peers.grpc_channels import GrpcChannels, connect
 from passerelle.gateway.peers.http_client import write_carried, write_version
@@ -91,7 +92,7 @@ class GrpcTransport:
         if not await connect(channel, self._config.connect_timeout_s):
             yield Unreached(f"no connection to {interface.url}")
             return
-        headers = write_version(interface.version, interface.extensions)
+        headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, shown)
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         pending = _start(channel, row, call, request, metadata)

@@ -6,25 +6,31 @@ import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import aiohttp
 
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
+from passerelle.core.record import value
 from passerelle.gateway.peers import exchange
-from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, write_trace
-from passerelle.gateway.peers.credential import HEADER_VALUE
+from passerelle.gateway.peers.carried import AUTHORIZATION, find_wanted, write_trace
+from passerelle.gateway.peers.credential import HEADER_VALUE, Shown
 from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.request_head import close_head, write_head, write_headers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from passerelle.gateway.peers.config import PeerConfig, Tls
-    from passerelle.gateway.peers.credential import Credential, Shown
-    from passerelle.gateway.peers.interface import Version
+    from passerelle.gateway.peers.connection_pool import ConnectionPool
+    from passerelle.gateway.peers.credential import Credential
+    from passerelle.gateway.peers.interface import Interface, Version
     from passerelle.gateway.peers.sessions import PeerSessions
     from passerelle.gateway.peers.wire import Reply, Request
+    from passerelle.gateway.secret import Secret
+
+    Kind: TypeAlias = tuple[str, str, bool, Interface, frozenset[str], Shown, Secret | None]
 
 PUBLIC_BYTES: Final = 262_144
 _UNAUTHORIZED: Final = int(HTTPStatus.UNAUTHORIZED)
@@ -32,6 +38,18 @@ _EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
     "1.0": "A2A-Extensions",
     "0.3": "X-A2A-Extensions",
 }
+
+
+@value
+class _Form:
+    """What the requests of one ``kind`` have in common: their connections, and what stands in every head of them.
+
+    A kind is method, URL, whether there is a body, interface, extensions, and both credentials.
+    """
+
+    kind: Kind
+    pool: ConnectionPool
+    head: bytes
 
 
 class HttpClient:
@@ -47,6 +65,7 @@ class HttpClient:
         self._sessions = sessions
         self._credential = credential
         self._tls = _make_tls(config.name, config.tls) if config.tls else None
+        self._form: _Form | None = None
 
     @asynccontextmanager
     async def request(
@@ -71,9 +90,7 @@ class HttpClient:
                     yield response
                     return
 
-    async def fetch(
-        self, request: Request, origin: str, headers: Mapping[str, str], timeout_s: float
-    ) -> Reply:
+    async def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Reply:
         """The whole answer to a request, of at most 16 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
@@ -81,16 +98,45 @@ class HttpClient:
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """
-        pool = self._sessions.pool(origin, self._tls)
-        connect_s = min(self._config.connect_timeout_s, timeout_s / 2)
-
-        shown = await self._credential.show()
-        dressed, carried = self._dress(request, headers, shown)
-        reply = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+        shown = self._credential.shown or await self._credential.show()
+        reply = await self._ask(request, interface, shown, timeout_s)
         if reply.status == _UNAUTHORIZED and self._credential.renew(shown):
-            dressed, carried = self._dress(request, headers, await self._credential.show())
-            reply = await pool.ask(dressed, carried, connect_s=connect_s, total_s=timeout_s)
+            reply = await self._ask(request, interface, await self._credential.show(), timeout_s)
         return reply
+
+    def _ask(
+        self, request: Request, interface: Interface, shown: Shown, timeout_s: float
+    ) -> Awaitable[Reply]:
+        form = self._find_form(request, interface, shown)
+        trace = write_trace()
+        head = form.head + write_headers(trace) if trace else form.head
+        return form.pool.ask(
+            close_head(head, request.body),
+            connect_s=self._config.connect_timeout_s,
+            total_s=timeout_s,
+        )
+
+    def _find_form(self, request: Request, interface: Interface, shown: Shown) -> _Form:
+        """The form of a request. One is mostly made like the one before it."""
+        kind = (
+            request.method,
+            request.url,
+            request.body is None,
+            interface,
+            find_wanted(interface.extensions),
+            shown,
+            AUTHORIZATION.get() if self._config.forward_auth else None,
+        )
+        form = self._form
+        if form is None or form.kind != kind:
+            pool = self._sessions.pool(interface.origin, self._tls)
+            form = self._form = _Form(kind, pool, self._write_head(request, interface, shown))
+        return form
+
+    def _write_head(self, request: Request, interface: Interface, shown: Shown) -> bytes:
+        headers = write_call(interface, request) | write_credential(self._config, shown)
+        url = add_credential(request, shown).url
+        return write_head(request.method, url, headers)
 
     async def read_public(self, url: str) -> bytes:
         """A document that everybody may read, asked for without any credential; at most ``PUBLIC_BYTES``.
@@ -121,42 +167,53 @@ class HttpClient:
         timeout_s: float,
         shown: Shown,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        dressed, carried = self._dress(request, headers, shown)
+        dressed = add_credential(request, shown)
         return self._sessions.open(origin).request(
             dressed.method,
             dressed.url,
             data=exchange.wrap_body(dressed.body),
-            headers=carried,
+            headers={**headers, **write_carried(self._config, shown)},
             timeout=exchange.limit_time(self._config, timeout_s),
             allow_redirects=False,
             ssl=self._tls or True,
         )
 
-    def _dress(
-        self, request: Request, headers: Mapping[str, str], shown: Shown
-    ) -> tuple[Request, dict[str, str]]:
-        """The request with the credential, and everything that it carries on."""
-        if shown.query:
-            joint = "&" if "?" in request.url else "?"
-            request = replace(request, url=f"{request.url}{joint}{shown.query}")
-        return request, {**headers, **write_carried(self._config, shown)}
+
+def add_credential(request: Request, shown: Shown) -> Request:
+    """The request with the part of a credential that stands in its address."""
+    if not shown.query:
+        return request
+    joint = "&" if "?" in request.url else "?"
+    return replace(request, url=f"{request.url}{joint}{shown.query}")
 
 
 def write_carried(config: PeerConfig, shown: Shown) -> dict[str, str]:
     """Headers that say who calls, and on behalf of what."""
+    return write_credential(config, shown) | write_trace()
+
+
+def write_credential(config: PeerConfig, shown: Shown) -> dict[str, str]:
+    """Headers that say who calls."""
     headers = dict(shown.headers)
     own = AUTHORIZATION.get() if config.forward_auth else None
     if own is not None and HEADER_VALUE.fullmatch(own.get_secret_value()):
         headers["Authorization"] = own.get_secret_value()
-    headers |= write_trace()
     return headers
 
 
-def write_version(version: Version, declared: frozenset[str]) -> dict[str, str]:
-    """Headers that say the version, and those of the caller's extensions that the peer declares."""
+def write_call(interface: Interface, request: Request, *, streams: bool = False) -> dict[str, str]:
+    """Headers that say what is asked, and in which form it is answered."""
+    headers = write_version(interface.version, find_wanted(interface.extensions))
+    if request.body is not None:
+        headers["Content-Type"] = "application/json"
+    headers["Accept"] = "text/event-stream" if streams else "application/json"
+    return headers
+
+
+def write_version(version: Version, wanted: frozenset[str]) -> dict[str, str]:
+    """Headers that say the version, and the extensions that are asked for."""
     # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
     headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
-    wanted = EXTENSIONS.get() & declared
     if wanted:
         headers[_EXTENSIONS_HEADER[version]] = ", ".join(sorted(wanted))
     return headers

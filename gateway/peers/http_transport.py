@@ -27,7 +27,7 @@ from passerelle.core.peer import (
 from passerelle.core.sse import SseParser
 from passerelle.gateway.peers import answers, exchange
 from passerelle.gateway.peers.call import STREAMS
-from passerelle.gateway.peers.http_client import write_version
+from passerelle.gateway.peers.http_client import write_call
 from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
 from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable
 from passerelle.gateway.peers.wire import Reply
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.http_client import HttpClient
     from passerelle.gateway.peers.interface import Interface
-    from passerelle.gateway.peers.wire import Request, Wire
+    from passerelle.gateway.peers.wire import Wire
 
 MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 
@@ -55,9 +55,9 @@ class HttpTransport:
 
     async def call(self, interface: Interface, call: Call) -> PeerOutcome:
         call_id = next(self._ids)
-        request, headers = self._write(interface, call, call_id)
+        request = self._wire.write(interface, call, call_id)
         try:
-            reply = await self._client.fetch(request, interface.origin, headers, call.timeout_s)
+            reply = await self._client.fetch(request, interface, call.timeout_s)
         except (RemoteError, NotConnected) as error:
             # Draining, no credential, no connection: nothing was sent.
             return Unreached(error.message if isinstance(error, RemoteError) else str(error))
@@ -68,16 +68,6 @@ class HttpTransport:
         except NotReadable as error:
             return answers.reject(str(error), error.head, too_long=error.too_long)
         return self._wire.read(call, call_id, reply)
-
-    def _write(
-        self, interface: Interface, call: Call, call_id: int
-    ) -> tuple[Request, dict[str, str]]:
-        request = self._wire.write(interface, call, call_id)
-        headers = write_version(interface.version, interface.extensions)
-        if request.body is not None:
-            headers["Content-Type"] = "application/json"
-        headers["Accept"] = "text/event-stream" if call.operation in STREAMS else "application/json"
-        return request, headers
 
     async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
         call_id = next(self._ids)
@@ -97,7 +87,8 @@ class HttpTransport:
     async def _exchange(
         self, interface: Interface, call: Call, call_id: int
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
-        request, headers = self._write(interface, call, call_id)
+        request = self._wire.write(interface, call, call_id)
+        headers = write_call(interface, request, streams=call.operation in STREAMS)
         headers["Accept-Encoding"] = "identity"  # a compressor would hold frames back
         async with self._client.request(
             request, interface.origin, headers, call.timeout_s

@@ -43,16 +43,22 @@ class TokenSource:
         self._shown: Shown | None = None
         self._fresh_until_ms = 0
 
+    @property
+    def shown(self) -> Shown | None:
+        """The token that is there, before 80 % of its life are over."""
+        return self._shown if self._clock.now_ms() < self._fresh_until_ms else None
+
     async def show(self) -> Shown:
         """The token as a header; asked for anew after 80 % of its life.
 
         Raises:
             PeerUnavailable: there is none to be had.
         """
-        if self._shown is None or self._clock.now_ms() >= self._fresh_until_ms:
-            async with self._asking:
-                if self._shown is None or self._clock.now_ms() >= self._fresh_until_ms:
-                    await self._refresh()
+        if (shown := self.shown) is not None:
+            return shown
+        async with self._asking:
+            if self.shown is None:
+                await self._refresh()
         return self._shown or Shown()
 
     def renew(self, refused: Shown) -> bool:

@@ -15,6 +15,7 @@ from passerelle.channels.reverse_link import Refused as AgentRefused
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import SENDS, STREAMS
+from passerelle.gateway.peers.carried import find_wanted
 from passerelle.gateway.peers.credential import show_fixed
 from passerelle.gateway.peers.http_client import write_carried, write_version
 
@@ -101,7 +102,7 @@ class ChannelTransport:
 
     @contextmanager
     def _open(self, served: Served, interface: Interface, call: Call) -> Generator[OpenCall]:
-        headers = write_version(interface.version, interface.extensions)
+        headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, show_fixed(None))
         work = int(call.operation in _WORK)
         opened = served.link.open(

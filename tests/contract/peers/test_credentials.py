@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,8 @@ from aiohttp import web
 from passerelle.core.errors import ConfigInvalid, PeerUnavailable
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import Answered, Closed, Refused, Unreached
-from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS
+from passerelle.core.trace import Trace
+from passerelle.gateway.peers.carried import AUTHORIZATION, EXTENSIONS, TRACE, carry_on
 from passerelle.gateway.peers.config import PeerConfig, Tls
 from passerelle.gateway.peers.credential import ApiKey, Auth, Basic, Bearer, ClientCredentials
 from passerelle.gateway.secret import Secret
@@ -205,6 +207,63 @@ async def test_extensions_that_the_peer_declares_are_forwarded_and_others_are_no
     await peer.send(say("hello"))
     sent = [request.headers.get("a2a-extensions") for request in scripted.requests]
     assert sent == ["urn:one, urn:two", None]
+
+
+async def test_each_call_carries_what_its_own_caller_brought(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    """Calls share what they have in common; what one caller brought is never sent for another one."""
+    capabilities: JsonObject = {"streaming": True, "extensions": [{"uri": "urn:one"}]}
+    scripted.card = {**scripted.card, "capabilities": capabilities}
+    auth = Bearer(Secret("ours"))
+    peer = clients.connect(PeerConfig("scripted", scripted.url, auth=auth, forward_auth=True))
+    ids = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    brought = [
+        ("Bearer a", frozenset({"urn:one"}), Trace(*ids, "01", "x=1")),
+        ("Bearer b", frozenset({"urn:one"}), Trace(*ids, "00")),
+        (None, frozenset({"urn:one"}), None),
+        ("Bearer b", frozenset[str](), None),
+        (None, frozenset[str](), None),
+        ("Bearer a", frozenset({"urn:other"}), Trace(*ids, "01", "x=1")),
+    ]
+
+    async def call(token: str | None, wanted: frozenset[str], trace: Trace | None) -> None:
+        carry_on(wanted, token)
+        TRACE.set(trace)
+        await peer.send(say("hello"))
+        await peer.get("x")
+
+    for one in brought:
+        await asyncio.create_task(call(*one))
+    assert len(scripted.requests) == 2 * len(brought)
+    for (token, wanted, trace), place in zip(brought, itertools.count(0, 2), strict=False):
+        for headers in (one.headers for one in scripted.requests[place : place + 2]):
+            assert headers.get("authorization") == (token or "Bearer ours")
+            assert headers.get("a2a-extensions") == ("urn:one" if "urn:one" in wanted else None)
+            assert headers.get("traceparent") == (trace and trace.parent)
+            assert headers.get("tracestate") == (trace and trace.state)
+            assert headers["content-type"] == "application/json"
+
+
+async def test_trace_that_would_smuggle_a_header_is_not_sent(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    await peer.describe()
+    token = TRACE.set(Trace("1" * 32, "2" * 16, "01", "x=1\r\nEvil: 1"))
+    assert isinstance(await peer.send(say("hello")), Unreached)
+    TRACE.reset(token)
+    assert scripted.requests == []
+
+
+async def test_after_the_end_of_the_connections_nothing_is_sent(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    peer = clients.connect(PeerConfig("scripted", scripted.url))
+    assert isinstance(await peer.send(say("hello")), Answered)
+    await clients.close()
+    assert isinstance(await peer.send(say("hello")), Unreached)
+    assert scripted.count("SendMessage") == 1
 
 
 @pytest.mark.kit("AUTH-SERVER-001")

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import pytest
 
-from passerelle.gateway.peers.connection_pool import write_head
+from passerelle.gateway.peers.request_head import close_head, write_head
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
-from passerelle.gateway.peers.wire import Reply, Request
+from passerelle.gateway.peers.wire import Reply
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -62,11 +62,11 @@ async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     server = await asyncio.start_server(speaker.serve, "127.0.0.1", 0)
     speaker.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     sessions = PeerSessions()
-    request = Request("POST", f"{speaker.origin}/a?b=c", b"{}")
+    asked = close_head(write_head("POST", f"{speaker.origin}/a?b=c", {"A": "b"}), b"{}")
 
     async def ask(total_s: float = 2.0) -> Reply:
         pool = sessions.pool(speaker.origin, None)
-        return await pool.ask(request, {"A": "b"}, connect_s=1.0, total_s=total_s)
+        return await pool.ask(asked, connect_s=1.0, total_s=total_s)
 
     try:
         yield speaker, ask
@@ -316,4 +316,4 @@ async def test_known_head_in_front_of_too_long_a_body_is_no_way_around_the_limit
 
 def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
     with pytest.raises(NotConnected):
-        write_head(Request("POST", "http://a.example/", b""), {"A": "b\r\nEvil: 1"})
+        write_head("POST", "http://a.example/", {"A": "b\r\nEvil: 1"})
