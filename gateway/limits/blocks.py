@@ -42,10 +42,15 @@ class SlotBlock:
         """Whether there is none here."""
         return self._limit is not None and self.used >= self.held
 
-    def take(self) -> None:
-        """Takes one; only where the block is not full."""
-        self.used += 1
-        self._peak = max(self._peak, self.used)
+    def take(self) -> bool:
+        """Takes one, if there is one here."""
+        used = self.used
+        if self._limit is not None and used >= self.held:
+            return False
+        self.used = used + 1
+        if used >= self._peak:
+            self._peak = used + 1
+        return True
 
     def leave(self) -> None:
         """One slot back."""

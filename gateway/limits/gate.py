@@ -53,6 +53,8 @@ class Gate:
         self._bounds = dict(bounds)
         self._on_refused = on_refused
         self._open: OrderedDict[str, Limit] = OrderedDict()
+        self._names: dict[str, str] = {}
+        """Under which name the bounds of an open limit are known."""
 
     async def enter(self, principal: Principal, *, slot: bool) -> Entered:
         """Lets a request in.
@@ -63,7 +65,7 @@ class Gate:
         """
         if not self._bounds:
             return UNBOUND
-        limit = self._find(principal)
+        limit = self._open.get(principal.key) or self._start(principal)
         if limit is None:
             return UNBOUND
         if not limit.enter_now(slot=slot) and (refused := await limit.enter(slot=slot)):
@@ -74,19 +76,19 @@ class Gate:
     def rebind(self, bounds: Mapping[str, Bounds]) -> None:
         """Other bounds from now on; calls under way go on."""
         self._bounds = dict(bounds)
-        for name, limit in self._open.items():
-            limit.rebind(self._bounds.get(name.partition("\0")[0], Bounds()))
+        for key, limit in self._open.items():
+            limit.rebind(self._bounds.get(self._names[key], Bounds()))
 
-    def _find(self, principal: Principal) -> Limit | None:
+    def _start(self, principal: Principal) -> Limit | None:
+        """The limit of a caller that has none open; None where it is not bounded."""
         name = find_name(principal.id)
         bounds = self._bounds.get(name)
         if bounds is None:
             return None
-        key = f"{name}\0{principal.key}"
-        limit = self._open.get(key)
-        if limit is None:
-            limit = self._open[key] = self._limiter.open(f"caller:{principal.key}", bounds)
-            self._forget()
+        key = principal.key
+        limit = self._limiter.open(f"caller:{key}", bounds)
+        self._open[key], self._names[key] = limit, name
+        self._forget()
         return limit
 
     def _forget(self) -> None:
@@ -94,7 +96,7 @@ class Gate:
         if len(self._open) > _KEPT:
             idle = next((key for key, limit in self._open.items() if limit.is_idle), None)
             if idle is not None:
-                del self._open[idle]
+                del self._open[idle], self._names[idle]
 
 
 def find_name(principal_id: str) -> str:

@@ -49,6 +49,8 @@ class Limit:
         self._clock = clock
         self._launch = launch
         self._slots = SlotBlock(bounds.concurrency)
+        self.leave: Final = self._slots.leave
+        """Gives a slot back."""
         self._rate = UnitBlock(bounds.rate.units) if bounds.rate else None
         self._waiting = 0
         self._flight: asyncio.Task[None] | None = None
@@ -86,16 +88,16 @@ class Limit:
 
     def enter_now(self, *, slot: bool = True) -> bool:
         """``enter`` without waiting for anything; False does not say that waiting would be in vain."""
-        if slot and self._slots.is_full:
+        if slot and not self._slots.take():
             return False
         rate = self._rate
         if rate is not None:
             if not rate.take():
+                if slot:
+                    self.leave()
                 return False
             if rate.is_low and self._flight is None and not self._is_dry(self._no_unit_until_ms):
                 self._depart()
-        if slot:
-            self._slots.take()
         return True
 
     async def enter(self, *, slot: bool = True) -> Refused | None:
@@ -113,10 +115,6 @@ class Limit:
             finally:
                 self._waiting -= 1
         return None
-
-    def leave(self) -> None:
-        """Gives a slot back."""
-        self._slots.leave()
 
     async def renew(self) -> None:
         """A round: renews what is in use, and gives back what was not needed since the last one."""

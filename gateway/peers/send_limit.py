@@ -8,6 +8,8 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Unreached
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.gateway.limits.limit import Limit
 
 
@@ -16,10 +18,10 @@ class SendLimit:
 
     def __init__(self, limit: Limit | None) -> None:
         self._limit = limit
-
-    def enter_now(self) -> bool:
+        self.enter_now: Final[Callable[[], bool]] = limit.enter_now if limit else _let_in
         """``enter`` without waiting for anything; False does not say that waiting would be in vain."""
-        return self._limit is None or self._limit.enter_now()
+        self.leave: Final[Callable[[], None]] = limit.leave if limit else _let_out
+        """Gives the slot back."""
 
     async def enter(self) -> Unreached | None:
         """What is in the way, in which case nothing may be sent; None: the slot is held until ``leave``."""
@@ -35,10 +37,13 @@ class SendLimit:
         reason = f"its {refused.kind.replace('_', ' ')} limit of {refused.limit} is used up"
         return Unreached(reason, max(1, -(-refused.retry_after_ms // 1000)), "limit")
 
-    def leave(self) -> None:
-        """Gives the slot back."""
-        if self._limit is not None:
-            self._limit.leave()
+
+def _let_in() -> bool:
+    return True
+
+
+def _let_out() -> None:
+    """Nothing was taken."""
 
 
 UNLIMITED: Final = SendLimit(None)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
-from passerelle.core.errors import StoreUnavailable
+from passerelle.core.errors import Limited, StoreUnavailable
+from passerelle.core.principal import Principal
 from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.limits.bounds import Bounds, Rate, Refused
+from passerelle.gateway.limits.gate import Gate
 from passerelle.gateway.limits.limiter import Limiter
 from tests.support.batches import operation
 from tests.support.waiting import wait_until
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ports.limits import Draw, Granted
+    from passerelle.gateway.limits.gate import Entered
     from passerelle.gateway.limits.limit import Limit
     from passerelle.store.store import Store
 
@@ -196,3 +199,46 @@ async def test_bounds_can_change_while_calls_are_under_way(store: Store) -> None
         assert await limit.enter() is None
         limit.rebind(Bounds())
         assert limit.enter_now()
+
+
+async def test_call_that_its_rate_refuses_keeps_no_slot(store: Store) -> None:
+    async with Limiter(store.limits, "in_a", SystemClock()) as limiter:
+        limit = limiter.open(operation(), Bounds(concurrency=9, rate=Rate(1, HOUR_MS)))
+        assert await limit.enter() is None
+        for _ in range(20):
+            refused = await limit.enter()
+            assert refused is not None
+            assert refused.kind == "rate_limit"
+        assert limit.used == 1
+        limit.leave()
+        assert limit.used == 0
+
+
+async def test_each_caller_has_the_bounds_of_its_own_name_before_and_after_a_reload(
+    store: Store,
+) -> None:
+    one, other = Bounds(concurrency=1), Bounds(concurrency=2)
+    callers = Principal("jo"), Principal("jo", tenant="b"), Principal("is:a"), Principal("is:b")
+    async with Limiter(store.limits, operation(), SystemClock()) as limiter:
+        gate = Gate(limiter, {"jo": one, "is:": other})
+
+        async def count_let_in(most: int) -> list[int]:
+            """How many calls of each caller are let in at once; none of them stays."""
+            counts: list[int] = []
+            for caller in callers:
+                entered: list[Entered] = []
+                with suppress(Limited):
+                    while len(entered) < most:
+                        entered.append(await gate.enter(caller, slot=True))
+                counts.append(len(entered))
+                for call in entered:
+                    call.leave()
+            return counts
+
+        assert await count_let_in(4) == [1, 1, 2, 2]
+        under_way = await gate.enter(callers[0], slot=True)
+        gate.rebind({"is:": one})
+        assert await count_let_in(4) == [4, 4, 1, 1]
+        gate.rebind({"jo": other})
+        assert await count_let_in(4) == [1, 2, 4, 4], "a call that is under way still counts"
+        under_way.leave()

@@ -60,6 +60,7 @@ def test_lower_limit_stops_new_calls_and_ends_none() -> None:
     block = SlotBlock(10)
     fill(block, 10)
     block.rebind(4)
+    assert not block.take()
     assert (block.is_full, block.used, block.held) == (True, 10, 4)
     for _ in range(6):
         block.leave()
