@@ -174,6 +174,7 @@ class AgentPeer:
                 outcome = await line.call(call)
                 if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
                     break
+                tried.append(line.interface)
         except RemoteError as error:
             # No card: nothing was sent.
             outcome = Unreached(error.message)
@@ -204,6 +205,7 @@ class AgentPeer:
                         yield outcome
                 if has_begun:
                     return
+                tried.append(line.interface)
         except RemoteError as error:
             last = Unreached(error.message)
         finally:
@@ -217,8 +219,8 @@ class AgentPeer:
         """The best interface that was not tried. The card is loaded for each: the last one may not have fitted it."""
         for interface in self._list_fit(known) if self._unfit else known.interfaces:
             if interface not in tried and (call.operation != "ListTasks" or interface.lists):
-                tried.append(interface)
-                return self._open(interface)
+                last = self._last
+                return last if last and last.interface is interface else self._open(interface)
         return None
 
     def _list_fit(self, known: KnownCard) -> tuple[Interface, ...]:
@@ -238,8 +240,6 @@ class AgentPeer:
         self._unfit.add(interface)
 
     def _open(self, interface: Interface) -> Line:
-        if self._last is not None and self._last.interface is interface:
-            return self._last
         line = self._lines.get(interface)
         if line is None:
             transport = self._transports[interface.choice]
