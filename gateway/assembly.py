@@ -240,7 +240,7 @@ def _list_surroundings(
         find_peer=peers.find,
         retry_policy=terms.find_policy,
         drives=late.drives,
-        may_send=late.may_send,
+        find_sender=late.find_sender,
         find_tags=terms.find_tags,
         find_rules=terms.rulebook.find_rules,
         rulebook=terms.rulebook,

@@ -89,7 +89,7 @@ def _make_dispatch(
         log=runs.log,
         find_peer=around.find_peer,
         drives=around.drives,
-        may_send=around.may_send,
+        find_sender=around.find_sender,
         find_tags=around.find_tags,
         find_rules=around.find_rules,
         outputs=around.outputs,

@@ -30,9 +30,13 @@ class LateDuties:
         """As ``LeaseKeeper.drives``."""
         return self._duties.keeper.drives(shard)
 
+    def find_sender(self, shard: Shard) -> Incarnation | None:
+        """As ``LeaseKeeper.find_sender``."""
+        return self._duties.keeper.find_sender(shard)
+
     def may_send(self, shard: Shard) -> bool:
-        """As ``LeaseKeeper.may_send``."""
-        return self._duties.keeper.may_send(shard)
+        """Whether an act that cannot be undone may start."""
+        return self._duties.keeper.find_sender(shard) is not None
 
     async def drop(self, shard: Shard, row: DueRow) -> bool:
         """As ``Settling.drop_row``: False when somebody else has settled the row."""

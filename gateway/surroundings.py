@@ -46,7 +46,7 @@ class Surroundings:
     find_peer: Callable[[str], Peer]
     retry_policy: Callable[[str], RetryPolicy]
     drives: Callable[[Shard], Incarnation]
-    may_send: Callable[[Shard], bool]
+    find_sender: Callable[[Shard], Incarnation | None]
     find_tags: Callable[[str], frozenset[str]]
     find_rules: Callable[[], Policy]
     patience: Patience

@@ -101,7 +101,8 @@ class Dispatch:
     log: FilteringBoundLogger
     find_peer: Callable[[str], Peer]
     drives: Callable[[Shard], Incarnation]
-    may_send: Callable[[Shard], bool]
+    find_sender: Callable[[Shard], Incarnation | None]
+    """Who we are in a shard, where enough of our lease is left to begin something that cannot be undone."""
     find_tags: Callable[[str], frozenset[str]]
     find_rules: Callable[[], Policy]
     habits: Habits
@@ -219,9 +220,9 @@ class Dispatch:
         Raises:
             RunMovedError: the incarnation of ours that drives it is over.
         """
-        if not self.may_send(run.shard):
+        driver, present = run.driver, self.find_sender(run.shard)
+        if present is None:
             return False
-        driver, present = run.driver, self.drives(run.shard)
         if driver is not present and driver is not None and driver.instance == present.instance:
             run.moved = run.moved or driver != present
         if run.moved:

@@ -77,7 +77,8 @@ class LeaseKeeper:
     lease_ms: int = LEASE_MS
     on_duties: Callable[[], None] = lambda: None
     empty_set: Callable[[Shard], Awaitable[None]] | None = None
-    _holds: dict[Shard, Hold] = field(init=False)
+    _holds: tuple[Hold, ...] = field(init=False)
+    """By the number of the shard."""
     _is_away: bool = False
     """Whether the last extension failed: an outage is said once."""
     _is_one_silent: bool = False
@@ -93,7 +94,7 @@ class LeaseKeeper:
     """Lost by the extension under way, and not yet told."""
 
     def __post_init__(self) -> None:
-        self._holds = {shard: Hold(Incarnation(self.instance, 1)) for shard in ALL_SHARDS}
+        self._holds = tuple(Hold(Incarnation(self.instance, 1)) for _ in ALL_SHARDS)
 
     def drives(self, shard: Shard) -> Incarnation:
         """Our present incarnation in a shard, the same object while it lasts: the fence of what is driven there.
@@ -101,26 +102,26 @@ class LeaseKeeper:
         Raises:
             StoreUnavailable: we hold no lease there; nothing may be opened.
         """
-        hold = self._holds[shard]
+        hold = self._holds[shard.number]
         if not self._is_held(hold):
             reason = "the lease of this instance is lost"
             raise StoreUnavailable(reason, "no")
         return hold.driver
 
-    def may_send(self, shard: Shard) -> bool:
-        """Whether an act that cannot be undone may start: a third of the lease is left."""
-        hold = self._holds[shard]
+    def find_sender(self, shard: Shard) -> Incarnation | None:
+        """Our incarnation in a shard where an act that cannot be undone may start: a third of the lease is left."""
+        hold = self._holds[shard.number]
         left_s = hold.until_s - self.clock()
-        return hold.held and left_s * 1000 * _SEND_SHARE >= self.lease_ms
+        return hold.driver if hold.held and left_s * 1000 * _SEND_SHARE >= self.lease_ms else None
 
     def holds(self, shard: Shard) -> bool:
         """Whether our lease in a shard is open, as far as the store has told us: it may have run out unseen."""
-        return self._holds[shard].held
+        return self._holds[shard.number].held
 
     @property
     def held(self) -> int:
         """In how many shards our lease is open and has not run out."""
-        return sum(map(self._is_held, self._holds.values()))
+        return sum(map(self._is_held, self._holds))
 
     @property
     def duties(self) -> frozenset[Shard]:
@@ -133,7 +134,7 @@ class LeaseKeeper:
     def _look_at_duties(self, now_s: float) -> None:
         mine = {
             shard: hold.until_s
-            for shard, hold in self._holds.items()
+            for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
             if hold.duty and hold.held and now_s < hold.until_s
         }
         self._duties_until_s = min(mine.values(), default=math.inf)
@@ -177,7 +178,7 @@ class LeaseKeeper:
     @property
     def claim_s(self) -> float:
         """When the next duty that should be ours is free, by the keeper's clock."""
-        missed = (self._holds[shard].free_s for shard in self._wanted - self.duties)
+        missed = (self._holds[shard.number].free_s for shard in self._wanted - self.duties)
         return min((free_s for free_s in missed if free_s is not None), default=math.inf)
 
     async def extend(self) -> None:
@@ -195,7 +196,9 @@ class LeaseKeeper:
 
     async def release(self) -> None:
         """Ends every lease, so that others take over without waiting; for shutdown."""
-        mine = [(shard, hold) for shard, hold in self._holds.items() if hold.held]
+        mine = [
+            (shard, hold) for shard, hold in zip(ALL_SHARDS, self._holds, strict=True) if hold.held
+        ]
         for _, hold in mine:
             hold.held = hold.duty = False
         self._duties_until_s = -math.inf
@@ -257,11 +260,11 @@ class LeaseKeeper:
         self._note(shard, answer, before_s)
 
     def _wish(self, shard: Shard) -> LeaseWish:
-        hold = self._holds[shard]
+        hold = self._holds[shard.number]
         return LeaseWish(shard, hold.driver, not hold.held, shard in self._wanted)
 
     def _note(self, shard: Shard, answer: Lease | LeaseLost, before_s: float) -> None:
-        hold = self._holds[shard]
+        hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):

@@ -128,7 +128,7 @@ class House:
                 find_peer=self.registry.find,
                 retry_policy=lambda _agent: self.policy,
                 drives=lambda _shard: _DRIVER,
-                may_send=lambda _shard: True,
+                find_sender=lambda _shard: _DRIVER,
                 find_tags=lambda _agent: frozenset(),
                 find_rules=lambda: self.rules,
                 patience=self.patience,

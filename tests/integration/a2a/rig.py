@@ -213,7 +213,7 @@ async def run_rig(
                 find_peer=peers.find,
                 retry_policy=lambda _: RetryPolicy(),
                 drives=lambda _: INSTANCE,
-                may_send=lambda _: True,
+                find_sender=lambda _: INSTANCE,
                 find_tags=lambda _: frozenset(),
                 find_rules=lambda: DEFAULT_POLICY,
                 patience=PATIENCE,

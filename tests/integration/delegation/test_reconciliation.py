@@ -291,7 +291,7 @@ async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: Ho
 async def test_a_newer_lease_sends_nothing_for_a_run_of_the_one_before(house: House) -> None:
     dispatch, leave = house.service.dispatch, asyncio.Event()
     present = dispatch.drives(Shard(0))
-    dispatch.may_send = lambda _shard: leave.is_set()
+    dispatch.find_sender = lambda shard: dispatch.drives(shard) if leave.is_set() else None
     accepted = await house.send("silent", wait="stream")
     driver = dispatch.find(accepted.task_id)
     assert driver is not None

@@ -136,18 +136,18 @@ async def test_lease_ends_by_the_clock_of_the_process_and_a_send_needs_a_third_o
     one = await instances.start("in_one", clock=clock, runs=False)
     await one.duties.keeper.start()
     clock.now_s += 3.3
-    assert one.duties.keeper.may_send(SHARD)
-    clock.now_s += 0.1
-    assert not one.duties.keeper.may_send(SHARD)
     driver = one.duties.keeper.drives(SHARD)
     assert driver == Incarnation("in_one", 1)
+    assert one.duties.keeper.find_sender(SHARD) is driver
+    clock.now_s += 0.1
+    assert one.duties.keeper.find_sender(SHARD) is None
     assert one.duties.keeper.drives(SHARD) is driver, "one for as long as the lease lasts"
     clock.now_s += 2
     with pytest.raises(StoreUnavailable):
         one.duties.keeper.drives(SHARD)
     assert one.duties.keeper.duties == frozenset()
     await one.duties.keeper.extend()
-    assert one.duties.keeper.may_send(SHARD)
+    assert one.duties.keeper.find_sender(SHARD) is driver
     assert one.duties.keeper.drives(SHARD) == Incarnation("in_one", 1), "nobody took it meanwhile"
     await one.duties.stop()
 
