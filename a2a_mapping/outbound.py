@@ -44,14 +44,17 @@ class RemoteAddress:
 def address_send(params: JsonObject, to: RemoteAddress) -> JsonObject:
     """Params of SendMessage or SendStreamingMessage for the peer, out of the caller's checked ones."""
     sent: JsonObject = {**params, "message": address_message(object_at(params, "message"), to)}
-    sent.pop("tenant", None)
-    configuration = sent.pop("configuration", None)
     if to.tenant:
         sent["tenant"] = to.tenant
-    if isinstance(configuration, dict):
-        kept = {name: value for name, value in configuration.items() if name not in _KEPT_HERE}
+    elif "tenant" in sent:
+        del sent["tenant"]
+    if "configuration" in sent:
+        asked = object_at(sent, "configuration")
+        kept = {name: value for name, value in asked.items() if name not in _KEPT_HERE}
         if kept:
             sent["configuration"] = kept
+        else:
+            del sent["configuration"]
     return sent
 
 
@@ -75,7 +78,8 @@ def address_message(message: JsonObject, to: RemoteAddress) -> JsonObject:
     """The message with the peer's ids; a reference to a task that this peer does not have is left out."""
     sent: JsonObject = {**message}
     for name in _OURS:
-        sent.pop(name, None)
+        if name in sent:
+            del sent[name]
     if to.context_id:
         sent["contextId"] = to.context_id
     if to.task_id:

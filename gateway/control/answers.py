@@ -44,7 +44,7 @@ class Answers:
             NotFound: the task is not the owner's any more.
             PeerUnavailable, PeerRefused, InvalidAgentResponse: there is no answer and never will be.
         """
-        driver = self.dispatch.find(accepted.task_id)
+        driver = self.dispatch.runs.find(accepted.task_id)
         if driver is None:
             return await self._wait_stored(accepted, owner, at_once=at_once)
         run = driver.run
@@ -52,7 +52,7 @@ class Answers:
             if run.filled is not None:
                 return run.filled.frame
             if run.plain is not None and not run.moved:
-                await run.changed.wait()
+                await run.wait_for_change()
                 continue
             _check_owner(run.record, owner, accepted)
             if run.answer is not None and run.has_ended():
@@ -65,7 +65,7 @@ class Answers:
                     return {"task": run.content}
             if run.moved or run.has_ended():
                 return await self._wait_stored(accepted, owner, at_once=at_once)
-            await run.changed.wait()
+            await run.wait_for_change()
 
     async def _wait_stored(
         self, accepted: TurnAccepted, owner: str, *, at_once: bool

@@ -142,8 +142,9 @@ class Dispatch:
         referred: Referred = NOTHING,
     ) -> Driver:
         """Starts the driver of a run that was just opened here."""
-        sight = self._look(opened.task, opened.place.thread, peer.name, opened.place.context_id)
-        sight.accepted.append(message)
+        place = opened.place
+        sight = self._look(opened.task, place.shard, place.thread, peer.name, place.context_id)
+        sight.accepted = [message]
         sight.content = opened.shown
         driver = self._make(peer, sight, opened.held, opened.driver)
         driver.run.plain = opened.plain
@@ -164,13 +165,16 @@ class Dispatch:
         self.log.info("run.retried", task=run.record.task_id, peer=peer.name)
         self.runs.start(following, following.drive(params, referred))
 
-    def _look(self, task: EntityRef, thread: EntityRef, peer: str, context_id: str) -> Sight:
+    def _look(
+        self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
+    ) -> Sight:
         return Sight(
             task=task,
+            shard=shard,
             thread=thread,
             peer=peer,
             context_id=context_id,
-            mint=lambda prefix: self.writes.ids.mint(prefix, task.shard),
+            mint=lambda prefix: self.writes.ids.mint(prefix, shard),
             peer_tags=self.find_tags(peer),
             find_rules=self.find_rules,
             consulted={},
@@ -208,6 +212,10 @@ class Dispatch:
             consulting=self.consulting,
             offer=self.elsewhere.offer if self.elsewhere else skip_offer,
             calling_back=CallingBack(self.callbacks, peer) if self.callbacks else None,
+            # Written out, since ``set[str]()`` costs seven times as much, and every message has a driver.
+            owed=set(),
+            put_off={},
+            refused=set(),
             patience=self.adapt(peer.name, self.patience),
         )
 
@@ -242,6 +250,7 @@ class Dispatch:
             uploads=self.uploads,
             contents=self.contents,
             sight=sight,
+            shard=sight.shard,
             kept=held if isinstance(held, Unread) else _list_own(sight, held),
             driver=driver,
             asks=ask,
@@ -249,6 +258,8 @@ class Dispatch:
             store_pause_s=self.patience.store_s,
             on_cost=self._settle,
             on_text=self.open_text.tell,
+            content=sight.content,
+            answer=sight.answer,
         )
 
     def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
@@ -307,7 +318,8 @@ class Dispatch:
     ) -> tuple[Sight, list[EntityRef]]:
         """What a driver knew of a run, from what is stored, and what it held."""
         thread = EntityRef(EntityKind.THREAD, record.thread_id or "")
-        sight = self._look(task, thread, record.peer or "", record.scope.context_id)
+        agent, context_id = record.peer or "", record.scope.context_id
+        sight = self._look(task, task.shard, thread, agent, context_id)
         content = await self.contents.fold_task(record)
         sight.content, sight.accepted = content.task, list(content.accepted)
         sight.moves = content.moves

@@ -36,7 +36,7 @@ from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder
 from passerelle.gateway.delegation.patience import Patience
-from passerelle.gateway.delegation.run import Run, RunMovedError, Start
+from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
     deliver,
@@ -92,6 +92,12 @@ class Driver:
     """What messages refer to."""
     consulting: Consulting
     """Who has a say in what the peer asks."""
+    owed: set[str]
+    """Answers that somebody said are owed on this run."""
+    put_off: dict[str, int]
+    """Answer that is owed -> when to look again, in ms; its due row comes due then."""
+    refused: set[str]
+    """Answers that the peer has refused in a way that no repeat can change."""
     offer: Callable[[str, str], Awaitable[None]] = skip_offer
     """Tells whoever can drive a run that this driver has let go: agent and task."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
@@ -105,18 +111,10 @@ class Driver:
     """When the peer last answered, by our clock; a record is not written for each answer without news."""
     tries: int = 0
     """How often a driver of this run has broken."""
-    owed: set[str] = field(init=False)
-    """Answers that somebody said are owed on this run."""
     sent_ms: int = 0
     """When a send was begun here last."""
     is_streaming: bool = False
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
-    stir: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when somebody wakes the driver, and by each frame that is read."""
-    put_off: dict[str, int] = field(init=False)
-    """Answer that is owed -> when to look again, in ms; its due row comes due then."""
-    refused: set[str] = field(init=False)
-    """Answers that the peer has refused in a way that no repeat can change."""
     let_through: frozenset[str] = frozenset()
     """What hooks have let through of what the peer brought."""
     options: JsonObject | None = None
@@ -127,14 +125,11 @@ class Driver:
     new_card: str = ""
     _ladder: Ladder | None = None
     _is_held: bool = False
-    _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _news: list[Written] = field(init=False)
+    _wish: asyncio.Event | None = None
+    _stir: asyncio.Event | None = None
+    _news: tuple[Written, ...] = ()
     _is_behind: bool = False
     """Whether there is more than what ``_news`` say."""
-
-    def __post_init__(self) -> None:
-        # Written out, since ``set[str]()`` costs seven times as much, and every message has a driver.
-        self.owed, self.refused, self.put_off, self._news = set(), set(), {}, []
 
     @property
     def ladder(self) -> Ladder:
@@ -144,17 +139,31 @@ class Driver:
         return self._ladder
 
     @property
+    def stir(self) -> asyncio.Event:
+        """Set when somebody wakes the driver, and by each frame that is read; made for the first who waits."""
+        if self._stir is None:
+            self._stir = asyncio.Event()
+        return self._stir
+
+    @property
+    def wish(self) -> asyncio.Event:
+        """Set while somebody wants the driver to look; made for the first one, too."""
+        if self._wish is None:
+            self._wish = asyncio.Event()
+        return self._wish
+
+    @property
     def is_woken(self) -> bool:
         """Whether somebody wants the driver to look."""
-        return self._wake.is_set()
+        return self._wish is not None and self._wish.is_set()
 
     def wake(self, news: Written | None = None) -> None:
         """Something happened that the driver should look at: an answer, a wish to cancel; ``news`` is all of it."""
         if news is None:
             self._is_behind = True
         else:
-            self._news.append(news)
-        self._wake.set()
+            self._news += (news,)
+        self.wish.set()
         self.stir.set()
 
     async def drive(self, params: JsonObject | None = None, referred: Referred = NOTHING) -> None:
@@ -177,10 +186,7 @@ class Driver:
 
     async def begin(self, params: JsonObject, referred: Referred = NOTHING) -> None:
         """Sends the first message of the run, and drives on."""
-        start = self.run.find_start()
-        if start is None:
-            return
-        if start.gated:
+        if self.run.is_gated():
             self.options = read_options(params)
             message = await self.find_passed()
             if message is None:
@@ -188,14 +194,17 @@ class Driver:
             params = {**params, "message": message}
             # What goes along was judged with the message, and stands in it.
             referred = replace(referred, parts=())
-        sent = self._address(start, params, referred)
+        sent = self._address(params, referred)
+        if sent is None:
+            return
         if self.calling_back is not None:
             news = await self.calling_back.offer(self.run.record)
             sent = sent if news is None else ask_for_news(sent, news)
         self._sent = sent
         if not (await deliver(self, sent) or self.run.is_held()):
             await find_send(self)
-        await attend(self)
+        if self.run.filled is None:
+            await attend(self)
 
     async def find_passed(self) -> JsonObject | None:
         """The message as it may be sent, by all who have a say in it; None where it may not."""
@@ -230,18 +239,22 @@ class Driver:
         referred = await self.refer(message)
         if run.updated_input is not None:
             referred = replace(referred, parts=())
-        start = Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism)
         params: JsonObject = {**(run.send_options or {}), "message": message}
-        self._sent = self._address(start, params, referred)
+        self._sent = self._address(params, referred)
         return self._sent
 
-    def _address(self, start: Start, params: JsonObject, referred: Referred) -> JsonObject:
-        to = RemoteAddress(
-            context_id=start.context_id,
-            task_id=start.task_id,
-            references=referred.ids,
-            parts=referred.parts,
-        )
+    def _address(self, params: JsonObject, referred: Referred) -> JsonObject | None:
+        """What the agent is sent; None where the run has ended."""
+        if self.run.plain is not None:
+            to = RemoteAddress(
+                self.run.plain.remote_context_id, None, None, referred.ids, referred.parts
+            )
+        elif (run := self.run.record.run) is not None:
+            to = RemoteAddress(
+                run.remote_context_id, run.remote_task_id, None, referred.ids, referred.parts
+            )
+        else:
+            return None
         sent = address_send(params, to)
         return sent if self.key is None else correlate(sent, self.key)
 
@@ -324,14 +337,14 @@ class Driver:
         # cancellation that comes together with what is waited for, and the driver would outlive its instance.
         with suppress(TimeoutError):
             async with asyncio.timeout(max(pause_s, wished_s)):
-                await self._wake.wait()
+                await self.wish.wait()
         await self._catch_up()
 
     async def _catch_up(self) -> None:
         """Takes over what was stored here in one's back; reads only where that is not all that there may be."""
         is_behind = self._is_behind or not self._news
-        news, self._news, self._is_behind = self._news, [], False
-        self._wake.clear()
+        news, self._news, self._is_behind = self._news, (), False
+        self.wish.clear()
         if is_behind or not await self.run.learn(news):
             await self.run.refresh()
 
@@ -362,7 +375,7 @@ class Driver:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience.cancel_s):
                 while not (self.run.has_ended() or self.run.moved):
-                    await self.run.changed.wait()
+                    await self.run.wait_for_change()
 
     async def send_input(self, message: JsonObject, params: JsonObject) -> PeerOutcome | None:
         """Sends a further message on the live run; what came of it, None where there is no run any more."""

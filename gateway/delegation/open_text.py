@@ -103,7 +103,9 @@ class OpenTexts:
 
     def close(self, task: EntityRef) -> None:
         """The run of a task has ended, or is somebody else's: its blocks are not told any further."""
-        session = self._sessions.pop(task.id, "")
+        if task.id not in self._sessions:
+            return
+        session = self._sessions.pop(task.id)
         channel = self._channels.get(session)
         if channel is None:
             return

@@ -311,6 +311,7 @@ def rehearse_answer(
     sight = replace(
         run.sight,
         task=task,
+        shard=place.shard,
         thread=place.thread,
         context_id=place.context_id,
         mint=partial(_mint, ids, place.shard),
@@ -327,6 +328,7 @@ def rehearse_answer(
         uploads=run.uploads,
         contents=run.contents,
         sight=sight,
+        shard=place.shard,
         kept=held,
         driver=rehearsal.driver,
         asks=run.asks,

@@ -111,17 +111,6 @@ class Filled:
     """What the answer says about the peer's habits."""
 
 
-@value
-class Start:
-    """Where at the agent a run begins, and how it is sent."""
-
-    context_id: str | None
-    task_id: str | None
-    mechanism: str
-    gated: bool = False
-    """Whether policy has to let the message through first."""
-
-
 class RunMovedError(Exception):
     """The run is somebody else's now: whatever is in flight here decides nothing any more."""
 
@@ -130,7 +119,7 @@ class RunMovedError(Exception):
 class Run:
     """One run as its driver has it.
 
-    Each append sets ``changed`` for a moment, and so does its end: whoever waits is woken. Before each wait it is asked
+    Each append wakes whoever waits for a change, and so does the end of its driver. Before each wait it is asked
     whether the run has ended or moved, with no await in between.
     """
 
@@ -142,6 +131,8 @@ class Run:
     """What it has uploaded before it named it."""
     contents: ContentReads
     sight: Sight
+    shard: Shard
+    """Where the task lives."""
     kept: dict[EntityRef, Held] | Unread
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
@@ -156,18 +147,16 @@ class Run:
     """How its turn was filled in, as long as nothing was stored since."""
     filled: Filled | None = None
     """The stored end of a plain turn."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
     moved: bool = False
     store_pause_s: float = 0.5
     """How long the store is left alone when nobody knows whether it took an append."""
+    content: JsonObject | None = None
+    """The Task as callers may be told it: no further than what is stored (I1)."""
+    answer: JsonObject | None = None
+    """The Message that is the answer, once it is stored (I1)."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    shard: Shard = field(init=False)
-    """Where the task lives."""
-    _stored: tuple[JsonObject | None, JsonObject | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.shard = self.sight.task.shard
-        self._stored = self.sight.content, self.sight.answer
+    _waiting: set[asyncio.Future[None]] | None = None
+    """Whoever waits for a change; of most runs that is one, or nobody."""
 
     @property
     def held(self) -> dict[EntityRef, Held]:
@@ -179,16 +168,6 @@ class Run:
     @held.setter
     def held(self, held: dict[EntityRef, Held]) -> None:
         self.kept, self.plain = held, None
-
-    @property
-    def content(self) -> JsonObject | None:
-        """The Task as callers may be told it: no further than what is stored (I1)."""
-        return self._stored[0]
-
-    @property
-    def answer(self) -> JsonObject | None:
-        """The Message that is the answer, once it is stored (I1)."""
-        return self._stored[1]
 
     @property
     def record(self) -> TaskRecord:
@@ -205,14 +184,12 @@ class Run:
             return self.plain is None
         return self.record.status in UNDRIVEN
 
-    def find_start(self) -> Start | None:
-        """How the run is sent; None where it has ended."""
+    def is_gated(self) -> bool:
+        """Whether policy has to let its message through first."""
         if self.plain is not None:
-            return Start(self.plain.remote_context_id, None, self.plain.form.mechanism)
+            return False
         run = self.record.run
-        if run is None:
-            return None
-        return Start(run.remote_context_id, run.remote_task_id, run.delivery_mechanism, run.gated)
+        return run is not None and run.gated
 
     def is_streamed(self) -> bool:
         """Whether the run is sent as a stream."""
@@ -247,7 +224,7 @@ class Run:
                 return await self._append(body, terms)
             finally:
                 # What was not stored was not seen: the same frames are decided again, from what stands.
-                self.sight.content, self.sight.answer = self._stored
+                self.sight.content, self.sight.answer = self.content, self.answer
 
     async def _append(
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
@@ -279,7 +256,7 @@ class Run:
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None = None
     ) -> tuple[Step, Terms] | None:
         """Decides; nothing is stored yet. None where there is nothing to be stored."""
-        self.sight.content, self.sight.answer = self._stored
+        self.sight.content, self.sight.answer = self.content, self.answer
         step = Step(
             self.writes.begin(self.record.session_id, self.held), self.sight, Spill(), self.asks
         )
@@ -304,7 +281,8 @@ class Run:
             writing = self.writes.append(
                 filled.packed, feed=filled.feed, pause_s=self.store_pause_s
             )
-            outcome = await self._list_beside(filled.row, writing)
+            row = filled.row
+            outcome = await (writing if row is None else self._list_beside(row, writing))
             if isinstance(outcome, Appended):
                 self._settle_filled(filled, outcome.first)
                 return True
@@ -317,15 +295,29 @@ class Run:
     def _settle_filled(self, filled: Filled, first: int) -> None:
         refs = (self.sight.task, self.sight.thread)
         self.kept, self.plain = Unread(self.writes.log, filled.packed, first, refs), None
-        self.sight.content = cast("JsonObject | None", filled.frame.get("task"))
-        self.sight.answer = cast("JsonObject | None", filled.frame.get("message"))
-        self._stored = self.sight.content, self.sight.answer
+        frame = filled.frame
+        if "task" in frame:
+            self.content = self.sight.content = cast("JsonObject", frame["task"])
+        else:
+            self.answer = self.sight.answer = cast("JsonObject", frame["message"])
         self.filled = filled
-        self._tell_changed()
+        self.tell_changed()
 
-    def _tell_changed(self) -> None:
-        self.changed.set()
-        self.changed.clear()
+    async def wait_for_change(self) -> None:
+        """Until the next append, or until the driver is done with the run."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting = self._waiting or set()
+        waiting.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiting.discard(waiter)
+
+    def tell_changed(self) -> None:
+        """Wakes whoever waits for a change."""
+        for waiter in self._waiting or ():
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _commit(
         self, step: Step, terms: Terms
@@ -338,9 +330,7 @@ class Run:
             return await writing
         return await self._list_beside(make_row(record), writing)
 
-    async def _list_beside(self, row: IndexRow | None, writing: Awaitable[T]) -> T:
-        if row is None:
-            return await writing
+    async def _list_beside(self, row: IndexRow, writing: Awaitable[T]) -> T:
         listing = self.list_row(row)
         try:
             return await writing
@@ -405,10 +395,10 @@ class Run:
 
     def _settle(self, written: Written) -> None:
         self.held = written.held
-        self._stored = self.sight.content, self.sight.answer
+        self.content, self.answer = self.sight.content, self.sight.answer
         if self.record.status is Status.RETRYING:
             self.writes.news(self.shard, True)
-        self._tell_changed()
+        self.tell_changed()
 
     def _keep_place(self, step: Step) -> None:
         self.sight.place = step.place if step.more else None
@@ -418,7 +408,7 @@ class Run:
     async def _recover(self, outcome: Conflict | StaleEpoch | Fenced | Unclaimed | Late) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
-            self._tell_changed()
+            self.tell_changed()
             raise RunMovedError
         await self._reload()
         if isinstance(outcome, Unclaimed):
@@ -448,10 +438,9 @@ class Run:
             for frame in news.frames:
                 shown = fold(content, frame)
                 content = complete_history(shown, self.sight.accepted) if shown else shown
-            self._stored = content, self.answer
-            self.sight.content = content
+            self.content = self.sight.content = content
         self.held = {**held, **fresh}
-        self._tell_changed()
+        self.tell_changed()
         return True
 
     async def refresh(self) -> None:
@@ -469,7 +458,7 @@ class Run:
         missing = [ref for ref in wanted if ref not in self.held]
         if missing:
             self.held |= await self.writes.load(missing)
-        self._tell_changed()
+        self.tell_changed()
 
     async def _refold(self) -> None:
         """Takes the content from what is stored: somebody else has added to it."""
@@ -478,7 +467,7 @@ class Run:
         content = await self.contents.fold_task(self.record)
         self.sight.content, self.sight.accepted = content.task, list(content.accepted)
         self.sight.catalogue.update(content.catalogue)
-        self._stored = self.sight.content, self._stored[1]
+        self.content = self.sight.content
 
 
 def _moves(held: Held | None, news: Held) -> bool:

@@ -59,11 +59,12 @@ class Runs:
         self._tasks[task_id] = loop.create_task(self._guard(driver, work))
 
     async def _guard(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
-        task_id = driver.run.sight.task.id
-        broken = False
+        run, has_ended, broken = driver.run, False, False
+        task_id = run.sight.task.id
         try:
             await work
-            broken = not driver.run.has_ended()
+            has_ended = run.has_ended()
+            broken = not has_ended
         except RunMovedError:
             self.log.info("run.moved", task=task_id)
         except (StoreUnavailable, PasserelleError) as error:
@@ -73,13 +74,14 @@ class Runs:
             broken = True
             self.log.exception("run.crashed", task=task_id)
         finally:
-            driver.run.moved = driver.run.moved or not driver.run.has_ended()
-            driver.run.changed.set()
-            self.on_left(driver.run.sight.task)
+            has_ended = has_ended or run.has_ended()
+            run.moved = run.moved or not has_ended
+            run.tell_changed()
+            self.on_left(run.sight.task)
             if self._drivers.get(task_id) is driver:
                 del self._drivers[task_id]
                 del self._tasks[task_id]
-            if broken and not driver.run.has_ended():
+            if broken and not has_ended:
                 self.on_broken(driver)
 
     def drop(self, task_id: str) -> None:

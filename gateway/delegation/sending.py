@@ -110,12 +110,14 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
             outcome = await driver.peer.send(sent)
             if (
                 isinstance(outcome, Answered)
-                and _may_be_plain(driver)
+                and driver.run.plain is not None
+                # Where a hook wants to know of answers, none of them is plain.
+                and not driver.consulting.find_rules().watches_answers
                 and await take(driver.run, outcome.result)
             ):
-                standing = "settled"
-            else:
-                standing = await _settle(driver, outcome, tries)
+                driver.learn()
+                return True
+            standing = await _settle(driver, outcome, tries)
         if not isinstance(standing, Held):
             driver.learn()
             return standing == "settled"
@@ -168,11 +170,6 @@ async def _stream(driver: Driver, sent: JsonObject, tries: int) -> Standing:
     if knows or not isinstance(last, Refused | Unreached):
         return "settled" if knows else "unknown"
     return await _settle(driver, last, tries)
-
-
-def _may_be_plain(driver: Driver) -> bool:
-    """Where a hook wants to know of answers, none of them is plain."""
-    return driver.run.plain is not None and not driver.consulting.find_rules().watches_answers
 
 
 async def _settle(driver: Driver, outcome: PeerOutcome, tries: int) -> Standing:

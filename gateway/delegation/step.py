@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.content import Chunk
     from passerelle.core.approval_commands import CancelCause
     from passerelle.core.decision import Decision
+    from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.task_commands import TaskCommand
@@ -68,6 +69,8 @@ class Sight:
     """
 
     task: EntityRef
+    shard: Shard
+    """Where the task lives."""
     thread: EntityRef
     peer: str
     context_id: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -13,6 +14,7 @@ from passerelle.core.status import Status
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -156,3 +158,25 @@ async def test_answer_that_is_not_a2a_is_an_error_and_nothing_is_shown(house: Ho
     with pytest.raises(InvalidAgentResponse):
         await house.hear(accepted)
     await assert_hidden_failure(house, accepted.facade)
+
+
+async def test_all_who_wait_for_one_answer_get_it_and_one_who_left_takes_nothing_from_them(
+    house: House,
+) -> None:
+    leave = asyncio.Event()
+
+    async def answer(turn: Turn) -> None:
+        await leave.wait()
+        await turn.answer("here")
+
+    house.peer.next(answer)
+    accepted = await house.send("go")
+    waiting = [asyncio.create_task(house.hear(accepted)) for _ in range(3)]
+    await wait_until(lambda: house.peer.texts == ["go"], 15, "the agent has the message")
+    waiting[1].cancel()
+    await asyncio.wait([waiting[1]])
+    late = asyncio.create_task(house.hear(accepted))
+    leave.set()
+    answers = await asyncio.gather(waiting[0], waiting[2], late)
+    assert [list(answer) for answer in answers] == [["message"]] * 3
+    assert waiting[1].cancelled()

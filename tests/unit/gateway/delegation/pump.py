@@ -61,7 +61,7 @@ class Pump:
 
     def __post_init__(self) -> None:
         self.sight = Sight(
-            TASK, THREAD, "echo", "ctx_1", lambda prefix: self.ids.mint(prefix, SHARD)
+            TASK, SHARD, THREAD, "echo", "ctx_1", lambda prefix: self.ids.mint(prefix, SHARD)
         )
         self.sight.accepted.append(OURS)
         decision = self._begin(dict.fromkeys((SESSION, THREAD, TASK), NOTHING))
