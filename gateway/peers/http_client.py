@@ -19,7 +19,7 @@ from passerelle.gateway.peers.origin import origin_of
 from passerelle.gateway.peers.request_head import close_head, write_head, write_headers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from passerelle.gateway.peers.config import PeerConfig, Tls
@@ -98,23 +98,20 @@ class HttpClient:
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """
-        shown = self._credential.shown or await self._credential.show()
-        reply = await self._ask(request, interface, shown, timeout_s)
-        if reply.status == _UNAUTHORIZED and self._credential.renew(shown):
-            reply = await self._ask(request, interface, await self._credential.show(), timeout_s)
-        return reply
-
-    def _ask(
-        self, request: Request, interface: Interface, shown: Shown, timeout_s: float
-    ) -> Awaitable[Reply]:
-        form = self._find_form(request, interface, shown)
-        trace = write_trace()
-        head = form.head + write_headers(trace) if trace else form.head
-        return form.pool.ask(
-            close_head(head, request.body),
-            connect_s=self._config.connect_timeout_s,
-            total_s=timeout_s,
-        )
+        is_last = False
+        while True:
+            shown = self._credential.shown or await self._credential.show()
+            form = self._find_form(request, interface, shown)
+            trace = write_trace()
+            head = form.head + write_headers(trace) if trace else form.head
+            reply = await form.pool.ask(
+                close_head(head, request.body),
+                connect_s=self._config.connect_timeout_s,
+                total_s=timeout_s,
+            )
+            if is_last or reply.status != _UNAUTHORIZED or not self._credential.renew(shown):
+                return reply
+            is_last = True
 
     def _find_form(self, request: Request, interface: Interface, shown: Shown) -> _Form:
         """The form of a request. One is mostly made like the one before it."""
