@@ -171,40 +171,44 @@ class Driver:
 
         While the store is away nothing is decided: afterwards the peer is asked where the task stands.
         """
-        work = attend(self) if params is None else self.begin(params, referred)
         while True:
             try:
-                await work
+                if params is not None:
+                    asked, params = params, None
+                    if self.run.plain is not None and self.calling_back is None:
+                        sent = self._address(asked, referred)
+                    else:
+                        sent = await self._prepare(asked, referred)
+                    self._sent = sent
+                    if sent is None:
+                        return
+                    if not (await deliver(self, sent) or self.run.is_held()):
+                        await find_send(self)
+                if self.run.filled is None:
+                    await attend(self)
             except StoreUnavailable as error:
                 await self.hold(error)
-                work = attend(self)
             except TooLarge as error:
                 await give_up(self, error)
                 return
             else:
                 return
 
-    async def begin(self, params: JsonObject, referred: Referred = NOTHING) -> None:
-        """Sends the first message of the run, and drives on."""
+    async def _prepare(self, params: JsonObject, referred: Referred) -> JsonObject | None:
+        """The first message as it is sent, once all who have a say in it let it through; None where it stays here."""
         if self.run.is_gated():
             self.options = read_options(params)
             message = await self.find_passed()
             if message is None:
-                return
+                return None
             params = {**params, "message": message}
             # What goes along was judged with the message, and stands in it.
             referred = replace(referred, parts=())
         sent = self._address(params, referred)
-        if sent is None:
-            return
-        if self.calling_back is not None:
-            news = await self.calling_back.offer(self.run.record)
-            sent = sent if news is None else ask_for_news(sent, news)
-        self._sent = sent
-        if not (await deliver(self, sent) or self.run.is_held()):
-            await find_send(self)
-        if self.run.filled is None:
-            await attend(self)
+        if sent is None or self.calling_back is None:
+            return sent
+        news = await self.calling_back.offer(self.run.record)
+        return sent if news is None else ask_for_news(sent, news)
 
     async def find_passed(self) -> JsonObject | None:
         """The message as it may be sent, by all who have a say in it; None where it may not."""

@@ -94,7 +94,9 @@ class LeaseKeeper:
     """Lost by the extension under way, and not yet told."""
 
     def __post_init__(self) -> None:
-        self._holds = tuple(Hold(Incarnation(self.instance, 1)) for _ in ALL_SHARDS)
+        # The same object in all of them, since it is compared for every message.
+        first = Incarnation(self.instance, 1)
+        self._holds = tuple(Hold(first) for _ in ALL_SHARDS)
 
     def drives(self, shard: Shard) -> Incarnation:
         """Our present incarnation in a shard, the same object while it lasts: the fence of what is driven there.
