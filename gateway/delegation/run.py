@@ -155,7 +155,7 @@ class Run:
     answer: JsonObject | None = None
     """The Message that is the answer, once it is stored (I1)."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _waiting: set[asyncio.Future[None]] | None = None
+    _waiting: dict[asyncio.Future[None], None] | None = None
     """Whoever waits for a change; of most runs that is one, or nobody."""
 
     @property
@@ -306,16 +306,20 @@ class Run:
     async def wait_for_change(self) -> None:
         """Until the next append, or until the driver is done with the run."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting = self._waiting or set()
-        waiting.add(waiter)
+        if self._waiting is None:
+            self._waiting = {}
+        waiting = self._waiting
+        waiting[waiter] = None
         try:
             await waiter
         finally:
-            waiting.discard(waiter)
+            # Others may come and go for as long as a task lasts.
+            del waiting[waiter]
 
     def tell_changed(self) -> None:
         """Wakes whoever waits for a change."""
-        for waiter in self._waiting or ():
+        waiting, self._waiting = self._waiting, None
+        for waiter in waiting or ():
             if not waiter.done():
                 waiter.set_result(None)
 
