@@ -11,38 +11,45 @@ from typing import Final
 from passerelle.core.record import value
 
 _START: Final = b"HTTP/1.1 200 "
+_LENGTH: Final = b"\r\ncontent-length: "
 _END: Final = b"\r\n\r\n"
 
 
 @value
 class KnownHead:
-    """A head of ``size`` bytes in two pieces, with the length of the body between them."""
+    """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them."""
 
     before: bytes
     after: bytes
+    at: int
+    end: int
     size: int
 
-    def begins(self, data: bytes) -> bool:
-        """Whether ``data`` is one whole answer with this head: its body is what stands behind ``size`` bytes.
+    def read_length(self, data: bytes) -> int:
+        """The length of the body in an answer that begins with this head; -1 where it begins otherwise.
 
         A length of fewer or more digits makes a head of another size, which is none of these.
         """
-        size = self.size
-        return data[:size] == b"%b%d%b" % (self.before, len(data) - size, self.after)
+        at, end = self.at, self.end
+        if data[:at] != self.before or data[end : self.size] != self.after:
+            return -1
+        length = data[at:end]
+        return int(length) if length.isdigit() else -1
 
 
-def learn_head(answer: bytes, body_bytes: int) -> KnownHead | None:
-    """The head of an answer that a parser took for a whole one, with such a length; None where it is none that is kept.
+def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> KnownHead | None:
+    """The head of an answer out of its first piece; None where it is not known again.
 
-    An interim answer before it, a trailer or a further answer behind it make up for no length.
+    A parser took ``read_bytes`` for a whole answer with a body of ``body_bytes``. An interim answer before it, a
+    trailer or a further answer behind it make up for no length.
     """
-    end = answer.find(_END)
-    size = end + len(_END)
-    if size + body_bytes != len(answer) or not answer.startswith(_START):
+    size = first.find(_END) + len(_END)
+    if size + body_bytes != read_bytes or not first.startswith(_START):
         return None
     length = b"%d" % body_bytes
-    at = answer[: end + 2].lower().find(b"\r\ncontent-length: %b\r\n" % length)
-    if at < 0:
+    found = first[: size - 2].lower().find(b"%b%b\r\n" % (_LENGTH, length))
+    if found < 0:
         return None
-    at += len(b"\r\ncontent-length: ")
-    return KnownHead(answer[:at], answer[at + len(length) : size], size)
+    at = found + len(_LENGTH)
+    end = at + len(length)
+    return KnownHead(first[:at], first[end:size], at, end, size)

@@ -70,13 +70,14 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at_s = 0.0
         self._known: KnownHead | None = None
-        self._piece = b""
         self._reset()
         self.keeps_alive = True
         self.free_since_s = 0.0
 
     def _reset(self) -> None:
-        self._has_begun = False
+        self._first = b""
+        self._read_bytes = 0
+        self._wanted_bytes = -1
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._unread_bytes = 0
@@ -138,26 +139,50 @@ class Connection(asyncio.Protocol):
             # Nobody has asked: what comes now would be taken for the answer to the next request.
             self.close()
             return
-        size = len(data)
-        if not self._has_begun:
-            known = self._known
-            if known is not None and size <= self._limit_bytes and known.begins(data):
-                # The parser stands between two answers, and can be left there.
-                self._answer(Reply(_OK, None, data[known.size :]))
+        if self._wanted_bytes >= 0:
+            self._take_more(data)
+            return
+        if not self._read_bytes:
+            if self._known is not None and self._take_known(self._known, data):
                 return
-        self._piece = b"" if self._has_begun else data
-        self._has_begun = True
+            self._first = data
+        size = len(data)
+        self._read_bytes += size
         self._unread_bytes += size
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(NotReadable(f"not HTTP ({error})"))
-        finally:
-            self._piece = b""
         # The parser keeps a header or trailer that does not end, and says nothing of it before its end.
         if max(self._head_bytes, self._unread_bytes) > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
             self.close()
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """Takes the first piece of an answer, if it has the known head: the parser is left where it stands."""
+        wanted_bytes = known.read_length(data)
+        if not 0 <= wanted_bytes <= self._limit_bytes:
+            return False
+        body = data[known.size :]
+        if len(body) == wanted_bytes:
+            self._answer(Reply(_OK, None, body))
+        else:
+            self._wanted_bytes = wanted_bytes
+            self._take_more(body)
+        return True
+
+    def _take_more(self, piece: bytes) -> None:
+        """Takes a piece of the body behind a known head."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._size < self._wanted_bytes:
+            return
+        if self._size > self._wanted_bytes:
+            # It would be read as the answer to the next request.
+            self.keeps_alive = False
+        raw = b"".join(self._pieces)[: self._wanted_bytes]
+        self._reset()
+        self._answer(Reply(_OK, None, raw))
 
     def eof_received(self) -> None:
         if self._in_body and not self._has_length():
@@ -213,6 +238,7 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         status, headers, raw = self._parser.get_status_code(), self._headers, b"".join(self._pieces)
+        first, read_bytes = self._first, self._read_bytes
         self._reset()
         if headers.get(b"content-encoding", b"identity") != b"identity":
             try:
@@ -220,7 +246,7 @@ class Connection(asyncio.Protocol):
             except NotReadable as fault:
                 self._fail(fault)
         if status == _OK and self.keeps_alive and headers.keys() == _LENGTH:
-            self._known = learn_head(self._piece, len(raw))
+            self._known = learn_head(first, len(raw), read_bytes) or self._known
         retry_after = headers.get(b"retry-after")
         self._answer(
             Reply(status, None if retry_after is None else retry_after.decode("latin-1"), raw)

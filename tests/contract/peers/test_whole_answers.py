@@ -296,7 +296,34 @@ async def test_answer_with_a_known_head_may_come_in_pieces(answer: bytes) -> Non
     for cut in range(1, len(answer)):
         assert await taking.read(answer) == body
         assert await taking.read(answer[:cut], answer[cut:]) == body
+        assert (
+            await taking.read(
+                answer[:cut], *(answer[at : at + 1] for at in range(cut, len(answer)))
+            )
+            == body
+        )
         assert taking.connection.keeps_alive
+
+
+@pytest.mark.parametrize("more", [SIZED, b"x"])
+async def test_more_than_the_body_behind_a_known_head_is_taken_for_nothing(more: bytes) -> None:
+    taking, answer = Taking(), size(b"[1, 2]")
+    assert await taking.read(answer) == b"[1, 2]"
+    assert await taking.read(answer[:-3], answer[-3:] + more) == b"[1, 2]"
+    assert not taking.connection.keeps_alive
+
+
+async def test_connection_that_ends_within_the_body_behind_a_known_head_leaves_the_outcome_open() -> (
+    None
+):
+    taking, answer = Taking(), size(b"[1, 2]")
+    assert await taking.read(answer) == b"[1, 2]"
+    waiting = taking.connection.ask(b"", asyncio.get_running_loop().time() + 5)
+    taking.connection.data_received(answer[:-3])
+    taking.connection.eof_received()
+    taking.connection.connection_lost(None)
+    with pytest.raises(Broken):
+        await waiting
 
 
 async def test_body_that_ends_with_a_whole_answer_is_no_answer_of_its_own() -> None:
