@@ -228,7 +228,7 @@ async def test_each_call_carries_what_its_own_caller_brought(
     ]
 
     async def call(token: str | None, wanted: frozenset[str], trace: Trace | None) -> None:
-        carry_on(wanted, token)
+        carry_on(wanted, Secret(token) if token else None)
         TRACE.set(trace)
         await peer.send(say("hello"))
         await peer.get("x")
