@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import field
+from functools import cached_property
+from typing import Final
 
 from passerelle.core.record import value
+
+TOKEN_LIMIT: Final = 8_192
+"""Characters; no token is longer, and what is longer is cut before it is hashed."""
 
 
 @value
@@ -23,3 +29,18 @@ class Credentials:
     address: str | None = None
     device: str | None = None
     origin: str | None = None
+
+    @property
+    def token(self) -> str:
+        """The bearer token or the API key; empty where there is neither."""
+        return self.bearer or self.api_key or ""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What the token is known by. Requests of one connection mostly show the same credentials: it is made once."""
+        return digest_token(self.token)
+
+
+def digest_token(token: str) -> bytes:
+    """The SHA-256 by which a token is kept and looked up."""
+    return hashlib.sha256(token[:TOKEN_LIMIT].encode(errors="replace")).digest()

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.credentials import TOKEN_LIMIT
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.record import change
-from passerelle.gateway.auth.keys import OWNER, TOKEN_LIMIT, KeyRing, digest
+from passerelle.gateway.auth.keys import OWNER, KeyRing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,12 +45,10 @@ class KnownCallers:
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         callers = self.callers
-        token = credentials.bearer or credentials.api_key
-        if token:
-            digested = digest(token)
-            found = callers.keys.find(digested)
+        if token := credentials.token:
+            found = callers.keys.find(credentials.digest)
             if found is None and callers.tokens is not None and credentials.bearer:
-                found = await callers.tokens.find(credentials.bearer, digested)
+                found = await callers.tokens.find(credentials.bearer, credentials.digest)
             # A key that was cut to be hashed is no key.
             if found is None or len(token) > TOKEN_LIMIT:
                 raise Unauthenticated(_UNKNOWN)

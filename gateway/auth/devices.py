@@ -41,7 +41,7 @@ class DeviceCallers:
             Unauthenticated: there are none, or they do not hold.
             StoreUnavailable: whether a device still holds cannot be known.
         """
-        token = _read_token(credentials)
+        token = credentials.token
         if not token.startswith(TOKEN_PREFIX):
             return await self.others.authenticate(credentials)
         list_id = find_list(credentials)
@@ -80,12 +80,8 @@ def _become(owner: Principal | None, device: Device | None) -> Principal:
 
 def find_list(credentials: Credentials) -> str | None:
     """The list that a token of a paired device names, before anybody has looked whether it stands there."""
-    token = _read_token(credentials)
+    token = credentials.token
     list_id = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
     if not token.startswith(TOKEN_PREFIX) or len(token) > _LIMIT:
         return None
     return list_id if list_id.startswith("dvs_") and read_shard(list_id) is not None else None
-
-
-def _read_token(credentials: Credentials) -> str:
-    return credentials.bearer or credentials.api_key or ""

@@ -6,11 +6,11 @@ digest, and the digest compared in constant time: timing tells neither a key nor
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterable
 from typing import Final
 
+from passerelle.core.credentials import digest_token
 from passerelle.core.ids import encode_base32
 from passerelle.core.ports.chance import Ids
 from passerelle.core.principal import Principal, Scope
@@ -19,7 +19,6 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
 
 OWNER: Final = Principal(id="owner", kind="person", scopes=frozenset(Scope), serves=None)
-TOKEN_LIMIT: Final = 8_192
 _TOKEN_CHARACTERS: Final = 52
 _NOBODY: Final = (bytes(32), None)
 
@@ -30,7 +29,7 @@ class KeyRing:
     __slots__ = ("_known",)
 
     def __init__(self, owner: Secret, clients: Iterable[ClientSettings]) -> None:
-        known: dict[bytes, Principal] = {digest(owner.get_secret_value()): OWNER}
+        known: dict[bytes, Principal] = {digest_token(owner.get_secret_value()): OWNER}
         for client in clients:
             if client.key_hash is not None:
                 known[bytes.fromhex(client.key_hash.removeprefix("sha256:"))] = enter_client(client)
@@ -49,9 +48,4 @@ def mint_token(ids: Ids) -> Secret:
 
 def hash_key(token: Secret) -> str:
     """The form in which a key stands in the configuration."""
-    return f"sha256:{digest(token.get_secret_value()).hex()}"
-
-
-def digest(token: str) -> bytes:
-    """What a token is known by; what is longer than any token is cut."""
-    return hashlib.sha256(token[:TOKEN_LIMIT].encode(errors="replace")).digest()
+    return f"sha256:{digest_token(token.get_secret_value()).hex()}"

@@ -13,11 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.warnings import InsecureKeyLengthWarning
 
+from passerelle.core.credentials import digest_token
 from passerelle.core.errors import IssuerUnavailable, Unauthenticated
 from passerelle.core.principal import Principal, Scope
 from passerelle.gateway.auth.jwks import FRESH_MS, PAUSE_MS, STALE_MS, KeySet, read_keys
 from passerelle.gateway.auth.key_sources import read_discovery
-from passerelle.gateway.auth.keys import digest
 from passerelle.gateway.auth.tokens import Issuer, Tokens
 from passerelle.gateway.clock import SystemClock
 from tests.support.identity import ISSUER, Private, ec_key, ed_key, issuer, publish, rsa_key, sign
@@ -66,7 +66,7 @@ class Desk:
         self.tokens = Tokens([Issuer(issuer(**self.settings), keys)], self.clock)
 
     async def find(self, token: str) -> Principal | None:
-        return await self.tokens.find(token, digest(token))
+        return await self.tokens.find(token, digest_token(token))
 
 
 @pytest.fixture
