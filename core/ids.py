@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NewType
 from passerelle.core.generated import make_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 SHARDS: Final = 64
 
@@ -105,6 +105,17 @@ def _encode_second(second: int) -> str:
 def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
     """A minted id out of a time and 80 bits of randomness, both given."""
     return f"{prefix}_{shard.tag}{encode_ms(now_ms)}{encode_base32(entropy, 16)}"
+
+
+def compose_ids(prefixes: Sequence[str], shard: Shard, now_ms: int, letters: str) -> list[str]:
+    """Ids that are minted together, at most 1,024: one time and 14 letters of randomness, and two that count.
+
+    Whoever knows one can guess the others of the same append, all of which are its owner's.
+    """
+    head = f"_{shard.tag}{encode_ms(now_ms)}"
+    return [
+        f"{prefix}{head}{number}{letters}" for prefix, number in zip(prefixes, _PAIRS, strict=False)
+    ]
 
 
 def compose_context(now_ms: int, entropy: int) -> str:

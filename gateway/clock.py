@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import REMOTE_CONTEXT, compose_context, encode_ms, spell
+from passerelle.core.ids import REMOTE_CONTEXT, compose_context, compose_id, compose_ids, spell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from passerelle.core.ids import Shard
 
-_LETTERS = 16
-"""80 random bits of an id, five in each."""
-_BLOCK_IDS = 256
-"""One call of the operating system for as many ids: a request mints about thirty."""
+_ID_BITS = 80
+_TOGETHER_LETTERS = 14
+"""Of ids that are minted together and told apart by a number."""
+_BLOCK_LETTERS = 256 * _TOGETHER_LETTERS
+"""One call of the operating system for as many."""
+_CONTEXT_BITS = 62
 _BLOCK_BITS = 1024
 """One call of it for what is drawn for a few requests. It is shifted as a whole for each, so it is no larger."""
 
@@ -30,6 +31,9 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+_read_ms: Final = SystemClock().now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +49,38 @@ class StoppedClock:
 class SystemIds:
     """Randomness of the operating system, read in blocks; implements ``core.ports.chance.Ids``."""
 
-    __slots__ = ("_bits", "_left", "_letters")
+    __slots__ = ("_bits", "_left", "_letters", "_spelt")
 
     def __init__(self) -> None:
-        self._letters = chain.from_iterable(iter(_spell_block, None))
         self._bits = 0
         self._left = 0
+        self._letters = ""
+        self._spelt = 0
 
     def mint(self, prefix: str, shard: Shard) -> str:
-        [made] = self.mint_all((prefix,), shard)
-        return made
+        if prefix == REMOTE_CONTEXT:
+            return compose_context(_read_ms(), self.draw(_CONTEXT_BITS))
+        return compose_id(prefix, shard, _read_ms(), self.draw(_ID_BITS))
 
     def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        now_ms = time.time_ns() // 1_000_000
-        middle = f"_{shard.tag}{encode_ms(now_ms)}"
-        return [
-            compose_context(now_ms, self.draw(62))
-            if prefix == REMOTE_CONTEXT
-            else f"{prefix}{middle}{letters}"
-            # There are always more letters; those of a context are left out.
-            for prefix, letters in zip(prefixes, self._letters, strict=False)
-        ]
+        now_ms = _read_ms()
+        made = compose_ids(prefixes, shard, now_ms, self._spell())
+        while len(made) < len(prefixes):
+            rest = prefixes[len(made) :]
+            made += compose_ids(rest, shard, now_ms, self._spell())
+        if REMOTE_CONTEXT in prefixes:
+            for place, prefix in enumerate(prefixes):
+                if prefix == REMOTE_CONTEXT:
+                    made[place] = compose_context(now_ms, self.draw(_CONTEXT_BITS))
+        return made
+
+    def _spell(self) -> str:
+        """Random letters."""
+        begin = self._spelt
+        if begin == len(self._letters):
+            self._letters, begin = spell(os.urandom(_BLOCK_LETTERS)), 0
+        self._spelt = end = begin + _TOGETHER_LETTERS
+        return self._letters[begin:end]
 
     def draw(self, bits: int) -> int:
         if bits > self._left:
@@ -75,8 +90,3 @@ class SystemIds:
         drawn = self._bits & (1 << bits) - 1
         self._bits >>= bits
         return drawn
-
-
-def _spell_block() -> list[str]:
-    spelt = spell(os.urandom(_LETTERS * _BLOCK_IDS))
-    return [spelt[at : at + _LETTERS] for at in range(0, _LETTERS * _BLOCK_IDS, _LETTERS)]
