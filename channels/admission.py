@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +15,6 @@ from passerelle.core.errors import Forbidden
 from passerelle.core.ids import derive_id
 from passerelle.core.payloads.channel import PeerRole
 from passerelle.core.principal import Principal, Scope
-from passerelle.core.record import change
 from passerelle.core.times import format_ms
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ async def show(services: ChannelServices, hello: Hello, shown: Credentials) -> C
     """
     if hello.ticket is not None:
         shown = await services.redeem(hello.ticket, shown.origin, hello.device)
-    return change(shown, bearer=hello.token or shown.bearer, device=hello.device)
+    return replace(shown, bearer=hello.token or shown.bearer, device=hello.device)
 
 
 async def identify(services: ChannelServices, shown: Credentials) -> Principal:

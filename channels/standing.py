@@ -18,7 +18,6 @@ from passerelle.channels.failures import end_connection
 from passerelle.channels.frames import Refusal, Withdrawn
 from passerelle.channels.inputs import Ended, Renewed, Told
 from passerelle.core.errors import CallerError, PasserelleError, RemoteError, Unauthenticated
-from passerelle.core.record import change
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -127,7 +126,7 @@ class Standing:
 
     async def renew(self, token: str) -> None:
         """Takes a new credential of the same principal; any other one ends the connection."""
-        shown = change(self._credentials, bearer=token)
+        shown = replace(self._credentials, bearer=token)
         try:
             found = await identify(self._services, shown)
         except PasserelleError as error:

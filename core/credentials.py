@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import field
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Final
-
-from passerelle.core.record import value
 
 TOKEN_LIMIT: Final = 8_192
 """Characters; no token is longer, and what is longer is cut before it is hashed."""
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Credentials:
     """Everything an authenticator may look at; secrets stay out of ``repr``.
 
@@ -29,16 +26,21 @@ class Credentials:
     address: str | None = None
     device: str | None = None
     origin: str | None = None
+    _digest: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def token(self) -> str:
         """The bearer token or the API key; empty where there is neither."""
         return self.bearer or self.api_key or ""
 
-    @cached_property
+    @property
     def digest(self) -> bytes:
         """What the token is known by. Requests of one connection mostly show the same credentials: it is made once."""
-        return digest_token(self.token)
+        known = self._digest
+        if known is None:
+            known = digest_token(self.token)
+            object.__setattr__(self, "_digest", known)
+        return known
 
 
 def digest_token(token: str) -> bytes:

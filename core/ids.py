@@ -2,7 +2,8 @@
 
 An id reads ``<prefix>_<shard><body>``: the shard is two lower-case hex digits, so any id routes to
 its place without a lookup. A minted body is 10 characters of milliseconds and 16 of randomness, both
-in Crockford's base 32, so ids of one prefix and shard sort by time. A derived body is a hash of what
+in Crockford's base 32, so ids of one prefix and shard sort by time. Of ids that are minted together the first two of
+the 16 count, and the others are the same: no right stands on an id alone. A derived body is a hash of what
 the id stands for: two who derive it meet in one place.
 
 What is no key of ours but a name for others has another form: the context id that an agent is told is a UUID.
@@ -110,7 +111,7 @@ def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
 def compose_ids(prefixes: Sequence[str], shard: Shard, now_ms: int, letters: str) -> list[str]:
     """Ids that are minted together, at most 1,024: one time and 14 letters of randomness, and two that count.
 
-    Whoever knows one can guess the others of the same append, all of which are its owner's.
+    Whoever knows one can guess the others: they are of one append, and of one owner.
     """
     head = f"_{shard.tag}{encode_ms(now_ms)}"
     return [

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final, cast
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from passerelle.core.record import value
-from passerelle.gateway.a2a.offer import OFFER, Kept
+from passerelle.gateway.a2a.offer import OFFER
 from passerelle.gateway.request_bounds import BoundedRequests, ServerOffer
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, HTTPScope
 
+    from passerelle.gateway.a2a.offer import Kept
+
+_END: Final = b"\r\n\r\n"
 _NEVER: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 """Heads with one of these ask for more than an answer, and are read each time."""
 
@@ -41,7 +44,7 @@ class KnownHeads(BoundedRequests):
     _answered_s = 0.0
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._known = None
+        self._known = self._offer = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -59,6 +62,10 @@ class KnownHeads(BoundedRequests):
         super().data_received(data)
         if self._begun == before + 1 and self._awaited_s is None:
             self._known = self._learn(data)
+        elif self._begun == before and self.cycle is not None:
+            # Nothing but line ends, which are no sign of life.
+            self._unread_bytes = 0
+            self._rest()
 
     def on_message_begin(self) -> None:
         self._begun += 1
@@ -78,6 +85,10 @@ class KnownHeads(BoundedRequests):
         self.timeout_keep_alive_task = None
         if self.cycle is not None and not self.cycle.response_complete:
             return  # its answer starts the next timer
+        self._rest()
+
+    def _rest(self) -> None:
+        """Waits for the next request as long as one may be waited for."""
         left_s = self._answered_s + self.timeout_keep_alive - self.loop.time()
         if left_s <= 0:
             super().timeout_keep_alive_handler()
@@ -88,13 +99,21 @@ class KnownHeads(BoundedRequests):
 
     def _learn(self, data: bytes) -> KnownHead | None:
         """What ``data``, one whole request and nothing else, shows of further ones; None for a head to be read anew."""
-        cycle = self.cycle
-        if cycle is None or not cycle.keep_alive or self.scope["method"] == "CONNECT":
+        cycle, offer = self.cycle, self._offer
+        if (
+            cycle is None
+            or offer is None
+            or not cycle.keep_alive
+            or self.scope["method"] == "CONNECT"
+        ):
             return None
         if any(name in _NEVER for name, _ in self.scope["headers"]):
             return None
-        head = data[: len(data) - len(cycle.body)]
-        return KnownHead(head, len(data), self.scope.copy(), self._kept)
+        size = data.find(_END) + len(_END)
+        # Line ends behind a message belong to none, and the parser says nothing of them.
+        if size + len(cycle.body) != len(data):
+            return None
+        return KnownHead(data[:size], len(data), self.scope.copy(), offer.kept)
 
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
         scope = self.scope = known.scope.copy()
@@ -115,6 +134,7 @@ class KnownHeads(BoundedRequests):
         cycle.body += data[len(known.head) :]
         cycle.more_body = False
         cycle.message_event.set()
-        scope["extensions"] = {OFFER: ServerOffer(cycle, self, known.kept)}  # type: ignore[dict-item]
+        self._offer = offer = ServerOffer(cycle, self, known.kept)
+        scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
         app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
         self._start_asgi_task(cycle, app)

@@ -107,6 +107,8 @@ class BoundedRequests(HttpToolsProtocol):
     """From the connection, or from the first byte of a further request, to the end of the head."""
     body_s: float = BODY_S
     """From the end of the head to the end of the body."""
+    _offer: ServerOffer | None = None
+    """For the request that was read last."""
     _unread_bytes = 0
     _is_silent = True
     _is_lost = False
@@ -147,8 +149,8 @@ class BoundedRequests(HttpToolsProtocol):
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
         # The task that serves it begins after this.
-        self._kept = kept = Kept()
-        self.scope["extensions"] = {OFFER: ServerOffer(cycle, self, kept)}  # type: ignore[dict-item]
+        self._offer = offer = ServerOffer(cycle, self, Kept())
+        self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
 
     def on_body(self, body: bytes) -> None:
         # What is left are heads, the frames of chunks and trailers: none of them may grow without end.

@@ -157,7 +157,7 @@ class Calls:
         visit.operation = method
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
-        call = self._admit(visit, asked, principal)
+        call = self._let_in(visit, asked, principal)
         if call.extensions:
             visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
@@ -198,7 +198,7 @@ class Calls:
             raise InvalidInput(TENANT, f"{tenant[:80]!r} is none of this agent")
         return name
 
-    def _admit(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
+    def _let_in(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Call:
         """The call, if its caller has a right to such ones.
 
         Raises:
@@ -227,7 +227,7 @@ class Calls:
         call = Call(
             principal,
             visit.agent,
-            asked.params,
+            {},
             version=asked.version,
             judge=standing.judge,
             asked=named,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @value
 class Admitted:
-    """A call that was let in: the next one with the same head differs in its params only.
+    """A call that was let in: the next one with the same head differs in its params only, which are left out here.
 
     It holds for the same principal, which a reload of the configuration makes anew, and the same ``method``.
     """

@@ -153,6 +153,7 @@ async def test_head_that_comes_again_is_read_once(*, takes: bool) -> None:
         (post(b"one", more=b"Expect: 100-continue\r\n"),) * 2,
         (CHUNKED, CHUNKED),
         (GET, HEAD),
+        (post(b"one") + b"\r\n", post(b"two") + b"\r\n"),
     ],
 )
 async def test_head_that_is_another_or_says_more_is_read(first: bytes, second: bytes) -> None:
@@ -188,6 +189,7 @@ async def test_answers_are_those_of_heads_that_are_always_read(
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a seed that can be repeated
     kinds = [post(b"one"), post(b"two"), post(b"three", path="/b"), GET, HEAD, CHUNKED, post(b"")]
+    kinds += [post(b"one") + b"\r\n", post(b"one\r\n"), b"\r\n" + GET]
     some = chance.sample(kinds, 3)
     asked = b"".join(chance.choice(some) for _ in range(16)) + LAST
     pieces = list(cut(asked, chance))
@@ -222,6 +224,21 @@ async def test_known_head_waits_for_the_answer_before_it(came: list[int]) -> Non
         app.may_answer.set()
         answered = await reader.read()
     assert re.findall(rb"\|(?:two|six)|/last", answered) == [b"|two", b"|six", b"/last"]
+
+
+async def test_line_ends_between_requests_are_no_sign_of_life(
+    came: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", IDLE_S)
+    async with (
+        serving(App()) as listener,
+        asyncio.timeout(WITHIN_S),
+        connect(listener) as (reader, writer),
+    ):
+        await ask(reader, writer, GET)
+        await ask(reader, writer, GET)
+        await hand_over(writer, b"\r\n", came)
+        assert await reader.read() == b""
 
 
 async def test_caller_of_a_known_head_that_leaves_is_noticed() -> None:

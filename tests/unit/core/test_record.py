@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 
-from passerelle.core.record import change
+from passerelle.core.record import change, value
 from passerelle.core.task_record import TaskRecord
 from tests.support.payloads import values
 
@@ -24,6 +25,18 @@ def test_copy_is_what_replace_makes(task: TaskRecord) -> None:
 def test_copy_has_no_members_that_its_class_does_not_have(task: TaskRecord) -> None:
     with pytest.raises(KeyError, match="titel"):
         change(task, titel="later")
+
+
+def test_value_keeps_nothing_that_a_copy_would_take_along() -> None:
+    with pytest.raises(TypeError, match="Kept keeps what it derives"):
+
+        @value
+        class Kept:
+            text: str
+
+            @cached_property
+            def size(self) -> int:
+                return len(self.text)
 
 
 if TYPE_CHECKING:

@@ -1,11 +1,12 @@
 """Who gets in: the owner token, API keys, and the open mode of a loopback gateway."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from passerelle.core.credentials import Credentials
+from passerelle.core.credentials import Credentials, digest_token
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.authenticator import KnownCallers, OpenAuthenticator, know_keys
@@ -202,3 +203,12 @@ def test_empty_or_unusable_owner_token_is_an_error(tmp_path: Path) -> None:
         load_owner_token(tmp_path, SystemIds())
     with pytest.raises(ConfigInvalid, match="cannot be used"):
         load_owner_token(tmp_path / "absent", SystemIds())
+
+
+async def test_another_token_on_a_copy_is_another_credential(keys: KnownCallers) -> None:
+    shown = Credentials("the-owner-token")
+    assert [await keys.authenticate(shown) for _ in range(2)] == [OWNER, OWNER]
+    for token in ("rubbish", "k-plain"):
+        assert replace(shown, bearer=token).digest == digest_token(token)
+    with pytest.raises(Unauthenticated):
+        await keys.authenticate(replace(shown, bearer="rubbish"))
