@@ -66,8 +66,8 @@ class Relabel:
     """A replacement of ids: what this task and context are called on the other side.
 
     ``known`` has ids of the side that is left behind, with their counterparts: this task's, this
-    context's, and those of other tasks that a message may refer to. Longest first, so that an id which
-    begins like another one is not cut in half: :func:`make_relabel` sees to it.
+    context's, and those of other tasks that a message may refer to. Where texts are scrubbed they come longest
+    first, so that an id which begins like another one is not cut in half: :func:`make_relabel` sees to it.
     """
 
     task: str
@@ -121,23 +121,43 @@ def relabel_places(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
 
 def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> JsonObject:
     places = PLACES[kind]
-    copy: JsonObject = {}
-    for name, member in value.items():
-        if name == places.own:
-            copy |= {name: ids.task} if member else {}
-        elif name == places.context:
-            copy |= {name: ids.context} if member else {}
-        elif name == places.others:
-            copy |= _translate(name, member, ids)
-        elif name in places.members:
-            copy[name] = _descend(member, places.members[name], ids, scrubs=scrubs)
-        elif scrubs:
-            copy[ids.scrub(name)] = scrub_value(member, ids)
+    own, context, others, members = places.own, places.context, places.others, places.members
+    copy = _scrub_beside(value, places, ids) if scrubs else value.copy()
+    if own in copy:
+        if copy[own]:
+            copy[own] = ids.task
         else:
-            copy[name] = member
-    if places.always and places.own is not None and places.context is not None:
-        copy |= {places.own: ids.task, places.context: ids.context}
+            del copy[own]
+    if context in copy:
+        if copy[context]:
+            copy[context] = ids.context
+        else:
+            del copy[context]
+    if others in copy:
+        # A reference that has no counterpart names nothing on the other side.
+        kept = _translate(copy[others], ids)
+        if kept:
+            copy[others] = kept
+        else:
+            del copy[others]
+    for name in members:
+        if name in copy:
+            copy[name] = _descend(copy[name], members[name], ids, scrubs=scrubs)
+    if places.always and own is not None and context is not None:
+        copy[own] = ids.task
+        copy[context] = ids.context
     return copy
+
+
+def _scrub_beside(value: JsonObject, places: Places, ids: Relabel) -> JsonObject:
+    """A copy with known ids replaced everywhere but at the places."""
+    placed = {places.own, places.context, places.others, *places.members}
+    return {
+        name if name in placed else ids.scrub(name): member
+        if name in placed
+        else scrub_value(member, ids)
+        for name, member in value.items()
+    }
 
 
 def relabel_message(
@@ -160,13 +180,9 @@ def _descend(member: Json, kind: str, ids: Relabel, *, scrubs: bool) -> Json:
     return scrub_value(member, ids) if scrubs else member
 
 
-def _translate(name: str, references: Json, ids: Relabel) -> JsonObject:
+def _translate(references: Json, ids: Relabel) -> list[Json]:
     items = references if isinstance(references, list) else []
-    # A reference that has no counterpart names nothing on the other side.
-    kept: list[Json] = [
-        ids.known[item] for item in items if isinstance(item, str) and item in ids.known
-    ]
-    return {name: kept} if kept else {}
+    return [ids.known[item] for item in items if isinstance(item, str) and item in ids.known]
 
 
 def scrub_value(value: Json, ids: Relabel) -> Json:

@@ -101,7 +101,8 @@ def check_number(number: int) -> None:
 
 def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     """The one fact that an artifact is whole and stored; none when it says nothing new."""
-    one = describe(artifact)
+    parts = objects_at(artifact, "parts")
+    one = describe(artifact, parts)
     known = find_known(step, one.name_at_peer)
     if known is not None and known.sha256 == one.sha256:
         return []
@@ -122,7 +123,7 @@ def settle_one(step: Step, artifact: JsonObject) -> list[Fact]:
     )
     refs: dict[str, Ref] = {}
     if len(one.packed) > CAP:
-        refs["artifact"] = step.spill.keep(one.packed, preview_parts(objects_at(artifact, "parts")))
+        refs["artifact"] = step.spill.keep(one.packed, preview_parts(parts))
     step.catalogued[one.name_at_peer] = Catalogued(changed.artifact_id, changed.version, one.sha256)
     return step.tell(ObserveArtifact(changed, step.step_id, refs))
 
@@ -155,17 +156,20 @@ def bound_id(name: str) -> str:
     return f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def describe(artifact: JsonObject) -> Described:
-    """What is recorded of an artifact beside its ids."""
-    packed = orjson.dumps(artifact)
-    parts = objects_at(artifact, "parts")
+def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
+    """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
+    packed, types = orjson.dumps(artifact), set[str]()
+    for part in parts:
+        media_type = text_at(part, "mediaType")
+        if media_type:
+            types.add(media_type)
     return Described(
-        name_at_peer=bound_id(text_at(artifact, "artifactId")),
-        packed=packed,
-        sha256=hashlib.sha256(packed).hexdigest(),
-        parts=len(parts),
-        media_types=tuple(sorted({text_at(part, "mediaType") for part in parts} - {""})),
-        name=text_at(artifact, "name")[:NAME_CHARS] or None,
+        bound_id(text_at(artifact, "artifactId")),
+        packed,
+        hashlib.sha256(packed).hexdigest(),
+        len(parts),
+        tuple(sorted(types)),
+        text_at(artifact, "name")[:NAME_CHARS] or None,
     )
 
 

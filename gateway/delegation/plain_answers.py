@@ -16,13 +16,14 @@ import orjson
 from passerelle.a2a_mapping.frames import task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.identity import (
+    Relabel,
     make_relabel,
     relabel,
     relabel_message,
     relabel_places,
 )
 from passerelle.a2a_mapping.members import objects_at, text_at
-from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_native_ids, read_reply
+from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
@@ -64,7 +65,6 @@ _SHAPES: Final = 64
 """Shapes of answers that are remembered for one of turns; then the oldest makes room."""
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
-_INLINE: Final = frozenset({"text", "data"})
 _SHORT: Final = 24
 _MIDDLING: Final = 300
 _TIMES: Final = 2
@@ -162,41 +162,44 @@ def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer
     if isinstance(reply, MessageReply) and not sight.always_task:
         return _read_message(sight, turn, reply.message)
     if isinstance(reply, TaskReply) and reply.native_status == COMPLETED:
-        return _read_task(sight, turn, reply)
+        return _read_task(sight, turn, reply.task)
     return None
 
 
-def _read_task(sight: Sight, turn: PlainTurn, reply: TaskReply) -> PlainAnswer | None:
-    native, context = read_native_ids(reply)
-    if context not in {"", turn.remote_context_id}:
+def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer | None:
+    native, context = text_at(task, "id"), text_at(task, "contextId")
+    if context and context != turn.remote_context_id:
         return None
     known = {turn.remote_context_id: sight.context_id, native: sight.task.id}
-    ids = make_relabel(sight.task.id, sight.context_id, known)
-    ours = complete_history(relabel_places(reply.task, "Task", ids), sight.accepted)
+    ids = Relabel(sight.task.id, sight.context_id, known)
+    ours = complete_history(relabel_places(task, "Task", ids), sight.accepted)
     frame = task_frame(ours)
     packed = orjson.dumps(frame)
     if ids.find_in(packed) is not None:
-        ours = complete_history(relabel(reply.task, "Task", ids), sight.accepted)
+        ids = make_relabel(sight.task.id, sight.context_id, known)
+        ours = complete_history(relabel(task, "Task", ids), sight.accepted)
         frame = task_frame(ours)
         packed = orjson.dumps(frame)
     artifacts = objects_at(ours, "artifacts")
-    if len(packed) > CAP or len(artifacts) > _MOST_ARTIFACTS or is_silent(ours):
+    if len(packed) > CAP or len(artifacts) > _MOST_ARTIFACTS:
         return None
-    if not all(map(_is_plain, artifacts)):
+    if not artifacts and is_silent(ours):
         return None
-    described = [describe(artifact) for artifact in artifacts]
+    described: list[Described] = []
+    for artifact in artifacts:
+        parts = objects_at(artifact, "parts")
+        if not _are_plain(parts):
+            return None
+        described.append(describe(artifact, parts))
     if len(described) > 1 and not _are_told_apart(described):
         return None
     text, message_id = read_said(ours)
-    shape = Shape(
-        is_task=True,
-        says_text=text is not None,
-        says_id=message_id is not None,
-        artifacts=tuple([(one.media_types, one.parts, one.name is not None) for one in described]),
-    )
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
+    shapes: list[ArtifactShape] = []
     for one in described:
         texts += (one.name_at_peer, one.sha256, f"{len(one.packed)}", one.name or "")
+        shapes.append((one.media_types, one.parts, one.name is not None))
+    shape = Shape(True, text is not None, message_id is not None, tuple(shapes))
     return PlainAnswer(shape, frame, packed, tuple(texts))
 
 
@@ -207,21 +210,24 @@ def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAn
         known[native] = sight.task.id
     if context:
         known[context] = sight.context_id
-    ids = make_relabel(sight.task.id, sight.context_id, known)
+    ids = Relabel(sight.task.id, sight.context_id, known)
     frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}
     packed = orjson.dumps(frame)
     if ids.find_in(packed) is not None:
+        ids = make_relabel(sight.task.id, sight.context_id, known)
         frame = {"message": relabel_message(message, ids)}
         packed = orjson.dumps(frame)
     size = len(packed)
     return PlainAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
 
 
-def _is_plain(artifact: JsonObject) -> bool:
-    parts = objects_at(artifact, "parts")
+def _are_plain(parts: Sequence[JsonObject]) -> bool:
     if len(parts) > _MOST_PARTS:
         return False
-    return not any("url" in part or _INLINE.isdisjoint(part) for part in parts)
+    for part in parts:  # noqa: SIM110  a generator costs more than the one part that nearly all have
+        if "url" in part or not ("text" in part or "data" in part):
+            return False
+    return True
 
 
 def _are_told_apart(artifacts: Sequence[Described]) -> bool:
