@@ -134,13 +134,6 @@ class Nodes:
                 await self._refresh_quietly(seen)
             return await try_again(lambda: self.write(shard, packed), error, began_s)
 
-    def post(self, shard: Shard, packed: bytes) -> Awaitable[bool]:
-        """One command that travels with a write of the same caller, at once; to be awaited: whether it was carried out.
-
-        Where it was not, nobody has looked for another node: whoever needs it writes it again.
-        """
-        return self.node(shard).writes.post(packed)
-
     def write_and_look(
         self, shard: Shard, packed: bytes, count: int
     ) -> Coroutine[None, None, list[Reply]]:

@@ -6,6 +6,7 @@ An ended task stands in the part of its end for good; all others are in the one 
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 from passerelle.core.ids import place
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine, Sequence
 
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.projections import IndexRow, Part
+    from passerelle.core.ports.projections import IndexRow, Part, RowPart
     from passerelle.store.connection import Reply
     from passerelle.store.nodes import Nodes
 
@@ -31,17 +32,17 @@ class OwnerIndex:
 
     def add(self, row: IndexRow) -> Coroutine[None, None, None]:
         """Writes a row, beginning at once; to be awaited for its end. The later time wins."""
-        shard = place(row.owner)
+        shard, name = _find_list(row.owner, row.agent, row.part)
         if row.part == "gone":
-            left = keys.owner_index(shard, row.owner, row.agent, "open")
-            command = pack("ZREM", left, row.facade)
+            command = pack("ZREM", name, row.facade)
         else:
-            key = keys.owner_index(shard, row.owner, row.agent, row.part)
-            command = pack("ZADD", key, "GT", row.at_ms, row.facade)
-        return self._see_written(shard, command, self._nodes.post(shard, command))
+            command = pack("ZADD", name, "GT", row.at_ms, row.facade)
+        posted = self._nodes.primaries[shard.number].writes.post(command)
+        return self._see_written(shard, command, posted)
 
     async def _see_written(self, shard: Shard, command: bytes, posted: Awaitable[bool]) -> None:
         if not await posted:
+            # Nobody has looked for another node yet.
             await retry(lambda: self._nodes.write(shard, command))
 
     async def read(
@@ -77,3 +78,10 @@ class OwnerIndex:
     async def _ask(self, shard: Shard, command: bytes) -> Reply:
         [reply] = await retry(lambda: self._nodes.read(shard, command))
         return reply
+
+
+@lru_cache(4096)
+def _find_list(owner: str, agent: str, part: RowPart) -> tuple[Shard, str]:
+    """Where a row stands, or is taken out: an owner has as many lists as agents, and writes to them all the time."""
+    shard = place(owner)
+    return shard, keys.owner_index(shard, owner, agent, "open" if part == "gone" else part)
