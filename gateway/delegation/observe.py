@@ -382,8 +382,6 @@ def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunS
 def read_said(holder: JsonObject) -> tuple[str | None, str | None]:
     """Text and id of the message in the status of a Task or a status update."""
     message = object_at(object_at(holder, "status"), "message")
-    if not message:
-        return None, None
     text = "\n".join(filter(None, (text_at(part, "text") for part in objects_at(message, "parts"))))
     return text[:2000] or None, text_at(message, "messageId") or None
 

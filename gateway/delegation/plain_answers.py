@@ -22,7 +22,7 @@ from passerelle.a2a_mapping.identity import (
     relabel_message,
     relabel_places,
 )
-from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
@@ -140,16 +140,14 @@ async def take(run: Run, result: JsonObject) -> bool:
         return False
     touched = form.pick_touched((sight.task, sight.thread))
     packed = PackedBatch(turn.place.session.id, shard, touched, minted[form.event], call)
-    row = _make_row(form.row, sight.task.id, now_ms) if form.row else None
+    row = form.row
+    if row is not None:
+        row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
     try:
         return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
     except StoreUnavailable:
         # Whoever observes it waits for the store.
         return False
-
-
-def _make_row(row: IndexRow, facade: str, now_ms: int) -> IndexRow:
-    return IndexRow(row.owner, row.agent, facade, now_ms, row.part)
 
 
 def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:
@@ -161,12 +159,15 @@ def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer
     reply = read_reply(result)
     if isinstance(reply, MessageReply) and not sight.always_task:
         return _read_message(sight, turn, reply.message)
-    if isinstance(reply, TaskReply) and reply.native_status == COMPLETED:
+    if isinstance(reply, TaskReply):
         return _read_task(sight, turn, reply.task)
     return None
 
 
 def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer | None:
+    status = object_at(task, "status")
+    if status.get("state") != COMPLETED:
+        return None
     native, context = text_at(task, "id"), text_at(task, "contextId")
     if context and context != turn.remote_context_id:
         return None
@@ -193,7 +194,7 @@ def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer |
         described.append(describe(artifact, parts))
     if len(described) > 1 and not _are_told_apart(described):
         return None
-    text, message_id = read_said(ours)
+    text, message_id = read_said(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
     shapes: list[ArtifactShape] = []
     for one in described:
