@@ -26,6 +26,7 @@ from passerelle.core.record import value
 
 ROLE_USER: Final = "ROLE_USER"
 CONTENT_FIELDS: Final = ("text", "raw", "url", "data")
+_NOT_ONE: Final = f"must have exactly one of {', '.join(CONTENT_FIELDS)}"
 PAGE_SIZE_DEFAULT: Final = 50
 PAGE_SIZE_MAX: Final = 100
 _UNSPECIFIED: Final = "TASK_STATE_UNSPECIFIED"
@@ -219,19 +220,18 @@ def _read_part(value: Json, path: str) -> JsonObject:
     if not isinstance(value, dict):
         raise InvalidInput(path, "must be an object")
     part = _rename(value, _PART_NAMES, f"{path}.")
-    # Null is a value of a data part, and means absent for the other three.
-    given = [
-        name
-        for name in CONTENT_FIELDS
-        if name in part and (name == "data" or part[name] is not None)
-    ]
-    match given:
-        case [name] if name == "data" or isinstance(part[name], str):
-            return part
-        case [name]:
-            raise InvalidInput(f"{path}.{name}", "must be a text")
-        case _:
-            raise InvalidInput(path, f"must have exactly one of {', '.join(CONTENT_FIELDS)}")
+    given = ""
+    for name in CONTENT_FIELDS:
+        # Null is a value of a data part, and means absent for the other three.
+        if name in part and (name == "data" or part[name] is not None):
+            if given:
+                raise InvalidInput(path, _NOT_ONE)
+            given = name
+    if not given:
+        raise InvalidInput(path, _NOT_ONE)
+    if given != "data" and not isinstance(part[given], str):
+        raise InvalidInput(f"{path}.{given}", "must be a text")
+    return part
 
 
 def _read_ties(message: JsonObject) -> _Ties:
