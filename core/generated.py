@@ -1,7 +1,8 @@
 """Functions that are put together for a class, from the names and types of its members.
 
 ``dataclasses`` makes its methods like this as well: a loop over members that are known beforehand, written out once. It
-is worth it where a request makes, copies or writes hundreds of them. The source consists of names of our own classes.
+is worth it where a request makes, copies or writes hundreds of them. The source consists of names of our own classes,
+and of texts as ``repr`` writes them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ sums, of which all but the lengths of free texts are known beforehand.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -22,6 +23,9 @@ from passerelle.store.connection import pack
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
+
+_LONGEST_REFRAIN: Final = 16
+"""Pieces of a run that recurs."""
 
 
 @value
@@ -94,7 +98,27 @@ def _make_writer(
     arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
 ) -> Callable[..., bytes]:
     """A function that takes all the values and their lengths, and writes the call."""
-    form, given = [b"*%d\r\n" % len(arguments)], list[str]()
+    pieces = _lay_out(arguments, lengths, free)
+    refrain = _find_refrain(pieces)
+    written, at = list[str](), 0
+    while at < len(pieces):
+        recurs = tuple(pieces[at : at + len(refrain)]) == refrain
+        written.append("refrain" if recurs else pieces[at])
+        at += len(refrain) if recurs else 1
+    taken = "".join(f"v{place}, " for place in range(len(lengths)))
+    lines = [
+        f"{taken}= values",
+        f"refrain = join(({', '.join(refrain)},))",
+        f"return join(({', '.join(written)},))",
+    ]
+    return make_function("write(values, lengths)", lines, {"join": b"".join})
+
+
+def _lay_out(
+    arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
+) -> list[str]:
+    """What the call consists of, in Python: texts, values, and lengths that are sums."""
+    laid, text = list[str](), b"*%d\r\n" % len(arguments)
     for pieces in arguments:
         known, counted = 0, list[str]()
         for piece in pieces:
@@ -105,20 +129,28 @@ def _make_writer(
             else:
                 known += lengths[piece]
         if counted:
-            form.append(b"$%d\r\n")
-            given.append(" + ".join((str(known), *counted)))
+            laid += (repr(text + b"$"), f"b'%d' % ({' + '.join((str(known), *counted))})")
+            text = b"\r\n"
         else:
-            form.append(b"$%d\r\n" % known)
+            text += b"$%d\r\n" % known
         for piece in pieces:
             if isinstance(piece, bytes):
-                form.append(piece.replace(b"%", b"%%"))
+                text += piece
             else:
-                form.append(b"%b")
-                given.append(f"v{piece}")
-        form.append(b"\r\n")
-    taken = "".join(f"v{place}, " for place in range(len(lengths)))
-    lines = [f"{taken}= values", f"return form % ({', '.join(given)},)"]
-    return make_function("write(values, lengths)", lines, {"form": b"".join(form)})
+                laid += (repr(text), f"v{piece}")
+                text = b""
+        text += b"\r\n"
+    return [*laid, repr(text)]
+
+
+def _find_refrain(pieces: Sequence[str]) -> tuple[str, ...]:
+    """The run of pieces that recurs most, such as the times and ids at the head of each event: it is joined once."""
+    found = Counter(
+        tuple(pieces[begin : begin + length])
+        for length in range(1, _LONGEST_REFRAIN)
+        for begin in range(len(pieces) - length + 1)
+    )
+    return max(found, key=lambda run: (found[run] - 1) * (len(run) - 1))
 
 
 def quote(texts: Sequence[str]) -> list[bytes]:

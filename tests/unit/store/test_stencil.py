@@ -62,6 +62,19 @@ def test_of_two_values_that_begin_alike_each_keeps_its_own_places() -> None:
     assert stencil.fill((b"t", b"text")) == pack(b"text", b"t", b"text")
 
 
+@given(name=WORDS, text=WORDS, times=st.integers(1, 20), between=st.sampled_from([b"", b"%", b"'"]))
+def test_what_recurs_is_filled_in_wherever_it_stands(
+    name: bytes, text: bytes, times: int, between: bytes
+) -> None:
+    def sing(name: bytes, text: bytes) -> tuple[bytes, ...]:
+        refrain = name + between + text + between + name
+        return refrain * times, refrain + b"once", b"so " + refrain, text + name, between
+
+    stencil = cut_stencil(show(ONE, sing(*ONE)), show(OTHER, sing(*OTHER)), FREE)
+    assert stencil is not None
+    assert stencil.fill((name, text)) == pack(*sing(name, text))
+
+
 def test_a_value_that_stands_nowhere_is_no_hole() -> None:
     stencil = cut_stencil(show(ONE, (ONE[0],)), show(OTHER, (OTHER[0],)), FREE)
     assert stencil is not None
