@@ -44,26 +44,26 @@ class RecordedIds:
         drawn = self.ids.draw(bits)
         if bits >= _TELLING_BITS:
             self.asked.append(bits)
-            self.values.append(write_number(drawn, bits))
+            self.values.append(form_number(bits) % drawn)
         return drawn
 
 
-def write_number(drawn: int, bits: int) -> str:
-    """A drawn number as it stands in what is written: in hex, with all its digits."""
-    return f"{drawn:0{-(-bits // 4)}x}"
+def form_number(bits: int) -> str:
+    """How a drawn number stands in what is written: in hex, with all its digits."""
+    return f"%0{-(-bits // 4)}x"
 
 
 class Wanted:
     """What has to be minted and drawn, again and again; None stands for what is written nowhere."""
 
-    __slots__ = ("_bits", "_prefixes", "_sort", "asked")
+    __slots__ = ("_numbers", "_prefixes", "_sort", "asked")
 
     def __init__(self, asked: Sequence[str | int | None]) -> None:
         self.asked = tuple(asked)
         self._prefixes = tuple(one for one in asked if isinstance(one, str))
-        self._bits = tuple(one for one in asked if isinstance(one, int))
+        self._numbers = tuple((one, form_number(one)) for one in asked if isinstance(one, int))
         prefixes, bits = count(), count(len(self._prefixes))
-        nothing = len(self._prefixes) + len(self._bits)
+        nothing = len(self._prefixes) + len(self._numbers)
         places = [
             next(prefixes) if isinstance(one, str) else nothing if one is None else next(bits)
             for one in asked
@@ -73,7 +73,7 @@ class Wanted:
     def ask(self, ids: Ids, shard: Shard) -> tuple[str, ...]:
         """New values, in the order in which they were asked for."""
         minted = ids.mint_all(self._prefixes, shard)
-        for bits in self._bits:
-            minted.append(write_number(ids.draw(bits), bits))
+        for bits, form in self._numbers:
+            minted.append(form % ids.draw(bits))
         minted.append("")
         return self._sort(minted)
