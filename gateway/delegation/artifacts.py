@@ -158,7 +158,8 @@ def bound_id(name: str) -> str:
 
 def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
     """What is recorded of an artifact beside its ids; ``parts`` are its parts."""
-    packed, types = orjson.dumps(artifact), set[str]()
+    packed = orjson.dumps(artifact)
+    types: set[str] = set()
     for part in parts:
         media_type = text_at(part, "mediaType")
         if media_type:
