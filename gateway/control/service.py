@@ -112,6 +112,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.turn_opening import Opened
     from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.commands import Begun
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
     from passerelle.gateway.delegation.retries import Retries
@@ -162,8 +163,8 @@ class Service:
     ) -> Awaitable[Result]:
         """Carries out a command, once per idempotency key and principal (CMD-30), also for a caller that goes."""
         if isinstance(command, SubmitTurn):
-            return self.dispatch.see_through(self._submit(principal, command, idem))
-        return self.dispatch.see_through(self._carry_out(principal, command, idem))
+            return self.dispatch.commands.open_run(self._submit(principal, command, idem))
+        return self.dispatch.commands.see_through(self._carry_out(principal, command, idem))
 
     async def _carry_out(
         self, principal: Principal, command: OtherCommand, idem: str | None
@@ -369,13 +370,13 @@ class Service:
 
     async def _submit(
         self, principal: Principal, command: SubmitTurn, idem: str | None
-    ) -> TurnAccepted:
+    ) -> tuple[TurnAccepted, Begun | None]:
         peer = self._admit(principal, command)
         referred = NOTHING
         if MEMBER in command.message:
             referred = await self.references.find(principal, command.agent, command.message)
         if command.task is not None:
-            return await self._follow_up(principal, command, idem)
+            return await self._follow_up(principal, command, idem), None
         plan = await self.planning.plan(principal, command, peer)
         if referred.tasks:
             plan = replace(
@@ -399,10 +400,10 @@ class Service:
             raise
         if opened.repeated:
             charge.refund()
-        else:
-            params: JsonObject = {**(command.params or {}), "message": command.message}
-            self.dispatch.begin(opened, peer, command.message, params, referred)
-        return _accept(opened)
+            return _accept(opened), None
+        params: JsonObject = {**(command.params or {}), "message": command.message}
+        begun = self.dispatch.begin(opened, peer, command.message, params, referred)
+        return _accept(opened), begun
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None

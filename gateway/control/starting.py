@@ -249,7 +249,8 @@ class Starting:
             start.plan.drives(start.task.shard),
         )
         params: JsonObject = {"message": start.turn.message}
-        self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+        begun = self.dispatch.begin(opened, peer, start.turn.message, params, referred)
+        self.dispatch.runs.start(*begun)
 
 
 def _check_constraints(

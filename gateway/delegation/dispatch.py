@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
@@ -18,6 +17,7 @@ from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
+from passerelle.gateway.delegation.commands import Commands
 from passerelle.gateway.delegation.crowd import Crowd
 from passerelle.gateway.delegation.driver import Driver, skip_offer
 from passerelle.gateway.delegation.endings import confirm_stop
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.turn_opening import Opened
     from passerelle.gateway.control.writes import Writes, Written
+    from passerelle.gateway.delegation.commands import Begun
     from passerelle.gateway.delegation.consulting import Consulting
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.nudging import Nudging
@@ -59,13 +60,10 @@ if TYPE_CHECKING:
     from passerelle.permission_bridge.rules import Policy
 
 
-T = TypeVar("T")
 _REVIVE_MAX_S: Final = 60.0
 _LOOKS: Final = 4
 """How often a task is looked for whose append may be on its way."""
 _CHANCE_BITS: Final = 32
-_COMMANDS_S: Final = 1.0
-"""How long commands may take to their end at shutdown."""
 
 
 class Elsewhere(Protocol):
@@ -127,9 +125,10 @@ class Dispatch:
     nudging: Nudging | None = None
     """Reaches the drivers of other instances, once this one has a name."""
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
-    _commands: set[asyncio.Task[object]] = field(default_factory=set["asyncio.Task[object]"])
+    commands: Commands = field(init=False)
 
     def __post_init__(self) -> None:
+        self.commands = Commands(self.runs)
         self.runs.on_broken = self._mend
         self.runs.on_left = self.open_text.close
 
@@ -140,16 +139,15 @@ class Dispatch:
         message: JsonObject,
         params: JsonObject,
         referred: Referred = NOTHING,
-    ) -> Driver:
-        """Starts the driver of a run that was just opened here."""
+    ) -> Begun:
+        """The driver of a run that was just opened here; it does nothing yet."""
         place = opened.place
         sight = self._look(opened.task, place.shard, place.thread, peer.name, place.context_id)
         sight.accepted = [message]
         sight.content = opened.shown
         driver = self._make(peer, sight, opened.held, opened.driver)
         driver.run.plain = opened.plain
-        self.runs.start(driver, driver.drive(params, referred))
-        return driver
+        return driver, driver.drive(params, referred)
 
     def start(
         self,
@@ -462,30 +460,6 @@ class Dispatch:
         self._side.add(task)
         task.add_done_callback(self._side.discard)
 
-    def see_through(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Carries ``work`` to its end, also when whoever waits for it goes: half a command is never done (I6)."""
-        # What asyncio.shield does, in one callback: every message is a command.
-        loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[T] = loop.create_future()
-        task = loop.create_task(work)
-        self._commands.add(task)
-        task.add_done_callback(partial(self._answer, waiting))
-        return waiting
-
-    def _answer(self, waiting: asyncio.Future[T], task: asyncio.Task[T]) -> None:
-        """Tells what became of a command to whoever waits, unless it has gone."""
-        self._commands.discard(task)
-        if task.cancelled():
-            waiting.cancel()
-            return
-        failure = task.exception()  # Retrieved also where nobody is left to be told.
-        if waiting.done():
-            return
-        if failure is None:
-            waiting.set_result(task.result())
-        else:
-            waiting.set_exception(failure)
-
     def drop(self, shard: Shard) -> None:
         """What was driven in a shard belongs to somebody else now."""
         for task_id in self.runs.list_tasks():
@@ -494,9 +468,8 @@ class Dispatch:
 
     async def drain(self) -> None:
         """Stops everything that this instance drives; others go on with it."""
-        if self._commands:
-            await asyncio.wait(self._commands, timeout=_COMMANDS_S)
-        side = [*self._commands, *self._side]
+        await self.commands.drain()
+        side = [*self._side]
         for task in side:
             task.cancel()
         await asyncio.gather(*side, return_exceptions=True)

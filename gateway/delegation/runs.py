@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.gateway.delegation.run import RunMovedError
@@ -44,21 +44,38 @@ class Runs:
         """Tasks that are driven here."""
         return list(self._drivers)
 
-    def start(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
+    def start(self, driver: Driver, work: Coroutine[Any, Any, None]) -> None:
         """Runs ``work`` for the driver, detached from whoever asked.
 
         Raises:
             Draining: this instance takes no new work.
         """
+        self._admit(work)
+        task = asyncio.get_running_loop().create_task(self._guard(driver, work))
+        self._note(driver, task)
+
+    def stay(
+        self, driver: Driver, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
+    ) -> Coroutine[Any, Any, None]:
+        """The same in a task that is there already, and nobody's: it has to await what is returned.
+
+        Raises:
+            Draining: this instance takes no new work.
+        """
+        self._admit(work)
+        self._note(driver, task)
+        return self._guard(driver, work)
+
+    def _admit(self, work: Coroutine[Any, Any, None]) -> None:
         if self._draining:
             work.close()
             raise Draining("this instance is shutting down", retry_after_s=1)
-        task_id = driver.run.sight.task.id
-        self._drivers[task_id] = driver
-        loop = asyncio.get_running_loop()
-        self._tasks[task_id] = loop.create_task(self._guard(driver, work))
 
-    async def _guard(self, driver: Driver, work: Coroutine[None, None, None]) -> None:
+    def _note(self, driver: Driver, task: asyncio.Task[None]) -> None:
+        task_id = driver.run.sight.task.id
+        self._drivers[task_id], self._tasks[task_id] = driver, task
+
+    async def _guard(self, driver: Driver, work: Coroutine[Any, Any, None]) -> None:
         run, has_ended, broken = driver.run, False, False
         task_id = run.sight.task.id
         try:
@@ -91,9 +108,13 @@ class Runs:
             driver.run.moved = True
             task.cancel()
 
+    def refuse(self) -> None:
+        """Takes no new runs from here on."""
+        self._draining = True
+
     async def drain(self) -> None:
         """Stops driving: nothing ends by it, the leases tell others to go on (I6)."""
-        self._draining = True
+        self.refuse()
         running = list(self._tasks.values())
         for task in running:
             task.cancel()

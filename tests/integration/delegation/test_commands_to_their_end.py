@@ -8,8 +8,9 @@ from weakref import ReferenceType, ref
 
 import pytest
 
+from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
-from tests.support.house import House
+from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +37,7 @@ async def leave(house: House, work: Work) -> None:
     """A caller that goes when its command has begun."""
 
     async def wait() -> str:
-        return await house.service.dispatch.see_through(work.run())
+        return await house.service.dispatch.commands.see_through(work.run())
 
     caller = asyncio.create_task(wait())
     await work.has_begun.wait()
@@ -49,10 +50,10 @@ async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
     dispatch = house.service.dispatch
     done, failed = Work(), Work(NotFound("task", "x"))
     done.may_end.set()
-    assert await dispatch.see_through(done.run()) == "done"
+    assert await dispatch.commands.see_through(done.run()) == "done"
     failed.may_end.set()
     with pytest.raises(NotFound):
-        await dispatch.see_through(failed.run())
+        await dispatch.commands.see_through(failed.run())
 
 
 @pytest.mark.requirement("I6")
@@ -88,8 +89,50 @@ async def test_failure_of_a_command_whose_caller_has_gone_is_no_fault_of_the_loo
 
 
 async def test_shutdown_ends_the_wait_for_a_command_that_takes_too_long(house: House) -> None:
-    waiting = house.service.dispatch.see_through(Work().run())
+    waiting = house.service.dispatch.commands.see_through(Work().run())
     await house.service.dispatch.drain()
     with pytest.raises(asyncio.CancelledError):
         async with asyncio.timeout(5):
             await waiting
+
+
+@pytest.mark.requirement("I6")
+async def test_message_is_answered_whose_caller_has_gone_while_it_was_stored(house: House) -> None:
+    waiting = asyncio.ensure_future(
+        house.service.execute(ADA, SubmitTurn("echo", house.message("hello"), "a2a", "unary"), None)
+    )
+    await asyncio.sleep(0)
+    assert house.peer.count("SendMessage") == 0
+    waiting.cancel()
+    runs = house.service.dispatch.runs
+    await wait_until(runs.list_tasks, 5, "the run is driven")
+    (task_id,) = runs.list_tasks()
+    driver = runs.find(task_id)
+    assert driver is not None
+    house.remember(driver.run.record.session_id)
+    await wait_until(lambda: not runs.list_tasks(), 5, "the run has ended")
+    assert driver.run.has_ended()
+    assert house.peer.count("SendMessage") == 1
+
+
+async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) -> None:
+    house.peer.hold()
+    dispatch = house.service.dispatch
+    submitting = asyncio.create_task(house.send("hello"))
+    await asyncio.sleep(0)
+    await dispatch.drain()
+    assert await house.record(await submitting)
+    assert dispatch.runs.list_tasks() == []
+    house.peer.release_all()
+
+
+async def test_run_is_dropped_that_is_driven_where_its_command_was(house: House) -> None:
+    house.peer.hold()
+    accepted = await house.send("hello")
+    dispatch = house.service.dispatch
+    driver = dispatch.find(accepted.task_id)
+    dispatch.drop(task_of(accepted).shard)
+    await wait_until(lambda: not dispatch.runs.list_tasks(), 5, "nobody drives the run")
+    assert driver is not None
+    assert driver.run.moved
+    house.peer.release_all()
