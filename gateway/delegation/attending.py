@@ -42,10 +42,10 @@ async def attend(driver: Driver) -> None:
         if driver.run.is_held():
             await driver.rest(driver.patience.parked_poll_max_s)
             # Nobody asked meanwhile, so silence proves nothing.
-            driver.proof_ms = driver.clock.now_ms()
+            driver.proof_ms = driver.means.clock.now_ms()
             continue
         await _compare_card(driver)
-        if await driver.returns(driver):
+        if await driver.means.returns(driver):
             driver.ladder.reset()
         if driver.run.has_ended():
             return
@@ -80,9 +80,9 @@ async def _reconcile(driver: Driver, withheld: str) -> None:
 
 async def _rest_in_turn(driver: Driver, *, changed: bool, parked: bool) -> None:
     """Until the next look, which comes the later the more runs are looked after here."""
-    least_s = driver.crowd.pause_s
+    least_s = driver.means.crowd.pause_s
     pause_s = driver.ladder.rest(_draw(driver), changed=changed, parked=parked, least_s=least_s)
-    with driver.crowd.rest():
+    with driver.means.crowd.rest():
         await driver.rest(min(pause_s, max(driver.find_owed_s(), _OWED_PAUSE_S)))
 
 
@@ -155,7 +155,7 @@ async def ask(driver: Driver, remote: str) -> bool:
     outcome = await driver.peer.get(remote)
     match outcome:
         case Answered(result=task):
-            driver.proof_ms = driver.clock.now_ms()
+            driver.proof_ms = driver.means.clock.now_ms()
             await take(driver, [{"task": task}])
             await resurrect(driver)
         case Refused(code=code) if code == _TASK_NOT_FOUND:
@@ -165,7 +165,7 @@ async def ask(driver: Driver, remote: str) -> bool:
                 await lose(driver, "the peer does not know the task any more")
         case Refused(http_status=HTTPStatus.TOO_MANY_REQUESTS | HTTPStatus.SERVICE_UNAVAILABLE):
             # It is there, and has said when to come back.
-            driver.proof_ms = driver.clock.now_ms()
+            driver.proof_ms = driver.means.clock.now_ms()
             driver.not_before_ms = driver.proof_ms + (outcome.retry_after_s or 0) * 1000
         case Malformed(too_long=True):
             # More than may be read, however often it is asked for.

@@ -36,7 +36,7 @@ _KEPT_MS: Final = 3_600_000
 
 async def let_through(driver: Driver, results: list[JsonObject]) -> list[JsonObject]:
     """The results as far as hooks let them through: with the first that they do not, the task has failed."""
-    rules = driver.consulting.find_rules()
+    rules = driver.means.consulting.find_rules()
     if not rules.hooks_at("before_deliver"):
         return results
     passed: list[JsonObject] = []
@@ -51,7 +51,7 @@ async def let_through(driver: Driver, results: list[JsonObject]) -> list[JsonObj
 
 
 async def _ask(driver: Driver, result: JsonObject) -> bool:
-    consulting, record = driver.consulting, driver.run.record
+    consulting, record = driver.means.consulting, driver.run.record
     given: JsonObject = {**_name(record), "answer": result}
     rules = consulting.find_rules()
     heard = await consulting.hooks.hear("before_deliver", rules, given)

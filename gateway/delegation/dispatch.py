@@ -19,8 +19,9 @@ from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
 from passerelle.gateway.delegation.commands import Commands
 from passerelle.gateway.delegation.crowd import Crowd
-from passerelle.gateway.delegation.driver import Driver, skip_offer
+from passerelle.gateway.delegation.driver import Driver
 from passerelle.gateway.delegation.endings import confirm_stop
+from passerelle.gateway.delegation.means import Means
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, RunMovedError, read_driver
@@ -64,6 +65,7 @@ _REVIVE_MAX_S: Final = 60.0
 _LOOKS: Final = 4
 """How often a task is looked for whose append may be on its way."""
 _CHANCE_BITS: Final = 32
+_CHANCES: Final = 1 << _CHANCE_BITS
 
 
 class Elsewhere(Protocol):
@@ -126,9 +128,23 @@ class Dispatch:
     """Reaches the drivers of other instances, once this one has a name."""
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     commands: Commands = field(init=False)
+    _means: Means = field(init=False)
 
     def __post_init__(self) -> None:
         self.commands = Commands(self.runs)
+        self._means = Means(
+            self.clock,
+            self.log,
+            self._may_send,
+            self.replicas,
+            self._return,
+            self._offer,
+            self.habits,
+            self.references,
+            self.consulting,
+            self.outputs,
+            self.crowd,
+        )
         self.runs.on_broken = self._mend
         self.runs.on_left = self.open_text.close
 
@@ -143,7 +159,7 @@ class Dispatch:
         """The driver of a run that was just opened here; it does nothing yet."""
         place = opened.place
         sight = self._look(opened.task, place.shard, place.thread, peer.name, place.context_id)
-        sight.accepted = [message]
+        sight.accepted.append(message)
         sight.content = opened.shown
         driver = self._make(peer, sight, opened.held, opened.driver)
         driver.run.plain = opened.plain
@@ -166,25 +182,29 @@ class Dispatch:
     def _look(
         self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
     ) -> Sight:
+        # By their places, here and below: the names of so many members cost as much as all the rest of them.
         return Sight(
-            task=task,
-            shard=shard,
-            thread=thread,
-            peer=peer,
-            context_id=context_id,
-            mint=lambda prefix: self.writes.ids.mint(prefix, shard),
-            peer_tags=self.find_tags(peer),
-            find_rules=self.find_rules,
-            consulted={},
-            always_task=self.always_task(peer),
-            # Written out, as the members of a driver are.
-            accepted=[],
-            catalogue={},
-            fetches=self.outputs.fetcher is not None,
-            redaction=self.outputs.redaction,
-            price=self.spending.find_price(peer) if self.spending else None,
-            chance=lambda: self.writes.ids.draw(_CHANCE_BITS) / 2**_CHANCE_BITS,
+            task,
+            shard,
+            thread,
+            peer,
+            context_id,
+            lambda prefix: self.writes.ids.mint(prefix, shard),
+            self.find_tags(peer),
+            self.find_rules,
+            {},
+            self.always_task(peer),
+            self.outputs.fetcher is not None,
+            self.outputs.redaction,
+            self.spending.find_price(peer) if self.spending else None,
+            self._draw_chance,
+            # Written out, since ``list[JsonObject]()`` costs seven times as much.
+            [],
+            {},
         )
+
+    def _draw_chance(self) -> float:
+        return self.writes.ids.draw(_CHANCE_BITS) / _CHANCES
 
     def _make(
         self,
@@ -195,27 +215,18 @@ class Dispatch:
     ) -> Driver:
         run = self._make_run(sight, held, driver)
         return Driver(
-            run=run,
-            habits=self.habits,
-            outputs=self.outputs,
-            crowd=self.crowd,
-            key=make_key(run.record) if self.correlates(peer.name) else None,
-            peer=peer,
-            clock=self.clock,
-            log=self.log,
-            may_send=self._may_send,
-            replicas=self.replicas,
-            references=self.references,
-            returns=self._return,
-            consulting=self.consulting,
-            offer=self.elsewhere.offer if self.elsewhere else skip_offer,
-            calling_back=CallingBack(self.callbacks, peer) if self.callbacks else None,
-            # Written out, since ``set[str]()`` costs seven times as much, and every message has a driver.
-            owed=set(),
-            put_off={},
-            refused=set(),
-            patience=self.adapt(peer.name, self.patience),
+            run,
+            peer,
+            self._means,
+            self.adapt(peer.name, self.patience),
+            make_key(run.record) if self.correlates(peer.name) else None,
+            CallingBack(self.callbacks, peer) if self.callbacks else None,
         )
+
+    async def _offer(self, agent: str, task_id: str) -> None:
+        """Where no agents dial in, nothing is let go."""
+        if self.elsewhere is not None:
+            await self.elsewhere.offer(agent, task_id)
 
     def _may_send(self, run: Run) -> bool:
         """Whether a send of a run may start.
@@ -242,22 +253,22 @@ class Dispatch:
         driver: Incarnation | None,
     ) -> Run:
         return Run(
-            writes=self.writes,
-            blobs=self.blobs,
-            copies=self.copies,
-            uploads=self.uploads,
-            contents=self.contents,
-            sight=sight,
-            shard=sight.shard,
-            kept=held if isinstance(held, Unread) else _list_own(sight, held),
-            driver=driver,
-            asks=ask,
-            list_row=self.list_row,
-            store_pause_s=self.patience.store_s,
-            on_cost=self._settle,
-            on_text=self.open_text.tell,
-            content=sight.content,
-            answer=sight.answer,
+            self.writes,
+            self.blobs,
+            self.copies,
+            self.uploads,
+            self.contents,
+            sight,
+            sight.shard,
+            held if isinstance(held, Unread) else _list_own(sight, held),
+            driver,
+            ask,
+            self.list_row,
+            self._settle,
+            self.open_text.tell,
+            self.patience.store_s,
+            sight.content,
+            sight.answer,
         )
 
     def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
@@ -277,16 +288,16 @@ class Dispatch:
     async def _return(self, driver: Driver) -> bool:
         """Carries back every answer that is owed on this run."""
         done = False
-        owed = [find_action(action) for action in driver.owed]
+        owed = [find_action(action) for action in driver.debts.owed]
         missing = [ref for ref in owed if ref not in driver.run.held]
         if missing:
             driver.run.held |= await self.writes.load(missing)
         groups = list_groups(driver)
-        for settled in driver.put_off.keys() - {group[0] for group in groups}:
-            del driver.put_off[settled]
+        for settled in driver.debts.put_off.keys() - {group[0] for group in groups}:
+            del driver.debts.put_off[settled]
         for group in groups:
-            if driver.put_off.get(group[0], 0) <= self.clock.now_ms():
-                driver.put_off.pop(group[0], None)
+            if driver.debts.put_off.get(group[0], 0) <= self.clock.now_ms():
+                driver.debts.put_off.pop(group[0], None)
                 done = await Returning(driver, group).go() or done
         return done
 
@@ -408,8 +419,8 @@ class Dispatch:
         if nudge.called_back and driver.is_streaming:
             return True  # whoever reads the stream hears of it there
         if nudge.action:
-            driver.owed.add(nudge.action)
-            driver.put_off.pop(nudge.action, None)
+            driver.debts.owed.add(nudge.action)
+            driver.debts.put_off.pop(nudge.action, None)
         driver.wake(news)
         return True
 

@@ -29,13 +29,12 @@ from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.gateway.control.references import NOTHING
 from passerelle.gateway.delegation.attending import ask, attend
-from passerelle.gateway.delegation.crowd import Crowd
+from passerelle.gateway.delegation.debts import Debts
 from passerelle.gateway.delegation.endings import give_up
 from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder
-from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
@@ -44,92 +43,66 @@ from passerelle.gateway.delegation.sending import (
 )
 from passerelle.gateway.delegation.step import Step
 from passerelle.gateway.delegation.taking import take
-from passerelle.gateway.outputs.policy import OutputPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from structlog.typing import FilteringBoundLogger
+    from collections.abc import Callable
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import Peer, PeerOutcome
-    from passerelle.core.ports.chance import Clock
-    from passerelle.core.ports.leases import Replicas
-    from passerelle.gateway.control.references import References, Referred
+    from passerelle.gateway.control.references import Referred
     from passerelle.gateway.control.writes import Terms, Written
     from passerelle.gateway.delegation.calling_back import CallingBack
-    from passerelle.gateway.delegation.consulting import Consulting
-    from passerelle.gateway.delegation.habits import Habits
+    from passerelle.gateway.delegation.means import Means
+    from passerelle.gateway.delegation.patience import Patience
 
 
-async def skip_offer(_agent: str, _task: str) -> None:
-    """Where no agents dial in, nothing is let go."""
-
-
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Driver:
-    """Drives one run to its end. ``failure`` says why a turn has no answer."""
+    """Drives one run to its end. ``failure`` says why a turn has no answer.
+
+    It has no slots: of most runs the first answer is the end, and what they do not need stands in the class.
+    """
 
     run: Run
     peer: Peer
-    clock: Clock
-    log: FilteringBoundLogger
-    may_send: Callable[[Run], bool]
-    """Whether enough of the lease is left to begin something that cannot be undone.
-
-    Raises:
-        RunMovedError: it was lost, and what is held by now is another one.
-    """
-    replicas: Replicas
-    """What a failover would leave of the store: nothing is sent on what it would not."""
-    returns: Callable[[Driver], Awaitable[bool]]
-    """Carries answers of people back; whether something was done."""
+    means: Means
+    patience: Patience
+    key: str | None
+    """A key that the first message carries, by which the peer's task is found again."""
     calling_back: CallingBack | None
     """What the peer was told to call with; None where nobody can call us."""
-    habits: Habits
-    """What is known of peers."""
-    references: References
-    """What messages refer to."""
-    consulting: Consulting
-    """Who has a say in what the peer asks."""
-    owed: set[str]
-    """Answers that somebody said are owed on this run."""
-    put_off: dict[str, int]
-    """Answer that is owed -> when to look again, in ms; its due row comes due then."""
-    refused: set[str]
-    """Answers that the peer has refused in a way that no repeat can change."""
-    offer: Callable[[str, str], Awaitable[None]] = skip_offer
-    """Tells whoever can drive a run that this driver has let go: agent and task."""
-    outputs: OutputPolicy = field(default_factory=OutputPolicy)
-    crowd: Crowd = field(default_factory=Crowd)
-    """All runs of this instance that are followed by asking."""
-    key: str | None = None
-    """A key that the first message carries, by which the peer's task is found again."""
-    patience: Patience = field(default_factory=Patience)
-    failure: PasserelleError | None = None
-    proof_ms: int = 0
-    """When the peer last answered, by our clock; a record is not written for each answer without news."""
-    tries: int = 0
+    tries: int = field(default=0, init=False)
     """How often a driver of this run has broken."""
-    sent_ms: int = 0
+    failure: PasserelleError | None = field(default=None, init=False)
+    proof_ms: int = field(default=0, init=False)
+    """When the peer last answered, by our clock; a record is not written for each answer without news."""
+    sent_ms: int = field(default=0, init=False)
     """When a send was begun here last."""
-    is_streaming: bool = False
+    is_streaming: bool = field(default=False, init=False)
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
-    let_through: frozenset[str] = frozenset()
+    let_through: frozenset[str] = field(default=frozenset(), init=False)
     """What hooks have let through of what the peer brought."""
-    options: JsonObject | None = None
+    options: JsonObject | None = field(default=None, init=False)
     """What the request of a gated run says beside its message."""
-    _sent: JsonObject | None = None
-    not_before_ms: int = 0
+    not_before_ms: int = field(default=0, init=False)
     """When the peer wants to be asked again, at the earliest."""
-    new_card: str = ""
-    _ladder: Ladder | None = None
-    _is_held: bool = False
-    _wish: asyncio.Event | None = None
-    _stir: asyncio.Event | None = None
-    _news: tuple[Written, ...] = ()
-    _is_behind: bool = False
+    new_card: str = field(default="", init=False)
+    _sent: JsonObject | None = field(default=None, init=False)
+    _debts: Debts | None = field(default=None, init=False)
+    _ladder: Ladder | None = field(default=None, init=False)
+    _is_held: bool = field(default=False, init=False)
+    _wish: asyncio.Event | None = field(default=None, init=False)
+    _stir: asyncio.Event | None = field(default=None, init=False)
+    _news: tuple[Written, ...] = field(default=(), init=False)
+    _is_behind: bool = field(default=False, init=False)
     """Whether there is more than what ``_news`` say."""
+
+    @property
+    def debts(self) -> Debts:
+        """What the run owes its peer; made for the first who looks."""
+        if self._debts is None:
+            self._debts = Debts()
+        return self._debts
 
     @property
     def ladder(self) -> Ladder:
@@ -230,7 +203,7 @@ class Driver:
 
     async def refer(self, message: JsonObject) -> Referred:
         """What a stored message refers to, told to this peer."""
-        return await self.references.recall(self.run.record, self.peer.name, message)
+        return await self.means.references.recall(self.run.record, self.peer.name, message)
 
     async def recall(self) -> JsonObject | None:
         """What was sent first, or is to be: as it was addressed here, else made anew from what is stored."""
@@ -267,11 +240,11 @@ class Driver:
         filled = self.run.filled
         seen = filled.seen if filled else see_habit(self.run.record.attempts[-1])
         if seen is not None:
-            self.habits.note(*seen)
+            self.means.habits.note(*seen)
 
     def may_leave(self) -> bool:
         """Whether a send may start at once: there is no replica to wait for, and the lease has time left."""
-        return not self.replicas.are_seen(self.run.shard) and self.may_send(self.run)
+        return not self.means.replicas.are_seen(self.run.shard) and self.means.may_send(self.run)
 
     async def await_leave(self) -> None:
         """Until a send may start: what stands before it is on a replica, if there are any, and the lease has time left.
@@ -279,9 +252,9 @@ class Driver:
         A write that a failover loses is one that nobody knows any more; what was sent on it would be sent again.
         """
         shard, pause_s = self.run.shard, self.patience.replica_s
-        while self.replicas.are_seen(shard) and not await self.replicas.have_all(shard):
+        while self.means.replicas.are_seen(shard) and not await self.means.replicas.have_all(shard):
             if pause_s == self.patience.replica_s:
-                self.log.warning("send.unconfirmed", task=self.run.sight.task.id)
+                self.means.log.warning("send.unconfirmed", task=self.run.sight.task.id)
             if self.run.moved:
                 raise RunMovedError
             await asyncio.sleep(pause_s)
@@ -290,7 +263,7 @@ class Driver:
 
     async def await_lease(self) -> None:
         """Until a send may start: a fence stops writes, not sends, so a send needs time left on the lease."""
-        while not self.may_send(self.run):
+        while not self.means.may_send(self.run):
             if self.run.moved:
                 raise RunMovedError
             await asyncio.sleep(self.patience.lease_s)
@@ -311,7 +284,7 @@ class Driver:
     async def hold(self, error: StoreUnavailable) -> None:
         """A pause while the store is away; said once, since an outage holds every run."""
         if not self._is_held:
-            self.log.warning("run.held", task=self.run.record.task_id, reason=error.reason)
+            self.means.log.warning("run.held", task=self.run.record.task_id, reason=error.reason)
         self._is_held = True
         await asyncio.sleep(self.patience.store_s)
 
@@ -320,8 +293,8 @@ class Driver:
 
         Its row comes due as well, but maybe at an instance whose news of it are lost.
         """
-        at_ms = min(self.put_off.values(), default=None)
-        return math.inf if at_ms is None else (at_ms - self.clock.now_ms()) / 1000
+        at_ms = min(self.debts.put_off.values(), default=None)
+        return math.inf if at_ms is None else (at_ms - self.means.clock.now_ms()) / 1000
 
     def find_written_ms(self, meant_ms: int) -> int:
         """When a message that was meant to be sent at a time may have been written at the latest.
@@ -336,7 +309,7 @@ class Driver:
 
     async def rest(self, pause_s: float) -> None:
         """Until the time is over, or somebody wakes us; the peer's own wish to be left alone is kept."""
-        wished_s = (self.not_before_ms - self.clock.now_ms()) / 1000
+        wished_s = (self.not_before_ms - self.means.clock.now_ms()) / 1000
         # Others may have written, on an instance whose news are lost. Not wait_for: up to Python 3.11 it loses a
         # cancellation that comes together with what is waited for, and the driver would outlive its instance.
         with suppress(TimeoutError):
@@ -363,7 +336,7 @@ class Driver:
             return self.run.has_ended()
         outcome = await self.peer.cancel(remote)
         if isinstance(outcome, Unreached | Unknown | Malformed):
-            self.log.warning("cancel.unknown", task=self.run.record.task_id)
+            self.means.log.warning("cancel.unknown", task=self.run.record.task_id)
         elif self.is_streaming:
             self.wake()
             await self._await_end()

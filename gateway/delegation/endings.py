@@ -34,7 +34,7 @@ async def judge_liveness(driver: Driver, reason: str) -> None:
     run = driver.run.record.run
     if run is None:
         return
-    silent_ms = driver.clock.now_ms() - max(parse_ms(run.last_seen_at), driver.proof_ms)
+    silent_ms = driver.means.clock.now_ms() - max(parse_ms(run.last_seen_at), driver.proof_ms)
     if silent_ms > driver.patience.liveness_s * 1000:
         await lose(driver, f"the peer is out of reach: {reason}")
 
@@ -46,11 +46,11 @@ async def lose(driver: Driver, reason: str) -> None:
     if run is None or record.status in ENDED:
         return
     if record.status is not Status.LOST:
-        driver.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
+        driver.means.log.warning("run.lost", task=record.task_id, run=run.run_id, reason=reason)
         command = LoseTask(last_proof=run.last_seen_at, reason=reason)
         await driver.patiently(lambda step: step.add(step.tell(command)))
         return
-    since_ms = driver.clock.now_ms() - parse_ms(record.status_at)
+    since_ms = driver.means.clock.now_ms() - parse_ms(record.status_at)
     if since_ms > driver.patience.liveness_s * 1000:
         await fail(
             driver, Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)

@@ -99,7 +99,7 @@ async def _judge(driver: Driver) -> Judged | None:
     send = _describe(driver)
     refers = bool(texts_at(message, "referenceTaskIds"))
     whole = await _quote(driver, message) if refers else message
-    judged = await judge_send(driver.consulting, send, whole, driver.run.sight.mint)
+    judged = await judge_send(driver.means.consulting, send, whole, driver.run.sight.mint)
     return replace(judged, refers=refers)
 
 
@@ -150,7 +150,7 @@ def _intend(step: Step, changed: str | None = None) -> None:
 
 
 def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> None:
-    now_ms, rules = step.decision.now_ms, driver.consulting.find_rules()
+    now_ms, rules = step.decision.now_ms, driver.means.consulting.find_rules()
     asking = _make_asking(step, name_question(driver))
     asked = (one.rules for one in judged.evaluations if one.decision == "ask")
     tier = rules.find_tier(chain.from_iterable(asked), judged.strictest.risk)
@@ -255,7 +255,7 @@ async def _use(driver: Driver, request: Request) -> bool:
             _describe(driver).make_case(message),
             facts,
             step.decision.now_ms,
-            driver.consulting.find_rules(),
+            driver.means.consulting.find_rules(),
         )
         digest = digest_use(request, _make_asking(step, request.action_id), message)
         try:

@@ -64,7 +64,7 @@ async def let_go(
     await driver.patiently(release, terms)
     if gone:
         run.moved = True
-        driver.log.info("run.let_go", task=task.id, peer=driver.peer.name)
+        driver.means.log.info("run.let_go", task=task.id, peer=driver.peer.name)
     return gone
 
 
@@ -77,5 +77,5 @@ async def hand_over(
         RunMovedError: it is not ours any more.
     """
     if await let_go(driver, say, may):
-        await driver.offer(driver.peer.name, driver.run.sight.task.id)
+        await driver.means.offer(driver.peer.name, driver.run.sight.task.id)
         raise RunMovedError

@@ -50,7 +50,7 @@ async def probe(driver: Driver) -> None:
     if not (isinstance(outcome, Answered) and _is_same(run, outcome)):
         driver.wake()
         return
-    driver.proof_ms = driver.clock.now_ms()
+    driver.proof_ms = driver.means.clock.now_ms()
     await note_life(driver, look_s)
 
 
@@ -76,5 +76,5 @@ def _is_due(driver: Driver, next_s: float) -> bool:
     run, status = driver.run.record.run, driver.run.record.status
     if run is None or status not in WORKING:
         return False
-    silent_s = (driver.clock.now_ms() - parse_ms(run.last_seen_at)) / 1000
+    silent_s = (driver.means.clock.now_ms() - parse_ms(run.last_seen_at)) / 1000
     return silent_s + next_s > driver.patience.heartbeat_s

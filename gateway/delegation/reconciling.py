@@ -72,7 +72,7 @@ async def read_withheld(run: Run, withheld: str) -> JsonObject:
 
 async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:
     # What nobody wants fetched any more is not waited for either.
-    fetches = driver.outputs.fetcher is not None
+    fetches = driver.means.outputs.fetcher is not None
     urls = find_files(driver.run.content or {}, artifact, fetches=fetches)
     if len(urls) > MOST_FILES:
         reason = f"it has more than {MOST_FILES} files"
@@ -90,12 +90,12 @@ async def _copy_files(driver: Driver, artifact: ArtifactRef) -> None:
             case Away(reason=away):
                 await driver.patiently(partial(wait_for_file, artifact=artifact, reason=away))
                 return
-    keep_ms = driver.outputs.keep_ms
+    keep_ms = driver.means.outputs.keep_ms
     await driver.patiently(lambda step: keep_copies(step, artifact, copies, keep_ms))
 
 
 async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
-    redaction = driver.outputs.redaction
+    redaction = driver.means.outputs.redaction
     fetched = await _fetch(driver, url)
     if not isinstance(fetched, Fetched):
         return fetched
@@ -115,5 +115,5 @@ async def _copy(driver: Driver, url: str) -> Copy | Gone | Away:
 async def _fetch(driver: Driver, url: str) -> Fetched | Gone | Away:
     if url.startswith(UPLOADED):
         return await fetch_upload(driver.run.uploads, driver.run.sight.peer, url)
-    fetcher = driver.outputs.fetcher
+    fetcher = driver.means.outputs.fetcher
     return Gone("files are not fetched any more") if fetcher is None else await fetcher.fetch(url)

@@ -112,8 +112,8 @@ class Returning:
         if any(action.cancels_task for action in actions):
             return await self._cancel(actions)
         sight = await self._look(actions, remote)
-        now_ms = self.driver.clock.now_ms()
-        refused = self.action_ids[0] in self.driver.refused
+        now_ms = self.driver.means.clock.now_ms()
+        refused = self.action_ids[0] in self.driver.debts.refused
         attempts = read_attempts(_find_last(actions), refused=refused)
         attempts = replace(attempts, last_ms=self.driver.find_written_ms(attempts.last_ms))
         doubt_ms = round(self.driver.patience.doubt_s * 1000)
@@ -126,7 +126,9 @@ class Returning:
                 await self._tell(FinishReturn(native))
             case Undeliverable(reason=reason):
                 await self._tell(FailReturn(reason))
-                self.driver.refused.discard(self.action_ids[0])  # somebody may have it tried again
+                self.driver.debts.refused.discard(
+                    self.action_ids[0]
+                )  # somebody may have it tried again
             case WaitUntil(at_ms=at_ms):
                 await self._postpone(at_ms)
                 return False
@@ -188,13 +190,15 @@ class Returning:
         await self.driver.await_leave()
         attempts = _find_last(actions).return_attempts + 1
         first = await self._exchange({"message": message})
-        judged = judge_sending(first, _native_status(first), attempts, self.driver.clock.now_ms())
+        judged = judge_sending(
+            first, _native_status(first), attempts, self.driver.means.clock.now_ms()
+        )
         match judged:
             case Returned(native_status=native):
                 await self._tell(FinishReturn(native))
             case LookAgain(at_ms=at_ms, refused=refused):
                 if refused:
-                    self.driver.refused.add(self.action_ids[0])
+                    self.driver.debts.refused.add(self.action_ids[0])
                 await self._postpone(at_ms)
             case _:
                 assert_never(judged)
@@ -207,7 +211,7 @@ class Returning:
             await self._tell(FinishReturn("cancel requested"))
             return True
         attempts = _find_last(actions).return_attempts + 1
-        await self._postpone(self.driver.clock.now_ms() + back_off(attempts))
+        await self._postpone(self.driver.means.clock.now_ms() + back_off(attempts))
         return False
 
     async def _begin(
@@ -291,7 +295,7 @@ class Returning:
         )
 
     async def _postpone(self, at_ms: int) -> None:
-        self.driver.put_off[self.action_ids[0]] = at_ms
+        self.driver.debts.put_off[self.action_ids[0]] = at_ms
         due = tuple(DueChange(f"return:{action}", at_ms) for action in self.action_ids)
         await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
 

@@ -7,8 +7,9 @@ between (an answer, a wish to cancel): the entities are read again and the same 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
 
@@ -115,9 +116,9 @@ class RunMovedError(Exception):
     """The run is somebody else's now: whatever is in flight here decides nothing any more."""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Run:
-    """One run as its driver has it.
+    """One run as its driver has it. As with a driver, what few of them need stands in the class.
 
     Each append wakes whoever waits for a change, and so does the end of its driver. Before each wait it is asked
     whether the run has ended or moved, with no await in between.
@@ -143,19 +144,22 @@ class Run:
     """Told once it is stored what a run cost."""
     on_text: Callable[[Step], None] = lambda _step: None
     """Told of text before it is stored, once."""
-    plain: PlainTurn | None = None
-    """How its turn was filled in, as long as nothing was stored since."""
-    filled: Filled | None = None
-    """The stored end of a plain turn."""
-    moved: bool = False
     store_pause_s: float = 0.5
     """How long the store is left alone when nobody knows whether it took an append."""
     content: JsonObject | None = None
     """The Task as callers may be told it: no further than what is stored (I1)."""
     answer: JsonObject | None = None
     """The Message that is the answer, once it is stored (I1)."""
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _waiting: dict[asyncio.Future[None], None] | None = None
+    plain: PlainTurn | None = field(default=None, init=False)
+    """How its turn was filled in, as long as nothing was stored since."""
+    filled: Filled | None = field(default=None, init=False)
+    """The stored end of a plain turn."""
+    moved: bool = field(default=False, init=False)
+    _is_taken: bool = field(default=False, init=False)
+    """Whether somebody appends or reads just now: one at a time, in the order in which they came."""
+    _line: deque[asyncio.Future[None]] | None = field(default=None, init=False)
+    """Whoever wants to do so next; made for the first of them, since nearly never somebody does."""
+    _waiting: dict[asyncio.Future[None], None] | None = field(default=None, init=False)
     """Whoever waits for a change; of most runs that is one, or nobody."""
 
     @property
@@ -217,14 +221,40 @@ class Run:
             RunMovedError: the fence does not hold any more; nothing was written.
             StoreUnavailable: nothing is known to be written.
         """
-        async with self._turn:
+        await self._take_turn()
+        try:
             if self.moved:
                 raise RunMovedError
-            try:
-                return await self._append(body, terms)
-            finally:
-                # What was not stored was not seen: the same frames are decided again, from what stands.
-                self.sight.content, self.sight.answer = self.content, self.answer
+            return await self._append(body, terms)
+        finally:
+            # What was not stored was not seen: the same frames are decided again, from what stands.
+            self.sight.content, self.sight.answer = self.content, self.answer
+            self._pass_on()
+
+    async def _take_turn(self) -> None:
+        """Until nobody else appends or reads; to be followed by ``_pass_on``."""
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        if self._line is None:
+            self._line = deque()
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if not place.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """It is the turn of the next one in line, if there is one."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return
+        self._is_taken = False
 
     async def _append(
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
@@ -273,7 +303,8 @@ class Run:
             RunMovedError: the fence does not hold any more; nothing was written.
             StoreUnavailable: nothing was written.
         """
-        async with self._turn:
+        await self._take_turn()
+        try:
             if self.moved:
                 raise RunMovedError
             if self.plain is not turn:
@@ -291,15 +322,17 @@ class Run:
             else:
                 await self._recover(outcome)
             return self.has_ended()
+        finally:
+            self._pass_on()
 
     def _settle_filled(self, filled: Filled, first: int) -> None:
         refs = (self.sight.task, self.sight.thread)
         self.kept, self.plain = Unread(self.writes.log, filled.packed, first, refs), None
         frame = filled.frame
-        if "task" in frame:
-            self.content = self.sight.content = cast("JsonObject", frame["task"])
-        else:
-            self.answer = self.sight.answer = cast("JsonObject", frame["message"])
+        if isinstance(task := frame.get("task"), dict):
+            self.content = self.sight.content = task
+        elif isinstance(message := frame.get("message"), dict):
+            self.answer = self.sight.answer = message
         self.filled = filled
         self.tell_changed()
 
@@ -420,8 +453,11 @@ class Run:
 
     async def learn(self, news: Sequence[Written]) -> bool:
         """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
-        async with self._turn:
+        await self._take_turn()
+        try:
             return all(map(self._follow, news))
+        finally:
+            self._pass_on()
 
     def _follow(self, news: Written) -> bool:
         held = self.held
@@ -449,8 +485,11 @@ class Run:
 
     async def refresh(self) -> None:
         """Reads the entities again: somebody else wrote."""
-        async with self._turn:
+        await self._take_turn()
+        try:
             await self._reload()
+        finally:
+            self._pass_on()
 
     async def _reload(self) -> None:
         before = self.record

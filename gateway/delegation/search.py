@@ -56,7 +56,7 @@ async def find_send(driver: Driver) -> None:
     run = driver.run.record.run
     if run is None or run.remote_task_id is not None:
         return
-    begun_ms, pause_s = driver.clock.now_ms(), driver.patience.poll_s
+    begun_ms, pause_s = driver.means.clock.now_ms(), driver.patience.poll_s
     while driver.run.record.run is not None and driver.remote_task() is None:
         if driver.run.is_held():
             return
@@ -65,7 +65,7 @@ async def find_send(driver: Driver) -> None:
             if driver.run.record.status is Status.CANCELLING:
                 await driver.cancel()
             return
-        now_ms = driver.clock.now_ms()
+        now_ms = driver.means.clock.now_ms()
         # A peer that is away has said nothing: it has the time that a peer may be out of reach.
         waits = verdict == "away" and now_ms - begun_ms <= driver.patience.liveness_s * 1000
         left_s = driver.patience.doubt_s - (now_ms - _find_written_ms(driver)) / 1000
@@ -126,7 +126,7 @@ async def _look(driver: Driver) -> Verdict:
         return "bound"
     if unbound or not listing.whole or not is_alone:
         return "unclear"
-    return "absent" if await driver.habits.proves_absence(run.worker) else "unclear"
+    return "absent" if await driver.means.habits.proves_absence(run.worker) else "unclear"
 
 
 async def _list_context(driver: Driver, context_id: str) -> Listing | Literal["away", "hopeless"]:

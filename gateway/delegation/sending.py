@@ -102,7 +102,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
     while True:
         if not driver.may_leave():
             await driver.await_leave()
-        driver.sent_ms = driver.clock.now_ms()
+        driver.sent_ms = driver.means.clock.now_ms()
         crowded_ms = crowded_ms or driver.sent_ms
         if driver.run.is_streamed():
             standing: Standing = await _stream(driver, sent, tries)
@@ -112,7 +112,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
                 isinstance(outcome, Answered)
                 and driver.run.plain is not None
                 # Where a hook wants to know of answers, none of them is plain.
-                and not driver.consulting.find_rules().watches_answers
+                and not driver.means.consulting.find_rules().watches_answers
                 and await take(driver.run, outcome.result)
             ):
                 driver.learn()
@@ -130,7 +130,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
         await _hold(driver, sent, standing)
         if not await _go_on(driver):
             return True
-        tries, crowded_ms = tries + 1, driver.clock.now_ms()
+        tries, crowded_ms = tries + 1, driver.means.clock.now_ms()
 
 
 async def deliver_kept(driver: Driver) -> bool:
@@ -159,7 +159,7 @@ def read_options(sent: JsonObject) -> JsonObject | None:
 
 
 def _is_moment(driver: Driver, since_ms: int) -> bool:
-    return driver.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
+    return driver.means.clock.now_ms() - since_ms < driver.patience.crowd_s * 1000
 
 
 async def _stream(driver: Driver, sent: JsonObject, tries: int) -> Standing:
@@ -192,7 +192,7 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
     if run is None:
         return False
     ends_ms = parse_ms(run.started_at) + run.held_ms + run.retry_policy.total_timeout_ms
-    return driver.clock.now_ms() + wait_ms < ends_ms
+    return driver.means.clock.now_ms() + wait_ms < ends_ms
 
 
 async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
@@ -201,7 +201,7 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
     Raises:
         RunMovedError: it is owed by whoever the agent is linked to.
     """
-    at_ms = driver.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
+    at_ms = driver.means.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
 
     def wait(step: Step) -> None:
@@ -224,7 +224,7 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
         await hand_over(driver, wait, _may_wait)
     row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
     await driver.patiently(wait, lambda _step: Terms(due=(row,)))
-    driver.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
+    driver.means.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
 
 
 def _may_wait(record: TaskRecord) -> bool:
@@ -266,13 +266,13 @@ def _is_time(driver: Driver) -> bool:
         return False
     if run is None or run.send_after is None:
         return True
-    return driver.clock.now_ms() >= parse_ms(run.send_after)
+    return driver.means.clock.now_ms() >= parse_ms(run.send_after)
 
 
 def _find_pause_s(driver: Driver) -> float:
     run = driver.run.record.run
     until_ms = parse_ms(run.send_after) if run and run.send_after else 0
-    left_s = (until_ms - driver.clock.now_ms()) / 1000
+    left_s = (until_ms - driver.means.clock.now_ms()) / 1000
     return min(max(left_s, _CROWD_LOOK_S), driver.patience.look_s)
 
 

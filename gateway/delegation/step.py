@@ -83,24 +83,24 @@ class Sight:
     """By occurrence, what was heard about a prompt beside the rules; None: there is nobody to be heard."""
     always_task: bool = False
     """Whether a bare Message of the peer becomes a task of ours (LT-8)."""
-    content: JsonObject | None = None
-    accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
-    answer: JsonObject | None = None
-    """The Message that a peer answered with, in our context, when it made no task."""
     fetches: bool = False
     """Whether files that the peer names by address are copied before the task completes."""
     redaction: Redaction = NO_REDACTION
     """What is taken out of the words of the peer; it is told where it has struck."""
     price: Price | None = None
     """What runs at the peer cost."""
+    chance: Callable[[], float] = lambda: 0.5
+    """Random, in [0, 1): how long the pause before a further attempt is."""
+    accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
     catalogue: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
     """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
+    content: JsonObject | None = None
+    answer: JsonObject | None = None
+    """The Message that a peer answered with, in our context, when it made no task."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
     place: Place | None = None
     """How far an answer is taken that is more than one append holds."""
-    chance: Callable[[], float] = lambda: 0.5
-    """Random, in [0, 1): how long the pause before a further attempt is."""
 
 
 @dataclass(frozen=True, slots=True)

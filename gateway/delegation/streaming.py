@@ -116,7 +116,7 @@ async def _read(
                 driver.stir.set()
     except Exception:
         # Whoever follows waits for a last outcome, and has to get one.
-        driver.log.exception("stream.broken", task=driver.run.record.task_id)
+        driver.means.log.exception("stream.broken", task=driver.run.record.task_id)
         last = Answered({})
     if isinstance(last, Answered):
         await frames.put(Closed())

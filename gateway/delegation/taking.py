@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 async def take(driver: Driver, results: list[JsonObject]) -> None:
     """Stores what the peer answered, in as many appends as it takes."""
-    results = [driver.outputs.redaction.clean(one) for one in results]
+    results = [driver.means.outputs.redaction.clean(one) for one in results]
     results = await let_through(driver, results)
     at_once = len(results)
     while results:
@@ -88,7 +88,9 @@ async def _consult(driver: Driver, unheard: Unheard) -> None:
         try:
             for prompt, case in unheard.prompts:
                 if prompt.occurrence not in consulted:
-                    heard = await driver.consulting.hear(case, owner, scope, driver.run.sight.mint)
+                    heard = await driver.means.consulting.hear(
+                        case, owner, scope, driver.run.sight.mint
+                    )
                     consulted[prompt.occurrence] = heard
         except StoreUnavailable as error:
             await driver.hold(error)
@@ -119,7 +121,7 @@ async def settle(driver: Driver, outcome: PeerOutcome) -> bool:
         case Refused() | Unreached() | Malformed():
             await refuse(driver, outcome)
         case Unknown(reason=reason):
-            driver.log.warning("send.unknown", task=driver.run.record.task_id, reason=reason)
+            driver.means.log.warning("send.unknown", task=driver.run.record.task_id, reason=reason)
             await tell_broken(driver, outcome)
             return False
         case _:

@@ -14,6 +14,7 @@ from passerelle.core.errors import Conflict
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import StreamOutcome
 from passerelle.core.ports.chance import Clock
+from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.driver import Driver
@@ -49,7 +50,7 @@ async def test_run_whose_driver_breaks_is_taken_up_again(house: House) -> None:
     await house.until(accepted, Status.QUEUED)
     broken = house.service.dispatch.find(accepted.task_id)
     assert broken is not None
-    broken.returns = break_down
+    broken.means = change(broken.means, returns=break_down)
     broken.wake()
 
     def is_replaced() -> bool:
@@ -94,8 +95,8 @@ async def test_run_that_nobody_can_find_out_about_outlives_a_peer_that_is_away(
     await house.adopt(accepted)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    watched = CountedClock(driver.clock)
-    driver.clock = watched
+    watched = CountedClock(driver.means.clock)
+    driver.means = change(driver.means, clock=watched)
     await wait_until(lambda: watched.readings >= 6, 15, "the peer was asked again and again")
     wire: JsonObject = await house.service.read(ADA, GetRecord(accepted.facade))
     assert wire["status"] == "running"

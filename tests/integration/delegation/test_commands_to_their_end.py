@@ -121,7 +121,7 @@ async def test_shutdown_waits_for_a_message_and_not_for_its_run(house: House) ->
     submitting = asyncio.create_task(house.send("hello"))
     await asyncio.sleep(0)
     await dispatch.drain()
-    assert await house.record(await submitting)
+    assert (await house.record(await submitting)).attempts
     assert dispatch.runs.list_tasks() == []
     house.peer.release_all()
 

@@ -15,12 +15,19 @@ from passerelle.core.batch import Batch, Incarnation
 from passerelle.core.commands import GetAction, TurnAccepted
 from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.record import change
 from passerelle.core.status import Status
+from passerelle.gateway.delegation.run import Run
 from tests.support.house import ADA, BOB, House
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
+
+
+def may_send_nothing(_run: Run) -> bool:
+    return False
+
 
 HOUR_MS = 3_600_000
 
@@ -379,7 +386,7 @@ async def test_input_whose_sending_was_cut_off_by_a_crash_is_sent_when_it_comes_
     await house.until(accepted, Status.QUEUED)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda _run: False
+    driver.means = change(driver.means, may_send=may_send_nothing)
     turn = await house.send("and this", task=accepted.facade)
     await house.restart()
     await house.adopt(accepted)

@@ -15,17 +15,23 @@ from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.run import RunStatus
+from passerelle.core.record import change
 from passerelle.core.status import Status
 from passerelle.core.task import scope_of
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.habits import Habits
+from passerelle.gateway.delegation.run import Run
 from tests.support.house import House, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.requirement("AP-3")]
+
+
+def may_send_nothing(_run: Run) -> bool:
+    return False
 
 
 async def vanish(turn: Turn) -> None:
@@ -317,7 +323,7 @@ async def test_same_id_and_words_sent_twice_is_not_taken_for_one_input(house: Ho
     await wait_until(lambda: house.peer.texts.count("and this") == 1, 15, "the first has arrived")
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda _run: False
+    driver.means = change(driver.means, may_send=may_send_nothing)
     turn = await house.send("", task=accepted.facade, message=message)
     await house.restart()
     await house.adopt(accepted)
@@ -331,7 +337,7 @@ async def test_input_is_looked_for_once_the_term_of_its_agent_is_over(house: Hou
     wait_for_arrival(house, 600.0)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
-    driver.may_send = lambda _run: False
+    driver.means = change(driver.means, may_send=may_send_nothing)
     began_ms = house.clock.now_ms()
     turn = await house.send("and this", task=accepted.facade)
     at_ms = (await house.due(accepted.task_id))[f"input:{accepted.task_id}:{turn.turn_id}"]

@@ -12,14 +12,18 @@ from passerelle.core.batch import Batch, Conflict
 from passerelle.core.commands import ListTasks
 from passerelle.core.decision import Decision
 from passerelle.core.errors import IdempotencyConflict, InvalidInput
+from passerelle.core.events import Fact
+from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
+from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
-from passerelle.core.task import decide
+from passerelle.core.task import decide, scope_of
 from passerelle.core.task_commands import UpdateTask
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
 from tests.support.house import ADA, House, task_of
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +101,46 @@ async def test_frame_that_lost_against_a_cancel_is_decided_again(house: House) -
     assert record.title == "x"
     assert str(await house.read(accepted)).count("said once") == 1
     assert (await house.types(accepted)).count("artifact.changed") == 1
+
+
+async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: House) -> None:
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    run, held = driver.run, asyncio.Event()
+
+    async def hold(_batch: Batch) -> None:
+        house.log.before_append = None
+        await held.wait()
+
+    def say(words: str) -> asyncio.Task[Written]:
+        warning = WarningRaised("test", words)
+        return asyncio.create_task(
+            run.append(lambda step: step.add([Fact(scope_of(step.record), warning)]))
+        )
+
+    house.log.before_append = hold
+    first = say("first")
+    await wait_until(lambda: house.log.before_append is None, 15, "the first one is on its way")
+    gone, called, last = say("gone"), say("called and gone"), say("last")
+    await asyncio.sleep(0)
+    gone.cancel()
+
+    def leave_as_called(_shard: Shard, _feed: bool) -> None:  # noqa: FBT001  as it is called
+        # Before it runs, and after it was told that it may.
+        house.service.writes.news = lambda _shard, _feed: None
+        asyncio.get_running_loop().call_soon(called.cancel)
+
+    house.service.writes.news = leave_as_called
+    held.set()
+    async with asyncio.timeout(15):
+        ends = await asyncio.gather(first, gone, called, last, return_exceptions=True)
+    assert [isinstance(end, Written) for end in ends] == [True, False, False, True]
+    assert isinstance(await say("after them"), Written)
+    said = [event.fact.payload for event in await house.events(accepted)]
+    warnings = [one.message for one in said if isinstance(one, WarningRaised)]
+    assert warnings == ["first", "last", "after them"]
 
 
 @pytest.mark.requirement("CMD-30")

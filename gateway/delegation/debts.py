@@ -1,0 +1,17 @@
+"""Answers of people that a run owes its peer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Debts:
+    """By the ids of their actions."""
+
+    owed: set[str] = field(default_factory=set[str])
+    """Answers that somebody said are owed on this run."""
+    put_off: dict[str, int] = field(default_factory=dict[str, int])
+    """Answer that is owed -> when to look again, in ms; its due row comes due then."""
+    refused: set[str] = field(default_factory=set[str])
+    """Answers that the peer has refused in a way that no repeat can change."""
