@@ -122,7 +122,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             list_prices(settings),
             notices.tell_blocked,
         )
-        terms, late = AgentTerms(settings), LateDuties()
+        terms, late = AgentTerms(settings, Patience()), LateDuties()
         pushes = WebhookSender(SystemClock(), timeout_s=PUSH_TIMEOUT_S)
         stack.push_async_callback(pushes.close)
         service = make_service(
@@ -238,18 +238,13 @@ def _list_surroundings(
         clock=SystemClock(),
         ids=SystemIds(),
         find_peer=peers.find,
-        retry_policy=terms.find_policy,
         drives=late.drives,
         find_sender=late.find_sender,
-        find_tags=terms.find_tags,
+        find_terms=terms.find,
         find_rules=terms.rulebook.find_rules,
         rulebook=terms.rulebook,
         list_callers=terms.list_callers,
-        always_task=terms.shows_always,
-        correlates=terms.correlates,
-        find_acceptance=terms.find_acceptance,
-        adapt=terms.adapt,
-        patience=Patience(),
+        patience=terms.patience,
         tally=outages.tally,
         news=late.tell,
         glimpse=late.glimpse,

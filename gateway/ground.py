@@ -90,7 +90,7 @@ def _make_dispatch(
         find_peer=around.find_peer,
         drives=around.drives,
         find_sender=around.find_sender,
-        find_tags=around.find_tags,
+        find_terms=around.find_terms,
         find_rules=around.find_rules,
         outputs=around.outputs,
         habits=Habits(store.habits),
@@ -100,11 +100,8 @@ def _make_dispatch(
             Granting(writes, around.find_rules), around.hooks, around.find_rules, around.clock
         ),
         open_text=OpenTexts(store.deltas, around.clock, around.ids, store.runtime_id),
-        correlates=around.correlates,
-        adapt=around.adapt,
         patience=around.patience,
         spending=around.spending,
-        always_task=around.always_task,
         callbacks=_make_callbacks(around, writes),
     )
 

@@ -115,7 +115,7 @@ def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Serv
         question_lists=QuestionLists(actions, store.projections),
         ownership=ownership,
         references=ground.references,
-        retries=Retries(dispatch, ground.references, around.retry_policy),
+        retries=Retries(dispatch, ground.references),
         listing=Listing(writes, store.log, store.projections, contents),
         models=models,
         contents=contents,
@@ -168,16 +168,15 @@ def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
 
 def _make_working(ground: Ground, push_configs: PushConfigs) -> _Working:
     around, writes, dispatch = ground.around, ground.writes, ground.dispatch
-    conditions = Conditions(around.find_acceptance)
+    conditions = Conditions(around.find_terms)
     finishing = Finishing(writes, ground.ownership, dispatch)
     return _Working(
         Turns(writes, ground.store.blobs, push_configs, dispatch.mend, dispatch.list_row),
         conditions,
         Planning(
             writes,
-            around.retry_policy,
+            around.find_terms,
             around.drives,
-            conditions,
             around.find_rules,
             around.spending,
         ),
@@ -294,7 +293,7 @@ def _make_policy_control(ground: Ground, records: Records, models: Models) -> Po
             granting,
             ownership,
             around.find_rules,
-            around.find_tags,
+            around.find_terms,
             lambda agent: agent in around.catalogue.list_names(),
             around.ids,
         ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from passerelle.core.facts import RetryPolicy
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.delegation.patience import Patience
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from passerelle.channels.hub import Hub
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.glimpse import Glimpse
+    from passerelle.gateway.delegation.peer_terms import PeerTerms
     from passerelle.gateway.limits.spending import Spending
     from passerelle.gateway.targets.notifier import Notifier
     from passerelle.gateway.targets.sender import WebhookSender
@@ -44,10 +43,10 @@ class Surroundings:
     clock: Clock
     ids: Ids
     find_peer: Callable[[str], Peer]
-    retry_policy: Callable[[str], RetryPolicy]
     drives: Callable[[Shard], Incarnation]
     find_sender: Callable[[Shard], Incarnation | None]
-    find_tags: Callable[[str], frozenset[str]]
+    find_terms: Callable[[str], PeerTerms]
+    """What the configuration says of an agent."""
     find_rules: Callable[[], Policy]
     patience: Patience
     tally: Callable[[str, float, str], None]
@@ -61,14 +60,6 @@ class Surroundings:
     rulebook: Rulebook = field(default_factory=Rulebook)
     list_callers: Callable[[], tuple[Principal, ...]] = lambda: ()
     """Whom the configuration names."""
-    find_acceptance: Callable[[str], tuple[JsonObject, ...]] = lambda _agent: ()
-    """What every task of an agent must bring."""
-    always_task: Callable[[str], bool] = lambda _agent: False
-    """Whether an agent's bare messages are shown as tasks."""
-    correlates: Callable[[str], bool] = lambda _agent: False
-    """Whether messages to an agent carry a key of ours."""
-    adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
-    """The patience with one agent."""
     hooks: Hooks = field(default_factory=lambda: Hooks(HookCaller()))
     """Calls code of the operator's."""
     public_url: str | None = None

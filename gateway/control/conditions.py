@@ -13,23 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.json import Json, JsonObject
+    from passerelle.gateway.delegation.peer_terms import PeerTerms
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """The conditions of new tasks; a task keeps those that it was made with."""
 
-    find: Callable[[str], tuple[JsonObject, ...]] = lambda _agent: ()
-    """What every task of an agent must bring."""
-
-    def read_message(self, agent: str, message: JsonObject) -> tuple[JsonObject, ...]:
-        """The conditions of a task that ``message`` opens.
-
-        Raises:
-            InvalidInput: the caller's conditions are none, or too many.
-        """
-        own = object_at(message, "metadata").get(ACCEPTANCE) if "metadata" in message else None
-        return self.find(agent) if own is None else self._join(agent, own, _AT_MESSAGE)
+    find_terms: Callable[[str], PeerTerms]
 
     def read_command(self, agent: str, own: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
         """The conditions of a task that a command makes or describes anew.
@@ -37,12 +28,22 @@ class Conditions:
         Raises:
             InvalidInput: the caller's conditions are none, or too many.
         """
-        return self._join(agent, [*own], "acceptance")
+        return _join(self.find_terms(agent).acceptance, [*own], "acceptance")
 
-    def _join(self, agent: str, own: Json, at: str) -> tuple[JsonObject, ...]:
-        wanted = self.find(agent)
-        further = [one for one in read_conditions(own, at) if one not in wanted]
-        return read_conditions([*wanted, *further], at)
+
+def read_message(wanted: tuple[JsonObject, ...], message: JsonObject) -> tuple[JsonObject, ...]:
+    """The conditions of a task that ``message`` opens, at an agent whose tasks must bring what is ``wanted``.
+
+    Raises:
+        InvalidInput: the caller's conditions are none, or too many.
+    """
+    own = object_at(message, "metadata").get(ACCEPTANCE) if "metadata" in message else None
+    return wanted if own is None else _join(wanted, own, _AT_MESSAGE)
+
+
+def _join(wanted: tuple[JsonObject, ...], own: Json, at: str) -> tuple[JsonObject, ...]:
+    further = [one for one in read_conditions(own, at) if one not in wanted]
+    return read_conditions([*wanted, *further], at)
 
 
 _AT_MESSAGE = f"message.metadata.{ACCEPTANCE}"

@@ -168,7 +168,7 @@ class FollowUps:
             peer=record.peer or record.kind,
             agent=record.kind,
             caller=record.scope.principal,
-            tags=self.dispatch.find_tags(record.peer or record.kind),
+            tags=self.dispatch.find_terms(record.peer or record.kind).tags,
             card_hash=run.worker.card_hash if run else None,
             scope=scope_of(record),
             is_call=False,

@@ -99,7 +99,7 @@ class Governing:
             action_type=governed.action_type,
             args=governed.args,
             peer=peer,
-            tags=dispatch.find_tags(peer),
+            tags=dispatch.find_terms(peer).tags,
         )
         facts = PolicyFacts(dispatch.writes.ids.mint("eval", owned.ref.shard))
         now_ms, rules = dispatch.clock.now_ms(), dispatch.consulting.find_rules()

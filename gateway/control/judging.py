@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.granting import Granting
     from passerelle.gateway.control.ownership import Ownership
+    from passerelle.gateway.delegation.peer_terms import PeerTerms
     from passerelle.permission_bridge.cases import Case
     from passerelle.permission_bridge.policy import Evaluation
     from passerelle.permission_bridge.rules import Policy
@@ -34,7 +35,7 @@ class Judging:
     granting: Granting
     ownership: Ownership
     find_rules: Callable[[], Policy]
-    find_tags: Callable[[str], frozenset[str]]
+    find_terms: Callable[[str], PeerTerms]
     is_configured: Callable[[str], bool]
     ids: Ids
 
@@ -58,7 +59,7 @@ class Judging:
         return render_judgement(evaluate(self._make(principal, query), facts, now_ms, rules))
 
     def _make(self, principal: Principal, query: EvaluatePermission) -> Case:
-        tags = self.find_tags(query.agent)
+        tags = self.find_terms(query.agent).tags
         match query.about:
             case "calls":
                 return InboundCall(principal.id, query.agent, tags)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.peer import PeerCard
+from passerelle.gateway.control.conditions import read_message
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE
@@ -18,14 +19,13 @@ if TYPE_CHECKING:
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn
-    from passerelle.core.facts import RetryPolicy
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
-    from passerelle.gateway.control.conditions import Conditions
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.delegation.peer_terms import PeerTerms
     from passerelle.gateway.limits.spending import Charge, Spending
     from passerelle.permission_bridge.rules import Policy
 
@@ -37,10 +37,9 @@ class Planning:
     """Prepares delegations."""
 
     writes: Writes
-    retry_policy: Callable[[str], RetryPolicy]
+    find_terms: Callable[[str], PeerTerms]
     drives: Callable[[Shard], Incarnation]
     """This instance's incarnation in a shard; raises where it holds no lease."""
-    conditions: Conditions
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
 
@@ -50,7 +49,8 @@ class Planning:
         Raises:
             PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
         """
-        policy = self.retry_policy(command.agent)
+        terms = self.find_terms(command.agent)
+        policy = terms.policy
         try:
             card = await peer.describe()
         except PeerUnavailable:
@@ -75,8 +75,9 @@ class Planning:
             policy=policy,
             judge=judge,
             drives=self.drives,
-            acceptance=self.conditions.read_message(command.agent, command.message),
+            acceptance=read_message(terms.acceptance, command.message),
             trace=TRACE.get(),
+            shows_at_once=terms.always_task,
             gated=self.find_rules().judges_sends,
         )
 

@@ -385,8 +385,6 @@ class Service:
                 source_runs=referred.runs,
                 consumed=referred.consumed,
             )
-        if self.dispatch.always_task(command.agent):
-            plan = change(plan, shows_at_once=True)
         charge = FREE
         try:
             if self.planning.charges:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.nudging import Nudging
     from passerelle.gateway.delegation.open_text import OpenTexts
+    from passerelle.gateway.delegation.peer_terms import PeerTerms
     from passerelle.gateway.delegation.runs import Runs
     from passerelle.gateway.limits.spending import Spending
     from passerelle.permission_bridge.rules import Policy
@@ -103,7 +104,8 @@ class Dispatch:
     drives: Callable[[Shard], Incarnation]
     find_sender: Callable[[Shard], Incarnation | None]
     """Who we are in a shard, where enough of our lease is left to begin something that cannot be undone."""
-    find_tags: Callable[[str], frozenset[str]]
+    find_terms: Callable[[str], PeerTerms]
+    """What the configuration says of an agent."""
     find_rules: Callable[[], Policy]
     habits: Habits
     references: References
@@ -116,11 +118,6 @@ class Dispatch:
     crowd: Crowd = field(default_factory=Crowd)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
-    always_task: Callable[[str], bool] = lambda _agent: False
-    correlates: Callable[[str], bool] = lambda _agent: False
-    """Whether messages to an agent carry a key of ours."""
-    adapt: Callable[[str, Patience], Patience] = lambda _agent, patience: patience
-    """The patience with one agent."""
     callbacks: Callbacks | None = None
     elsewhere: Elsewhere | None = None
     """Who may drive what this instance cannot: set where agents dial in."""
@@ -182,6 +179,7 @@ class Dispatch:
     def _look(
         self, task: EntityRef, shard: Shard, thread: EntityRef, peer: str, context_id: str
     ) -> Sight:
+        terms = self.find_terms(peer)
         # By their places, here and below: the names of so many members cost as much as all the rest of them.
         return Sight(
             task,
@@ -190,13 +188,13 @@ class Dispatch:
             peer,
             context_id,
             lambda prefix: self.writes.ids.mint(prefix, shard),
-            self.find_tags(peer),
+            terms.tags,
             self.find_rules,
             {},
-            self.always_task(peer),
+            terms.always_task,
             self.outputs.fetcher is not None,
             self.outputs.redaction,
-            self.spending.find_price(peer) if self.spending else None,
+            self.spending.find_price(peer) if self.spending and self.spending.is_on else None,
             self._draw_chance,
             # Written out, since ``list[JsonObject]()`` costs seven times as much.
             [],
@@ -213,13 +211,13 @@ class Dispatch:
         held: dict[EntityRef, Held] | Unread,
         driver: Incarnation | None,
     ) -> Driver:
-        run = self._make_run(sight, held, driver)
+        run, terms = self._make_run(sight, held, driver), self.find_terms(peer.name)
         return Driver(
             run,
             peer,
             self._means,
-            self.adapt(peer.name, self.patience),
-            make_key(run.record) if self.correlates(peer.name) else None,
+            terms.patience,
+            make_key(run.record) if terms.correlates else None,
             CallingBack(self.callbacks, peer) if self.callbacks else None,
         )
 
@@ -392,7 +390,7 @@ class Dispatch:
 
     def find_doubt_ms(self, agent: str) -> int:
         """For how long a message to an agent may still be on its way once it was to be sent."""
-        return round(self.adapt(agent, self.patience).doubt_s * 1000)
+        return round(self.find_terms(agent).patience.doubt_s * 1000)
 
     def find(self, task_id: str) -> Driver | None:
         """The driver of a task, if it is driven here."""

@@ -32,9 +32,6 @@ from passerelle.gateway.delegation.limits import list_limits
 from passerelle.gateway.delegation.run import OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from passerelle.core.facts import RetryPolicy
     from passerelle.core.peer import Peer, PeerCard
     from passerelle.core.ports.due import DueRow
     from passerelle.gateway.control.references import References
@@ -52,7 +49,6 @@ class Retries:
 
     dispatch: Dispatch
     references: References
-    find_policy: Callable[[str], RetryPolicy]
 
     async def begin(self, row: DueRow) -> bool:
         """Begins the attempt that a claimed row stands for; False when none is owed (any more).
@@ -120,7 +116,7 @@ class Retries:
             # The first frame of a stream names the remote task, so that it is found again after a crash.
             delivery_mechanism="streaming" if card and card.streaming else "unary",
             message_id=_choose_message_id(run, peer, ordinal),
-            retry_policy=bound_policy(record, self.find_policy(peer)),
+            retry_policy=bound_policy(record, self.dispatch.find_terms(peer).policy),
             reason=record.status_reason or "retry",
             remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
             traceparent=last.traceparent,

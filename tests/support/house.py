@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -47,6 +47,7 @@ from passerelle.gateway.control.service import Service
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.delegation.run import OWNER
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.parts import make_service
@@ -106,6 +107,8 @@ class House:
     patience: Patience = QUICK
     public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
+    correlates: bool = False
+    doubt_s: float | None = None
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     service: Service = field(init=False)
@@ -126,13 +129,11 @@ class House:
                 clock=self.clock,
                 ids=SystemIds(),
                 find_peer=self.registry.find,
-                retry_policy=lambda _agent: self.policy,
                 drives=lambda _shard: _DRIVER,
                 find_sender=lambda _shard: _DRIVER,
-                find_tags=lambda _agent: frozenset(),
+                find_terms=self._find_terms,
                 find_rules=lambda: self.rules,
                 patience=self.patience,
-                find_acceptance=lambda _agent: self.acceptance,
                 tally=lambda _result, _seconds, _why: None,
                 news=lambda _shard, _feed: None,
                 catalogue=Catalogue(self.registry),
@@ -140,6 +141,14 @@ class House:
                 outputs=self.outputs,
                 find_principal=lambda name, _tenant: {"ada": ADA, "bob": BOB}.get(name),
             )
+        )
+
+    def _find_terms(self, _agent: str) -> PeerTerms:
+        patience = self.patience
+        if self.doubt_s is not None:
+            patience = replace(patience, doubt_s=self.doubt_s)
+        return PeerTerms(
+            patience, self.policy, acceptance=self.acceptance, correlates=self.correlates
         )
 
     async def restart(self) -> None:

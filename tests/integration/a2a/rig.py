@@ -15,7 +15,6 @@ import orjson
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.batch import Incarnation
-from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Scope
@@ -25,6 +24,7 @@ from passerelle.gateway.auth.authenticator import know_keys
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.service import Service
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
@@ -69,6 +69,8 @@ class Rig:
     engine: Engine
     appends: list[str]
     """How each append ended."""
+    terms: dict[str, PeerTerms]
+    """What the configuration says of agents, by name."""
     made: list[str] = field(default_factory=list[str])
 
     def message(
@@ -204,6 +206,7 @@ async def run_rig(
             ],
             clock,
         )
+        terms: dict[str, PeerTerms] = {}
         service = make_service(
             Surroundings(
                 store=store,
@@ -211,10 +214,9 @@ async def run_rig(
                 clock=clock,
                 ids=ids,
                 find_peer=peers.find,
-                retry_policy=lambda _: RetryPolicy(),
                 drives=lambda _: INSTANCE,
                 find_sender=lambda _: INSTANCE,
-                find_tags=lambda _: frozenset(),
+                find_terms=lambda agent: terms.get(agent, PeerTerms(PATIENCE)),
                 find_rules=lambda: DEFAULT_POLICY,
                 patience=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
@@ -235,7 +237,9 @@ async def run_rig(
             async with httpx.AsyncClient(
                 base_url=listener.url, headers=headers, timeout=20
             ) as http:
-                yield Rig(listener.url, peer, service, face, metrics, peers, http, engine, appends)
+                yield Rig(
+                    listener.url, peer, service, face, metrics, peers, http, engine, appends, terms
+                )
         finally:
             stop.set()
             await serving

@@ -11,6 +11,7 @@ from passerelle.core.commands import GetRecord
 from passerelle.core.ids import read_shard
 from passerelle.core.json import JsonObject
 from passerelle.gateway.auth.keys import OWNER
+from passerelle.gateway.delegation.peer_terms import PeerTerms
 from tests.integration.a2a.rig import Answer, Rig
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -251,7 +252,7 @@ async def test_every_request_is_counted(rig: Rig) -> None:
 async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
     said = await rig.call("SendMessage", rig.message("message hi"))
     assert list(said) == ["message"]
-    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    rig.terms["echo"] = PeerTerms(always_task=True)
     params = rig.message("message hi")
     task = (await rig.call("SendMessage", params))["task"]
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -273,7 +274,7 @@ async def test_agent_of_each_type_answers_as_it_is_set(rig: Rig) -> None:
 
 @pytest.mark.requirement("LT-8")
 async def test_agent_that_is_always_a_task_is_one_before_it_was_called(rig: Rig) -> None:
-    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    rig.terms["echo"] = PeerTerms(always_task=True)
     rig.peer.hold()
     params = rig.message("message hi", configuration={"returnImmediately": True})
     before = len(rig.appends)
@@ -295,7 +296,7 @@ async def test_agent_that_is_always_a_task_is_one_before_it_was_called(rig: Rig)
 
 @pytest.mark.requirement("LT-8")
 async def test_refusal_of_an_agent_that_is_always_a_task_is_a_failed_task(rig: Rig) -> None:
-    rig.service.dispatch.always_task = lambda agent: agent == "echo"
+    rig.terms["echo"] = PeerTerms(always_task=True)
     for text in ("refuse", "refuse again"):
         task = await rig.send(text)
         assert task["status"]["state"] == "TASK_STATE_FAILED"

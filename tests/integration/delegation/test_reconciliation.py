@@ -75,7 +75,7 @@ async def test_message_that_never_arrived_is_sent_again_to_a_peer_that_keeps_our
 
 def wait_for_arrival(house: House, doubt_s: float) -> None:
     """From now on a message may be on its way for so long."""
-    house.service.dispatch.adapt = lambda _agent, patience: replace(patience, doubt_s=doubt_s)
+    house.doubt_s = doubt_s
 
 
 async def test_agent_says_how_long_a_message_to_it_may_be_on_its_way(house: House) -> None:
@@ -273,7 +273,7 @@ async def test_every_page_of_the_list_is_read(house: House) -> None:
 
 
 async def test_key_of_ours_goes_along_where_the_agent_is_configured_so(house: House) -> None:
-    house.service.dispatch.correlates = lambda _agent: True
+    house.correlates = True
     house.peer.keeps_history = False
     marked: JsonObject = {}
 

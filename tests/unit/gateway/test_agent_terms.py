@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from passerelle.core.facts import RetryPolicy
 from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.settings import Settings
 
 
+def configure(**said: object) -> Settings:
+    """A configuration with one agent."""
+    agent = {"name": "a", "url": "https://a.example.com", **said}
+    return Settings.model_validate({"agents": [agent]})
+
+
 def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
-    agent = {"name": "slow", "url": "https://agents.example.com"}
-    timeout = {"arrival": "90s", "liveness": "10m"}
-    terms = AgentTerms(Settings.model_validate({"agents": [{**agent, "timeout": timeout}]}))
-    adapted = terms.adapt("slow", Patience(poll_s=7.0))
-    assert adapted == Patience(poll_s=7.0, doubt_s=90.0, liveness_s=600.0)
+    terms = AgentTerms(
+        configure(timeout={"arrival": "90s", "liveness": "10m"}), Patience(poll_s=7.0)
+    )
+    assert terms.find("a").patience == Patience(poll_s=7.0, doubt_s=90.0, liveness_s=600.0)
 
 
-def test_patience_with_an_agent_that_is_gone_is_the_common_one() -> None:
-    assert AgentTerms(Settings()).adapt("gone", Patience()) == Patience()
+def test_of_an_agent_that_nobody_has_configured_nothing_is_said() -> None:
+    assert AgentTerms(Settings(), Patience()).find("gone") == PeerTerms()
 
 
 def test_timeouts_that_nobody_sets_are_those_of_the_patience() -> None:
-    terms = AgentTerms(
-        Settings.model_validate({"agents": [{"name": "a", "url": "https://a.example.com"}]})
-    )
-    assert terms.adapt("a", Patience()) == Patience()
+    assert AgentTerms(configure(), Patience()).find("a").patience == Patience()
+
+
+def test_terms_are_one_object_until_another_configuration_says_others() -> None:
+    terms = AgentTerms(configure(), Patience())
+    assert terms.find("a") is terms.find("a")
+    terms.reload(configure(tags=["slow"], answers="always_task", correlation=True))
+    said = terms.find("a")
+    assert (said.tags, said.always_task, said.correlates) == (frozenset({"slow"}), True, True)
+    assert terms.find_tags("a") == said.tags
+
+
+def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
+    terms = AgentTerms(configure(tags=["slow"], timeout={"total": "7s"}), Patience())
+    policy = terms.find("a").policy
+    assert policy != RetryPolicy()
+    terms.reload(Settings())
+    assert terms.find("a") == PeerTerms(policy=policy)
+    terms.reload(Settings())
+    assert terms.find("a") == PeerTerms(policy=policy)
