@@ -86,16 +86,14 @@ def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOu
         return reject(str(fault), raw)
     if not isinstance(envelope, dict) or envelope.get("jsonrpc") != "2.0":
         return reject("not a JSON-RPC 2.0 response", raw)
-    answered = envelope.get("id")
-    match envelope.get("result"), envelope.get("error"):
-        case None, dict() as error if answered is None or answered == request_id:
-            return _read_error(error, http_status, raw)
-        case dict() as result, None if answered == request_id:
-            return Answered(result)
-        case _ if answered != request_id:
-            return reject("a JSON-RPC response to another request", raw)
-        case _:
-            return reject("a JSON-RPC response without a result object or an error", raw)
+    answered, result, error = envelope.get("id"), envelope.get("result"), envelope.get("error")
+    if answered == request_id and error is None and isinstance(result, dict):
+        return Answered(result)
+    if result is None and isinstance(error, dict) and (answered is None or answered == request_id):
+        return _read_error(error, http_status, raw)
+    if answered != request_id:
+        return reject("a JSON-RPC response to another request", raw)
+    return reject("a JSON-RPC response without a result object or an error", raw)
 
 
 def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Malformed:
@@ -109,14 +107,10 @@ def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Ma
 def read_response(status: int, retry_after: str | None, raw: bytes, request_id: int) -> PeerOutcome:
     """The outcome of a whole HTTP response with body ``raw``."""
     outcome = read_envelope(raw, request_id, status)
-    match outcome:
-        case Refused():
-            wait_s = read_retry_after(retry_after)
-            return Refused(outcome.code, outcome.message, status, wait_s)
-        case _ if status == OK:
-            return outcome
-        case _:
-            return read_bare_status(status, retry_after, raw)
+    if isinstance(outcome, Refused):
+        wait_s = read_retry_after(retry_after)
+        return Refused(outcome.code, outcome.message, status, wait_s)
+    return outcome if status == OK else read_bare_status(status, retry_after, raw)
 
 
 def read_document(raw: bytes) -> PeerOutcome:
