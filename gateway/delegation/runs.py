@@ -50,9 +50,9 @@ class Runs:
         Raises:
             Draining: this instance takes no new work.
         """
-        self._admit(work)
-        task = asyncio.get_running_loop().create_task(self._guard(driver, work))
-        self._note(driver, task)
+        guarded = self._admit(driver, work)
+        task = asyncio.get_running_loop().create_task(guarded)
+        self._tasks[driver.run.sight.task.id] = task
 
     def stay(
         self, driver: Driver, work: Coroutine[Any, Any, None], task: asyncio.Task[None]
@@ -62,18 +62,16 @@ class Runs:
         Raises:
             Draining: this instance takes no new work.
         """
-        self._admit(work)
-        self._note(driver, task)
-        return self._guard(driver, work)
+        guarded = self._admit(driver, work)
+        self._tasks[driver.run.sight.task.id] = task
+        return guarded
 
-    def _admit(self, work: Coroutine[Any, Any, None]) -> None:
+    def _admit(self, driver: Driver, work: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
         if self._draining:
             work.close()
             raise Draining("this instance is shutting down", retry_after_s=1)
-
-    def _note(self, driver: Driver, task: asyncio.Task[None]) -> None:
-        task_id = driver.run.sight.task.id
-        self._drivers[task_id], self._tasks[task_id] = driver, task
+        self._drivers[driver.run.sight.task.id] = driver
+        return self._guard(driver, work)
 
     async def _guard(self, driver: Driver, work: Coroutine[Any, Any, None]) -> None:
         run, has_ended, broken = driver.run, False, False
