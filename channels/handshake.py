@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import orjson
 
 from passerelle.channels.frames import SUBPROTOCOL
-from passerelle.core.record import change
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -81,7 +80,7 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
     """
     read = services.read_credentials(scope)
     offered = None if read.bearer else _read_offered(scope)
-    return read if offered is None else change(read, bearer=offered)
+    return read if offered is None else replace(read, bearer=offered)
 
 
 def _read_first(scope: Scope, wanted: bytes) -> str | None:
