@@ -14,7 +14,6 @@ caller sees, what we store, what a peer said.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +23,13 @@ from passerelle.core.generated import make_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from hashlib import sha256
+else:
+    try:
+        # Each message derives two ids from some seventy bytes: the way to the hash of OpenSSL is longer than the hash.
+        from _sha256 import sha256
+    except ImportError:  # Python 3.12 and later
+        from hashlib import sha256
 
 SHARDS: Final = 64
 
@@ -182,4 +188,4 @@ def parse_facade(text: str) -> tuple[TaskId, int] | None:
 
 
 def _digest(parts: tuple[str, ...]) -> bytes:
-    return hashlib.sha256("\0".join(parts).encode()).digest()
+    return sha256("\0".join(parts).encode()).digest()
