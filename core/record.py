@@ -39,7 +39,9 @@ def value(kind: type[T]) -> type[T]:
     Raises:
         TypeError: a ``cached_property``; ``change`` would copy what it holds, which is that of other members.
     """
-    if any(isinstance(member, cached_property) for member in vars(kind).values()):
+    if any(
+        isinstance(one, cached_property) for base in kind.__mro__ for one in vars(base).values()
+    ):
         raise TypeError(f"{kind.__name__} keeps what it derives, and is copied with it")
     return dataclass(unsafe_hash=True)(kind)
 

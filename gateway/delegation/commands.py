@@ -1,7 +1,7 @@
 """Commands on their way: each goes on to its end, also when whoever waits for it goes: half of one is never done (I6).
 
-A command that begins a run becomes the driver of that run once its caller has been told: a task for each of them would
-cost every message one more.
+A message that opens a run is driven in the task of its command, once its caller has been told: a task for each of them
+would cost every message one more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class Commands:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._under_way: dict[asyncio.Future[Any], asyncio.Task[None]] = {}
-        """By what their callers wait for."""
+        self._under_way: dict[
+            asyncio.Future[Any], tuple[asyncio.Task[None], Coroutine[Any, Any, Any]]
+        ] = {}
+        """By what their callers wait for: the task, and the work that it carries out."""
         self._rested: asyncio.Future[None] | None = None
         """Whoever waits until there are none."""
 
@@ -43,7 +45,7 @@ class Commands:
         """The same for work that may open a run, which is driven from there on."""
         loop = asyncio.get_running_loop()
         waiting: asyncio.Future[T] = loop.create_future()
-        self._under_way[waiting] = loop.create_task(self._carry_out(work, waiting))
+        self._under_way[waiting] = loop.create_task(self._carry_out(work, waiting)), work
         return waiting
 
     async def _carry_out(
@@ -53,7 +55,9 @@ class Commands:
     ) -> None:
         try:
             result, begun = await work
-            driving = None if begun is None else self._runs.stay(*begun, self._under_way[waiting])
+            driving = (
+                None if begun is None else self._runs.stay(*begun, self._under_way[waiting][0])
+            )
         except BaseException as failure:
             self._leave(waiting)
             _fail(waiting, failure)
@@ -83,10 +87,15 @@ class Commands:
                     self._rested = asyncio.get_running_loop().create_future()
                     await self._rested
         self._runs.refuse()
-        left = [*self._under_way.values()]
-        for task in left:
+        left = dict(self._under_way)
+        for task, _ in left.values():
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*(task for task, _ in left.values()), return_exceptions=True)
+        for waiting, (_, work) in left.items():
+            # One that was cancelled before its first step has told nobody.
+            if self._under_way.pop(waiting, None) is not None:
+                work.close()
+                waiting.cancel()
 
 
 async def _begin_nothing(work: Coroutine[Any, Any, T]) -> tuple[T, None]:

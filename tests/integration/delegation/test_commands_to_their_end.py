@@ -10,6 +10,8 @@ import pytest
 
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
+from passerelle.gateway.delegation import commands
+from passerelle.gateway.delegation.runs import Runs
 from tests.support.house import ADA, House, task_of
 from tests.support.waiting import wait_until
 
@@ -136,3 +138,27 @@ async def test_run_is_dropped_that_is_driven_where_its_command_was(house: House)
     assert driver is not None
     assert driver.run.moved
     house.peer.release_all()
+
+
+async def test_command_that_a_shutdown_finds_before_its_first_step_tells_its_caller(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_LAST_S", 0.01)
+    dispatch, slow, begun = house.service.dispatch, Work(), list[str]()
+    waiting = [dispatch.commands.see_through(slow.run())]
+    await slow.has_begun.wait()
+
+    async def begin() -> tuple[str, None]:
+        begun.append("late")
+        return "done", None
+
+    refuse = Runs.refuse
+
+    def ask_at_the_last_moment(runs: Runs) -> None:
+        refuse(runs)
+        waiting.append(dispatch.commands.open_run(begin()))
+
+    monkeypatch.setattr(Runs, "refuse", ask_at_the_last_moment)
+    await dispatch.commands.drain()
+    assert [one.cancelled() for one in waiting] == [True, True]
+    assert begun == []
