@@ -7,7 +7,6 @@ between (an answer, a wish to cancel): the entities are read again and the same 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -40,6 +39,7 @@ from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from passerelle.gateway.control.push_configs import end_targets
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Unread, Written
 from passerelle.gateway.delegation.failing import name_row
+from passerelle.gateway.delegation.fair_lock import FairLock
 from passerelle.gateway.delegation.limits import drop_limits
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
@@ -155,10 +155,8 @@ class Run:
     filled: Filled | None = field(default=None, init=False)
     """The stored end of a plain turn."""
     moved: bool = field(default=False, init=False)
-    _is_taken: bool = field(default=False, init=False)
-    """Whether somebody appends or reads just now: one at a time, in the order in which they came."""
-    _line: deque[asyncio.Future[None]] | None = field(default=None, init=False)
-    """Whoever wants to do so next; made for the first of them, since nearly never somebody does."""
+    _writing: FairLock = field(default_factory=FairLock, init=False)
+    """Held by whoever appends or reads just now."""
     _waiting: dict[asyncio.Future[None], None] | None = field(default=None, init=False)
     """Whoever waits for a change; of most runs that is one, or nobody."""
 
@@ -221,7 +219,7 @@ class Run:
             RunMovedError: the fence does not hold any more; nothing was written.
             StoreUnavailable: nothing is known to be written.
         """
-        await self._take_turn()
+        await self._writing.acquire()
         try:
             if self.moved:
                 raise RunMovedError
@@ -229,32 +227,7 @@ class Run:
         finally:
             # What was not stored was not seen: the same frames are decided again, from what stands.
             self.sight.content, self.sight.answer = self.content, self.answer
-            self._pass_on()
-
-    async def _take_turn(self) -> None:
-        """Until nobody else appends or reads; to be followed by ``_pass_on``."""
-        if not self._is_taken:
-            self._is_taken = True
-            return
-        if self._line is None:
-            self._line = deque()
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(place)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if not place.cancelled():
-                self._pass_on()
-            raise
-
-    def _pass_on(self) -> None:
-        """It is the turn of the next one in line, if there is one."""
-        while self._line:
-            place = self._line.popleft()
-            if not place.done():
-                place.set_result(None)
-                return
-        self._is_taken = False
+            self._writing.release()
 
     async def _append(
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
@@ -303,7 +276,7 @@ class Run:
             RunMovedError: the fence does not hold any more; nothing was written.
             StoreUnavailable: nothing was written.
         """
-        await self._take_turn()
+        await self._writing.acquire()
         try:
             if self.moved:
                 raise RunMovedError
@@ -323,7 +296,7 @@ class Run:
                 await self._recover(outcome)
             return self.has_ended()
         finally:
-            self._pass_on()
+            self._writing.release()
 
     def _settle_filled(self, filled: Filled, first: int) -> None:
         refs = (self.sight.task, self.sight.thread)
@@ -453,11 +426,11 @@ class Run:
 
     async def learn(self, news: Sequence[Written]) -> bool:
         """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
-        await self._take_turn()
+        await self._writing.acquire()
         try:
             return all(map(self._follow, news))
         finally:
-            self._pass_on()
+            self._writing.release()
 
     def _follow(self, news: Written) -> bool:
         held = self.held
@@ -485,11 +458,11 @@ class Run:
 
     async def refresh(self) -> None:
         """Reads the entities again: somebody else wrote."""
-        await self._take_turn()
+        await self._writing.acquire()
         try:
             await self._reload()
         finally:
-            self._pass_on()
+            self._writing.release()
 
     async def _reload(self) -> None:
         before = self.record
