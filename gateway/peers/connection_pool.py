@@ -56,7 +56,7 @@ class ConnectionPool:
             Draining: after ``close``.
         """
         if self._is_closed:
-            raise Draining("no calls to peers any more: the gateway is shutting down")
+            raise _say_closed()
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         connection = self._take(now_s) or await self._connect(min(connect_s, total_s / 2))
@@ -146,5 +146,12 @@ class ConnectionPool:
         except BaseException:
             made.close()
             raise
+        if self._is_closed:
+            connection.close()
+            raise _say_closed()
         self._made.add(connection)
         return connection
+
+
+def _say_closed() -> Draining:
+    return Draining("no calls to peers any more: the gateway is shutting down")

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import pytest
 
+from passerelle.core.errors import Draining
 from passerelle.gateway.peers.request_head import close_head, write_head
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.peers.whole_answer import Broken, Connection, NotConnected, NotReadable
@@ -28,6 +29,7 @@ class Speaker:
     origin: str = ""
     connections: int = 0
     heads: list[bytes] = field(default_factory=list[bytes])
+    pools: PeerSessions = field(default_factory=PeerSessions)
     writers: list[asyncio.StreamWriter] = field(default_factory=list[asyncio.StreamWriter])
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -61,7 +63,7 @@ async def speak(*answers: bytes | None) -> AsyncGenerator[tuple[Speaker, Ask]]:
     speaker = Speaker(list(answers))
     server = await asyncio.start_server(speaker.serve, "127.0.0.1", 0)
     speaker.origin = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    sessions = PeerSessions()
+    sessions = speaker.pools
     asked = close_head(write_head("POST", f"{speaker.origin}/a?b=c", {"A": "b"}), b"{}")
 
     async def ask(total_s: float = 2.0) -> Reply:
@@ -344,3 +346,13 @@ async def test_known_head_in_front_of_too_long_a_body_is_no_way_around_the_limit
 def test_header_that_would_smuggle_another_one_is_not_sent() -> None:
     with pytest.raises(NotConnected):
         write_head("POST", "http://a.example/", {"A": "b\r\nEvil: 1"})
+
+
+async def test_connection_that_is_made_after_the_end_asks_nothing() -> None:
+    async with speak(SIZED) as (speaker, ask):
+        asking = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        speaker.pools.pool(speaker.origin, None).close()
+        with pytest.raises(Draining):
+            await asking
+        assert speaker.heads == []
