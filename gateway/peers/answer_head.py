@@ -16,7 +16,7 @@ _END: Final = b"\r\n\r\n"
 
 
 @value
-class KnownHead:
+class AnswerHead:
     """A head of ``size`` bytes in two pieces, with the length of the body from ``at`` to ``end`` between them."""
 
     before: bytes
@@ -37,7 +37,7 @@ class KnownHead:
         return int(length) if length.isdigit() else -1
 
 
-def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> KnownHead | None:
+def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> AnswerHead | None:
     """The head of an answer out of its first piece; None where it is not known again.
 
     A parser took ``read_bytes`` for a whole answer with a body of ``body_bytes``. An interim answer before it, a
@@ -52,4 +52,4 @@ def learn_head(first: bytes, body_bytes: int, read_bytes: int) -> KnownHead | No
         return None
     at = found + len(_LENGTH)
     end = at + len(length)
-    return KnownHead(first[:at], first[end:size], at, end, size)
+    return AnswerHead(first[:at], first[end:size], at, end, size)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import httptools
 
-from passerelle.gateway.peers.known_head import learn_head
+from passerelle.gateway.peers.answer_head import learn_head
 from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
-    from passerelle.gateway.peers.known_head import KnownHead
+    from passerelle.gateway.peers.answer_head import AnswerHead
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 _KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"})
@@ -69,7 +69,7 @@ class Connection(asyncio.Protocol):
         self._deadline_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at_s = 0.0
-        self._known: KnownHead | None = None
+        self._known: AnswerHead | None = None
         self._reset()
         self.keeps_alive = True
         self.free_since_s = 0.0
@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol):
             self._fail(NotReadable("a header block over 64 KiB"))
             self.close()
 
-    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+    def _take_known(self, known: AnswerHead, data: bytes) -> bool:
         """Takes the first piece of an answer, if it has the known head: the parser is left where it stands."""
         wanted_bytes = known.read_length(data)
         if not 0 <= wanted_bytes <= self._limit_bytes:
