@@ -16,7 +16,8 @@ from passerelle.gateway import server
 from passerelle.gateway.a2a.offer import Kept, find_offer
 from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.known_heads import KnownHeads
-from passerelle.gateway.server import Listener, Server, bind
+from passerelle.gateway.server import Listener
+from tests.support.serving import serving
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -80,17 +81,6 @@ async def read(receive: Receive) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
     return body
-
-
-@asynccontextmanager
-async def serving(app: App) -> AsyncGenerator[Listener]:
-    listener, stop = bind("127.0.0.1", 0), asyncio.Event()
-    task = asyncio.create_task(Server(app, listener).serve(stop))
-    try:
-        yield listener
-    finally:
-        stop.set()
-        await task
 
 
 @asynccontextmanager

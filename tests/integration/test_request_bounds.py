@@ -1,8 +1,6 @@
 """Requests that never end: bounded before anybody asks who sends them."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import pytest
 import websockets
@@ -13,7 +11,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from passerelle.gateway.request_bounds import HEAD_BYTES, BoundedRequests
-from passerelle.gateway.server import Listener, Server, bind
+from passerelle.gateway.server import Listener
+from tests.support.serving import serving
 
 WITHIN_S = 10.0
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\n"
@@ -29,16 +28,7 @@ async def echo(socket: WebSocket) -> None:
         await socket.send_text(text)
 
 
-@asynccontextmanager
-async def serving() -> AsyncGenerator[Listener]:
-    app = Starlette(routes=[Route("/", measure, methods=["POST"]), WebSocketRoute("/socket", echo)])
-    listener, stop = bind("127.0.0.1", 0), asyncio.Event()
-    task = asyncio.create_task(Server(app, listener).serve(stop))
-    try:
-        yield listener
-    finally:
-        stop.set()
-        await task
+APP = Starlette(routes=[Route("/", measure, methods=["POST"]), WebSocketRoute("/socket", echo)])
 
 
 async def ask(listener: Listener, *pieces: bytes) -> bytes:
@@ -64,14 +54,14 @@ async def ask(listener: Listener, *pieces: bytes) -> bytes:
     ],
 )
 async def test_head_that_does_not_end_is_refused(pieces: tuple[bytes, ...]) -> None:
-    async with serving() as listener:
+    async with serving(APP) as listener:
         assert (await ask(listener, *pieces)).startswith(b"HTTP/1.1 431 ")
 
 
 @pytest.mark.anyio
 async def test_trailer_that_does_not_end_closes_the_connection() -> None:
     chunked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
-    async with serving() as listener:
+    async with serving(APP) as listener:
         answer = await ask(listener, chunked, b"X: " + b"a" * HEAD_BYTES)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
@@ -83,7 +73,7 @@ async def test_request_that_does_not_go_on_is_refused(
 ) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
     monkeypatch.setattr(BoundedRequests, "body_s", 0.2)
-    async with serving() as listener:
+    async with serving(APP) as listener:
         assert (await ask(listener, started)).startswith(b"HTTP/1.1 408 ")
 
 
@@ -92,7 +82,7 @@ async def test_connection_without_a_request_is_closed_without_a_word(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
-    async with serving() as listener:
+    async with serving(APP) as listener:
         assert await ask(listener) == b""
 
 
@@ -102,7 +92,7 @@ async def test_large_bodies_and_many_requests_on_one_connection_are_no_head() ->
     whole = HEAD + f"Content-Length: {size}\r\n\r\n".encode() + b"a" * size
     chunk = f"{size:x}\r\n".encode() + b"a" * size + b"\r\n0\r\n\r\n"
     last = HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk
-    async with serving() as listener:
+    async with serving(APP) as listener:
         answers = await ask(listener, *[whole] * 3, last)
     assert answers.count(b"HTTP/1.1 200 ") == 4
     assert answers.count(str(size).encode()) == 4
@@ -114,7 +104,7 @@ async def test_socket_lives_longer_than_a_request_may_take_to_come(
 ) -> None:
     monkeypatch.setattr(BoundedRequests, "head_s", 0.2)
     monkeypatch.setattr(BoundedRequests, "body_s", 0.2)
-    async with serving() as listener:
+    async with serving(APP) as listener:
         url = f"ws://127.0.0.1:{listener.port}/socket"
         async with websockets.connect(url, proxy=None) as socket:
             # Closed for its silence while the socket is open: so more than the time of a head has passed.

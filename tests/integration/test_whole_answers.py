@@ -4,8 +4,7 @@ import asyncio
 import gc
 import re
 import weakref
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import pytest
@@ -14,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from passerelle.gateway.a2a.leaving import Left
 from passerelle.gateway.a2a.offer import Kept, Offer, find_offer
 from passerelle.gateway.a2a.reply import Reply
-from passerelle.gateway.server import Listener, Server, bind
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
@@ -62,17 +61,6 @@ class App:
         assert offered
         reply = REPLIES.get(scope["path"]) or Reply(200, b"", headers={"x-name": "a\r\nx-evil: b"})
         await reply.write(send, offer=Observed(offered, self.took) if self.at_once else None)
-
-
-@asynccontextmanager
-async def serving(app: App) -> AsyncGenerator[Listener]:
-    listener, stop = bind("127.0.0.1", 0), asyncio.Event()
-    task = asyncio.create_task(Server(app, listener).serve(stop))
-    try:
-        yield listener
-    finally:
-        stop.set()
-        await task
 
 
 async def ask(app: App, asked: bytes) -> bytes:
