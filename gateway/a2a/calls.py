@@ -78,7 +78,6 @@ class Named(Protocol):
 class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
-    incoming: Incoming
     reading: Reading
     receive: Receive
     send: Send
@@ -124,7 +123,7 @@ class Calls:
 
     async def read_rpc(self, visit: HttpVisit) -> Asked:
         """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
-        incoming = visit.incoming
+        incoming = visit.reading.incoming
         incoming.require_media_type({JSON}, optional=False)
         body = self._take_body(visit)
         if body is None:
@@ -135,7 +134,7 @@ class Calls:
 
     async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
         """A request to one of the paths of HTTP+JSON."""
-        incoming = visit.incoming
+        incoming = visit.reading.incoming
         incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
         body = self._take_body(visit)
         if body is None:
@@ -164,7 +163,7 @@ class Calls:
             await self._stream(visit, method, asked, call)
             return
         if method is Method.GET_EXTENDED_CARD:
-            call = replace(call, own_url=visit.incoming.own_url)
+            call = replace(call, own_url=visit.reading.incoming.own_url)
         result = await self.operations.answer(method, call, visit.watch)
         if method is Method.GET_EXTENDED_CARD:
             visit.headers |= PRIVATE
@@ -219,7 +218,7 @@ class Calls:
         return known.ask(asked.params)
 
     def _compose(self, visit: HttpVisit, asked: Asked, principal: Principal) -> Admitted:
-        incoming, shown = visit.incoming, visit.reading.shown
+        incoming, shown = visit.reading.incoming, visit.reading.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
         active = self.operations.extensions.activate(named)

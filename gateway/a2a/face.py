@@ -170,7 +170,6 @@ class Face:
         reading = self._read(scope, offer)
         agent = reading.agent
         visit = HttpVisit(
-            incoming=reading.incoming,
             reading=reading,
             receive=receive,
             send=send,
@@ -205,7 +204,7 @@ class Face:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         spans = self.parts.spans
-        span = spans.begin_request(visit.incoming.headers) if spans else None
+        span = spans.begin_request(visit.reading.incoming.headers) if spans else None
         with self._waits.present:
             try:
                 if target is Resource.CARD:
@@ -245,7 +244,7 @@ class Face:
         self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal
     ) -> None:
         """HTTP+JSON."""
-        incoming = visit.incoming
+        incoming = visit.reading.incoming
         if target is not None:
             asked = await self._calls.read_http(visit, spot, target)
             await self._calls.perform(visit, asked, principal)
@@ -257,7 +256,7 @@ class Face:
 
     async def _serve_card(self, visit: HttpVisit) -> None:
         visit.operation = Resource.CARD.value
-        incoming, agent = visit.incoming, visit.agent
+        incoming, agent = visit.reading.incoming, visit.agent
         peer = await self.parts.agents.find(agent).describe()
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
         place = Place(agent, self.parts.agents.card_url(agent), base_url)
@@ -308,7 +307,7 @@ def _choose_binding(incoming: Incoming, spot: Spot, target: Target | None) -> Bi
 
 
 def _end(span: Span, visit: HttpVisit, spot: Spot) -> None:
-    incoming = visit.incoming
+    incoming = visit.reading.incoming
     end_request(
         span,
         agent=visit.agent,
@@ -321,7 +320,7 @@ def _end(span: Span, visit: HttpVisit, spot: Spot) -> None:
 
 def _log(visit: HttpVisit, seconds: float) -> None:
     """One line for a request; of what the caller wrote it has nothing but the trace, which was read as one."""
-    trace = read_trace(visit.incoming.headers.get("traceparent"))
+    trace = read_trace(visit.reading.incoming.headers.get("traceparent"))
     structlog.get_logger().info(
         "a2a.request",
         agent=visit.agent,

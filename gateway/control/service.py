@@ -169,7 +169,6 @@ class Service:
     async def _carry_out(
         self, principal: Principal, command: OtherCommand, idem: str | None
     ) -> Result:
-        # What a message makes the gateway send is judged where it is sent.
         await self.policy_control.governing.govern(principal, command)
         match command:
             case CancelTask():
