@@ -2,7 +2,7 @@
 
 An id reads ``<prefix>_<shard><body>``: the shard is two lower-case hex digits, so any id routes to
 its place without a lookup. A minted body is 10 characters of milliseconds and 16 of randomness, both
-in Crockford's base 32, so ids of one prefix and shard sort by time. Of ids that are minted together the first two of
+in Crockford's base 32, so ids of one prefix and shard sort by time. Of ids that are minted together the last two of
 the 16 count, and the others are the same: no right stands on an id alone. A derived body is a hash of what
 the id stands for: two who derive it meet in one place.
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NewType
 from passerelle.core.generated import make_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from hashlib import sha256
 else:
     try:
@@ -47,6 +47,12 @@ _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 _LONGEST: Final = 34
 """Characters of the longest id; a longer text of a caller is not worth remembering."""
 _PAIRS: Final = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+ORDINALS: Final = _PAIRS
+"""The letters by which ids that are minted together are told apart."""
+STEM_LETTERS: Final = 14
+"""Of randomness, which such ids have in common."""
+CONTEXT_BITS: Final = 62
+"""Of randomness in a context at an agent."""
 _OWN: Final = re.compile(r"[a-z]{2,5}_([0-3][0-9a-f])[0-9abcdefghjkmnpqrstvwxyz]{26}")
 _OWN_CONTEXT: Final = "-8705-"
 _FACADE: Final = re.compile(
@@ -98,9 +104,18 @@ def spell(entropy: bytes) -> str:
     return entropy.translate(_SPELLING).decode()
 
 
-def encode_ms(now_ms: int) -> str:
-    """The time in a minted id."""
-    return _encode_second(now_ms >> 10) + _PAIRS[now_ms & 1023]
+def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
+    """A minted id out of a time and 80 bits of randomness, both given."""
+    return f"{prefix}{compose_stem(shard, now_ms, encode_base32(entropy, 16))}"
+
+
+def compose_stem(shard: Shard, now_ms: int, letters: str) -> str:
+    """What stands behind the prefixes of ids that are minted together: one shard, one time and the same letters.
+
+    Behind ``STEM_LETTERS``, one of ``ORDINALS`` ends each. Whoever knows one can guess the others: they are of one
+    append, and of one owner.
+    """
+    return f"_{shard.tag}{_encode_second(now_ms >> 10)}{_PAIRS[now_ms & 1023]}{letters}"
 
 
 @lru_cache(64)
@@ -109,26 +124,10 @@ def _encode_second(second: int) -> str:
     return encode_base32(second, 8)
 
 
-def compose_id(prefix: str, shard: Shard, now_ms: int, entropy: int) -> str:
-    """A minted id out of a time and 80 bits of randomness, both given."""
-    return f"{prefix}_{shard.tag}{encode_ms(now_ms)}{encode_base32(entropy, 16)}"
-
-
-def compose_ids(prefixes: Sequence[str], shard: Shard, now_ms: int, letters: str) -> list[str]:
-    """Ids that are minted together, at most 1,024: one time and 14 letters of randomness, and two that count.
-
-    Whoever knows one can guess the others: they are of one append, and of one owner.
-    """
-    head = f"_{shard.tag}{encode_ms(now_ms)}"
-    return [
-        f"{prefix}{head}{number}{letters}" for prefix, number in zip(prefixes, _PAIRS, strict=False)
-    ]
-
-
 def compose_context(now_ms: int, entropy: int) -> str:
     """A conversation at an agent, in our name: a UUID, since some agents take nothing else.
 
-    62 bits of randomness behind the time. The version is 8, which leaves the rest to whoever makes it, and the mark
+    The randomness stands behind the time. The version is 8, which leaves the rest to whoever makes it, and the mark
     after it is ours.
     """
     time, tail = f"{now_ms & (1 << 48) - 1:012x}", f"{2 << 62 | entropy:016x}"

@@ -7,19 +7,21 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ids import REMOTE_CONTEXT, compose_context, compose_id, compose_ids, spell
+from passerelle.core.ids import (
+    CONTEXT_BITS,
+    REMOTE_CONTEXT,
+    STEM_LETTERS,
+    compose_context,
+    compose_id,
+    spell,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from passerelle.core.ids import Shard
 
 _ID_BITS = 80
-_TOGETHER_LETTERS = 14
-"""Of ids that are minted together and told apart by a number."""
-_BLOCK_LETTERS = 256 * _TOGETHER_LETTERS
+_BLOCK_LETTERS = 256 * STEM_LETTERS
 """One call of the operating system for as many."""
-_CONTEXT_BITS = 62
 _BLOCK_BITS = 1024
 """One call of it for what is drawn for a few requests. It is shifted as a whole for each, so it is no larger."""
 
@@ -59,27 +61,14 @@ class SystemIds:
 
     def mint(self, prefix: str, shard: Shard) -> str:
         if prefix == REMOTE_CONTEXT:
-            return compose_context(_read_ms(), self.draw(_CONTEXT_BITS))
+            return compose_context(_read_ms(), self.draw(CONTEXT_BITS))
         return compose_id(prefix, shard, _read_ms(), self.draw(_ID_BITS))
 
-    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        now_ms = _read_ms()
-        made = compose_ids(prefixes, shard, now_ms, self._spell())
-        while len(made) < len(prefixes):
-            rest = prefixes[len(made) :]
-            made += compose_ids(rest, shard, now_ms, self._spell())
-        if REMOTE_CONTEXT in prefixes:
-            for place, prefix in enumerate(prefixes):
-                if prefix == REMOTE_CONTEXT:
-                    made[place] = compose_context(now_ms, self.draw(_CONTEXT_BITS))
-        return made
-
-    def _spell(self) -> str:
-        """Random letters."""
+    def draw_letters(self) -> str:
         begin = self._spelt
         if begin == len(self._letters):
             self._letters, begin = spell(os.urandom(_BLOCK_LETTERS)), 0
-        self._spelt = end = begin + _TOGETHER_LETTERS
+        self._spelt = end = begin + STEM_LETTERS
         return self._letters[begin:end]
 
     def draw(self, bits: int) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from passerelle.core.ids import Shard
 
 
@@ -25,8 +23,8 @@ class Ids(Protocol):
         """A new id of ours."""
         ...
 
-    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        """A new id for each of these prefixes."""
+    def draw_letters(self) -> str:
+        """Random letters for ids that are minted together (``core.ids.compose_stem``)."""
         ...
 
     def draw(self, bits: int) -> int:

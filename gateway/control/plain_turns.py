@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 import orjson
 
@@ -29,8 +29,8 @@ from passerelle.core.batch import (
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.generated import make_picker
-from passerelle.core.ids import REMOTE_CONTEXT
-from passerelle.core.minting import RecordedIds, Wanted
+from passerelle.core.ids import CONTEXT_BITS, compose_context
+from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.record import change, value
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
@@ -44,11 +44,12 @@ from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
     from passerelle.core.json import JsonObject
+    from passerelle.core.minting import Asked
     from passerelle.core.ports.chance import Ids
     from passerelle.core.principal import Principal
     from passerelle.core.trace import Trace
@@ -80,7 +81,7 @@ class Rehearsal:
     message: JsonObject
     draft: Draft
     op: str
-    asked: tuple[str | int, ...]
+    asked: Asked
     example: Example
     feed: bool
     remote_context_id: str
@@ -94,15 +95,23 @@ class Rehearsal:
         )
 
 
+class Ordinals(NamedTuple):
+    """Of the ids that have to be known, beside being written."""
+
+    context: str
+    task: str
+    turn: str
+    first_event: str
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
     """What every turn of one shape stores first."""
 
     stencil: Stencil
-    wanted: Wanted
-    """What has to be minted, in its order."""
-    at: Mapping[str, int]
-    """Prefix of an id -> where the first one stands among what is minted."""
+    numbers: tuple[tuple[int, str], ...]
+    """What has to be drawn (``mint_together``)."""
+    ordinals: Ordinals
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
     """Out of the session, the thread and the task: what is written, in its order."""
     feed: bool
@@ -186,17 +195,21 @@ class PlainTurns:
         form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
         if form is None or len(message) > CAP:
             return None
-        minted, at = form.wanted.ask(writes.ids, shard), form.at
-        place = place_context(principal, minted[at["ctx"]], shard)
-        values = list_values(place, command, message, writes.clock.now_ms(), plan, minted)
+        now_ms, ordinals = writes.clock.now_ms(), form.ordinals
+        remote = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
+        minted = mint_together(writes.ids, shard, now_ms, form.numbers)
+        stem = minted[0]
+        place = place_context(principal, f"ctx{stem}{ordinals.context}", shard)
+        values = list_values(place, command, message, now_ms, plan, remote, minted)
         call = form.stencil.fill(values)
         if call is None:
             return None
-        task = EntityRef(EntityKind.TASK, minted[at["task"]])
+        task = EntityRef(EntityKind.TASK, f"task{stem}{ordinals.task}")
         touched = form.pick_touched((place.session, place.thread, task))
-        packed = PackedBatch(place.session.id, shard, touched, minted[at["ev"]], call)
-        remote_context_id = minted[at[REMOTE_CONTEXT]]
-        return PlainTurn(form, values, place, task, minted[at["turn"]], remote_context_id), packed
+        first_event = f"ev{stem}{ordinals.first_event}"
+        packed = PackedBatch(place.session.id, shard, touched, first_event, call)
+        turn_id = f"turn{stem}{ordinals.turn}"
+        return PlainTurn(form, values, place, task, turn_id, remote), packed
 
     def _find(
         self,
@@ -248,6 +261,7 @@ def list_values(
     message: bytes,
     now_ms: int,
     plan: Delegation,
+    remote_context_id: str,
     minted: Sequence[str],
 ) -> tuple[bytes, ...]:
     """In what plain turns of a shape differ, as it stands in what is written; what is minted comes last."""
@@ -266,6 +280,7 @@ def list_values(
         words.preview,
         str(command.message["messageId"]),
         (trace.state or "") if trace else "",
+        remote_context_id,
         *minted,
     )
     return (message, *quote(texts))
@@ -294,16 +309,11 @@ def make_form(
         stencil = cut_stencil(one.example, other.example, FREE)
         if stencil is None or one.asked != other.asked or one.draft.spill.blobs:
             continue
-        asked = keep_asked(stencil, one.asked, one.example)
         touched = [_TOUCHED.index(ref.kind) for ref in one.draft.decision.touched]
         return Form(
             stencil=stencil,
-            wanted=Wanted(asked),
-            at={
-                what: place
-                for place, what in reversed([*enumerate(asked)])
-                if isinstance(what, str)
-            },
+            numbers=one.asked.numbers,
+            ordinals=Ordinals(*map(one.asked.find, ("ctx", "task", "turn", "ev"))),
             pick_touched=make_picker(touched),
             feed=one.feed,
             mechanism=plan.mechanism,
@@ -311,16 +321,6 @@ def make_form(
             rehearsals=(one, other),
         )
     return None
-
-
-def keep_asked(
-    stencil: Stencil, asked: tuple[str | int, ...], example: Example
-) -> tuple[str | int | None, ...]:
-    """What has to be minted for the stencil; None stands for what was asked and not written."""
-    begin = len(example.values) - len(asked)
-    return tuple(
-        what if begin + place in stencil.holes else None for place, what in enumerate(asked)
-    )
 
 
 def rehearse(
@@ -333,7 +333,8 @@ def rehearse(
     """Decides a turn by the code that decides every turn, and stores nothing."""
     chance = turns.writes.ids
     shard = draw_shard(chance)
-    ids, now_ms = RecordedIds(chance, shard), rehearse_ms(chance)
+    now_ms = rehearse_ms(chance)
+    ids = RecordedIds(chance, shard, now_ms)
     place = place_context(principal, ids.mint("ctx", shard), shard)
     message = command.message
     driver, epoch = under
@@ -346,17 +347,20 @@ def rehearse(
     draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
     op = ids.mint("op", shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
-    values = list_values(place, command, orjson.dumps(message), now_ms, plan, ids.values)
+    call = writes.log.pack(batch).call
+    asked, minted = ids.find_in(call)
+    packed, remote_context_id = orjson.dumps(message), ids.contexts[0]
+    values = list_values(place, command, packed, now_ms, plan, remote_context_id, minted)
     return Rehearsal(
         place=place,
         driver=driver,
         message=message,
         draft=draft,
         op=op,
-        asked=tuple(ids.asked),
-        example=Example(unpack(writes.log.pack(batch).call), values),
+        asked=asked,
+        example=Example(unpack(call), values),
         feed=standing.feed,
-        remote_context_id=ids.values[ids.asked.index(REMOTE_CONTEXT)],
+        remote_context_id=remote_context_id,
     )
 
 

@@ -28,18 +28,12 @@ from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.generated import make_picker
-from passerelle.core.minting import RecordedIds, Wanted
+from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.record import value
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
-from passerelle.gateway.control.plain_turns import (
-    FREE,
-    TRIES,
-    keep_asked,
-    rehearse_ms,
-    rehearse_text,
-)
+from passerelle.gateway.control.plain_turns import FREE, TRIES, rehearse_ms, rehearse_text
 from passerelle.gateway.control.writes import compose
 from passerelle.gateway.delegation.artifacts import Described, describe
 from passerelle.gateway.delegation.habits import see_habit
@@ -56,6 +50,7 @@ if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef
     from passerelle.core.ids import Shard
     from passerelle.core.json import Json, JsonObject
+    from passerelle.core.minting import Asked
     from passerelle.core.ports.chance import Ids
     from passerelle.gateway.control.plain_turns import PlainTurn, Rehearsal
     from passerelle.gateway.delegation.habits import Seen
@@ -108,11 +103,12 @@ class AnswerForm:
     """What every answer of one shape stores, on a turn of one shape."""
 
     stencil: Stencil
-    wanted: Wanted
+    numbers: tuple[tuple[int, str], ...]
+    """What has to be drawn (``mint_together``)."""
     pick_touched: Callable[[Sequence[EntityRef]], tuple[EntityRef, ...]]
     """Out of the task and the thread: what is written, in its order."""
-    event: int
-    """Where the id of the first event stands among what is minted."""
+    first_event: str
+    """The ordinal of its id."""
     feed: bool
     row: IndexRow | None
     """The rehearsed row of the owner's list: another task, another time."""
@@ -134,12 +130,13 @@ async def take(run: Run, result: JsonObject) -> bool:
     if form is None:
         return False
     now_ms = writes.clock.now_ms()
-    minted = form.wanted.ask(writes.ids, shard)
+    minted = mint_together(writes.ids, shard, now_ms, form.numbers)
     call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
     if call is None:
         return False
     touched = form.pick_touched((sight.task, sight.thread))
-    packed = PackedBatch(turn.place.session.id, shard, touched, minted[form.event], call)
+    first_event = f"ev{minted[0]}{form.first_event}"
+    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call)
     row = form.row
     if row is not None:
         row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
@@ -275,16 +272,16 @@ def _make_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerFor
         if {one.shape, other.shape} != {shape}:
             continue
         frame = len(turn.values)
-        said = range(frame + 1 + _TIMES, len(one.example.values) - len(one.asked))
+        begin = frame + 1 + _TIMES
+        said = range(begin, begin + one.texts)
         stencil = cut_stencil(one.example, other.example, FREE.union((frame,), said))
         if stencil is None:
             continue
-        asked = keep_asked(stencil, one.asked, one.example)
         return AnswerForm(
             stencil=stencil,
-            wanted=Wanted(asked),
+            numbers=one.asked.numbers,
             pick_touched=make_picker([_TOUCHED.index(kind) for kind in one.kinds]),
-            event=asked.index("ev"),
+            first_event=one.asked.find("ev"),
             feed=one.feed,
             row=one.row,
             seen=one.seen,
@@ -297,7 +294,9 @@ class Rehearsed:
     """An answer that was decided and not stored."""
 
     shape: Shape
-    asked: tuple[str | int, ...]
+    asked: Asked
+    texts: int
+    """How many further texts the answer has."""
     example: Example
     kinds: tuple[EntityKind, ...]
     feed: bool
@@ -310,7 +309,8 @@ def rehearse_answer(
 ) -> Rehearsed | None:
     """Decides an answer to a rehearsed turn by the code for every answer, and stores nothing; None: it is not plain."""
     chance, place = run.writes.ids, rehearsal.place
-    ids, now_ms = RecordedIds(chance, place.shard), rehearse_ms(chance)
+    now_ms = rehearse_ms(chance)
+    ids = RecordedIds(chance, place.shard, now_ms)
     before = rehearsal.fill(turn.form)
     settled = rehearsal.draft.decision.settle(rehearsal.op, 1)
     task = rehearsal.draft.task
@@ -347,11 +347,14 @@ def rehearse_answer(
     step, terms = drafted
     op = ids.mint("op", place.shard)
     batch, standing = compose(step.decision, held, terms, op, epoch)
-    values = list_values(before, answer, now_ms, ids.values)
+    call = writes.log.pack(batch).call
+    asked, minted = ids.find_in(call)
+    values = list_values(before, answer, now_ms, minted)
     return Rehearsed(
         answer.shape,
-        tuple(ids.asked),
-        Example(unpack(writes.log.pack(batch).call), values),
+        asked,
+        len(answer.texts),
+        Example(unpack(call), values),
         tuple(ref.kind for ref in step.decision.touched),
         standing.feed,
         standing.index[0] if standing.index else None,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from passerelle.core.ids import Shard, compose_id
+from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32
 
 START_MS = 1_700_000_000_000
 
@@ -21,8 +20,9 @@ class CountedIds:
         self.made += 1
         return compose_id(prefix, shard, START_MS, self.made)
 
-    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        return [self.mint(prefix, shard) for prefix in prefixes]
+    def draw_letters(self) -> str:
+        self.made += 1
+        return encode_base32(self.made, STEM_LETTERS)
 
     def draw(self, bits: int) -> int:
         return self.drawn % (1 << bits)

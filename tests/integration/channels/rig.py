@@ -8,7 +8,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +47,7 @@ from passerelle.core.commands import Authenticator
 from passerelle.core.credentials import Credentials
 from passerelle.core.errors import NotFound, StoreUnavailable, Unauthenticated
 from passerelle.core.events import EncodedEvent
-from passerelle.core.ids import Shard, compose_id, place
+from passerelle.core.ids import STEM_LETTERS, Shard, compose_id, encode_base32, place
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.deltas import Delta, OpenText
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -85,8 +85,8 @@ class RandomIds:
     def mint(self, prefix: str, shard: Shard) -> str:
         return compose_id(prefix, shard, 0, secrets.randbits(80))
 
-    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        return [self.mint(prefix, shard) for prefix in prefixes]
+    def draw_letters(self) -> str:
+        return encode_base32(secrets.randbits(5 * STEM_LETTERS), STEM_LETTERS)
 
     def draw(self, bits: int) -> int:
         return secrets.randbits(bits)

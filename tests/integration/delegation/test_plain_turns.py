@@ -5,12 +5,16 @@ from __future__ import annotations
 import random  # noqa: TID251  seeded, so that a failure comes again
 from dataclasses import dataclass, field, replace
 
+import orjson
 import pytest
 
+from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import SubmitTurn
+from passerelle.core.ids import ORDINALS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.principal import Principal
 from passerelle.core.status import Status
+from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
 from passerelle.gateway.control.places import list_places
@@ -28,7 +32,8 @@ from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
 from passerelle.gateway.delegation.run import Run
-from passerelle.store.connection import pack
+from passerelle.store.connection import pack, unpack
+from tests.support.faults import FaultyLog
 from tests.support.house import ADA, House
 
 pytestmark = pytest.mark.anyio
@@ -150,6 +155,25 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
     assert answered, "answers were filled in"
 
 
+async def test_what_asks_for_more_ids_than_can_be_told_apart_is_decided(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("passerelle.core.minting.ORDINALS", ORDINALS[:8])
+    filled = list[bool]()
+    open_turn = PlainTurns.open
+
+    async def see_open(
+        turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
+    ) -> Opened | None:
+        opened = await open_turn(turns, who, command, plan)
+        filled.append(opened is not None)
+        return opened
+
+    monkeypatch.setattr(PlainTurns, "open", see_open)
+    await house.until(await house.send("echo hi"), Status.COMPLETED)
+    assert filled == [False]
+
+
 async def test_a_filled_turn_stands_where_its_context_is_looked_for(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +182,30 @@ async def test_a_filled_turn_stands_where_its_context_is_looked_for(
     assert list_places(ADA, turn.place.context_id)[0] == turn.place
     held = await house.service.writes.load([turn.place.thread])
     assert isinstance(held[turn.place.thread].record, ThreadRecord)
+
+
+async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended, append = list[PackedBatch](), FaultyLog.append
+
+    async def see_append(log: FaultyLog, batch: Batch | PackedBatch) -> AppendResult:
+        assert isinstance(batch, PackedBatch)
+        appended.append(batch)
+        return await append(log, batch)
+
+    monkeypatch.setattr(FaultyLog, "append", see_append)
+    learnt = await learn(house, monkeypatch)
+    (turn,) = learnt.turns
+    record = (await house.service.writes.load([turn.task]))[turn.task].record
+    assert isinstance(record, TaskRecord)
+    known = (turn.turn_id, turn.remote_context_id)
+    assert (record.turn_id, record.attempts[0].remote_context_id) == known
+    assert len(appended) == 2, "the turn and its answer"
+    for packed in appended:
+        (written,) = (one for one in unpack(packed.call) if one.startswith(b'{"session"'))
+        said = orjson.loads(written)
+        assert (said["session"], said["events"][0]) == (packed.session, packed.first_event)
 
 
 @pytest.mark.requirement("I4")

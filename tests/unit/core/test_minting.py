@@ -2,54 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
 import pytest
 
-from passerelle.core.ids import Shard
-from passerelle.core.minting import RecordedIds, Wanted, form_number
+from passerelle.core.ids import ORDINALS, REMOTE_CONTEXT, Shard, place
+from passerelle.core.minting import RecordedIds, form_number, mint_together
+from tests.support.counted_ids import START_MS, CountedIds
 
 SHARD, ELSEWHERE = Shard(7), Shard(8)
 
 
-@dataclass(slots=True)
-class Counted:
-    """Ids that count, so that each is told from every other."""
-
-    made: int = field(default=0)
-
-    def mint(self, prefix: str, shard: Shard) -> str:
-        self.made += 1
-        return f"{prefix}_{shard.tag}{self.made}"
-
-    def mint_all(self, prefixes: Sequence[str], shard: Shard) -> list[str]:
-        return [self.mint(prefix, shard) for prefix in prefixes]
-
-    def draw(self, bits: int) -> int:
-        self.made += 1
-        return self.made % (1 << bits)
-
-
-def test_what_is_asked_of_chance_for_the_shard_can_be_asked_again() -> None:
-    recorded = RecordedIds(Counted(), SHARD)
-    recorded.mint("ev", SHARD)
-    recorded.mint("acct", ELSEWHERE)
-    recorded.draw(4)
-    recorded.draw(64)
-    assert recorded.asked == ["ev", 64]
-    assert recorded.values == ["ev_071", "0000000000000004"]
-    assert Wanted([64, None, *recorded.asked]).ask(Counted(), SHARD) == (
-        "0000000000000002",
-        "",
-        "ev_071",
-        "0000000000000003",
+def test_ids_that_are_minted_together_differ_in_their_ordinals() -> None:
+    recorded = RecordedIds(CountedIds(), SHARD, START_MS)
+    first, elsewhere, second = (
+        recorded.mint("ev", SHARD),
+        recorded.mint("ev", ELSEWHERE),
+        recorded.mint("task", SHARD),
     )
+    asked, (stem,) = recorded.find_in(b"")
+    assert (first, second) == (f"ev{stem}00", f"task{stem}01")
+    assert (asked.find("ev"), asked.find("task")) == ("00", "01")
+    assert [place(one) for one in (first, elsewhere, second)] == [SHARD, ELSEWHERE, SHARD]
+    assert asked.prefixes == ("ev", "task")
 
 
-def test_of_nothing_asked_for_nothing_is_made() -> None:
-    assert Wanted([]).ask(Counted(), SHARD) == ()
-    assert Wanted([None]).ask(Counted(), SHARD) == ("",)
+def test_what_was_asked_of_chance_can_be_asked_again() -> None:
+    recorded = RecordedIds(CountedIds(drawn=0xABCDEF0123), SHARD, START_MS)
+    assert [recorded.draw(bits) for bits in (4, 32, 40)] == [0x3, 0xCDEF0123, 0xABCDEF0123]
+    asked, minted = recorded.find_in(b'{"mint":"cdef0123","at":3}')
+    assert minted[1:] == ["cdef0123"], "what is written nowhere, or everywhere, is not asked again"
+    again = mint_together(CountedIds(drawn=5), SHARD, START_MS, asked.numbers)
+    assert again == [minted[0], "00000005"]
+
+
+def test_a_context_at_an_agent_has_no_ordinal() -> None:
+    recorded = RecordedIds(CountedIds(), SHARD, START_MS)
+    contexts = [recorded.mint(REMOTE_CONTEXT, SHARD), recorded.mint(REMOTE_CONTEXT, SHARD)]
+    assert recorded.contexts == contexts
+    assert len(set(contexts)) == 2
+    assert recorded.find_in(b"")[0].prefixes == ()
+
+
+def test_what_is_beyond_the_last_ordinal_is_minted_by_itself() -> None:
+    recorded = RecordedIds(CountedIds(), SHARD, START_MS)
+    minted = [recorded.mint("ev", SHARD) for _ in range(len(ORDINALS) + 2)]
+    assert len(set(minted)) == len(ORDINALS) + 2
+    assert {place(one) for one in minted} == {SHARD}
+    asked, (stem,) = recorded.find_in(b"")
+    assert len(asked.prefixes) == len(ORDINALS)
+    assert sorted(minted[:-2]) == minted[:-2], "ids of one prefix sort as they were asked for"
+    assert [stem in one for one in minted[-3:]] == [True, False, False]
+
+
+def test_letters_are_drawn_as_they_are_without_a_record() -> None:
+    assert RecordedIds(CountedIds(), SHARD, START_MS).draw_letters() == "00000000000002"
 
 
 @pytest.mark.parametrize(

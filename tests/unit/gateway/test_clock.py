@@ -2,7 +2,7 @@
 
 import time
 
-from passerelle.core.ids import Shard, is_own_context, place
+from passerelle.core.ids import REMOTE_CONTEXT, Shard, compose_stem, is_own_context, place
 from passerelle.gateway.clock import SystemClock, SystemIds
 
 
@@ -28,9 +28,9 @@ def test_draw_stays_below_its_bound() -> None:
 
 def test_ids_and_draws_differ_however_many_are_asked_for() -> None:
     ids = SystemIds()
-    minted = ids.mint_all(["ev"] * 2100, Shard(3)) + ids.mint_all(["ev"] * 600, Shard(3))
-    assert len(set(minted)) == 2700
-    assert {place(identifier) for identifier in minted} == {Shard(3)}
+    stems = [compose_stem(Shard(3), 0, ids.draw_letters()) for _ in range(600)]
+    assert len(set(stems)) == 600
+    assert {place(f"ev{stem}00") for stem in stems} == {Shard(3)}
     drawn = [ids.draw(bits) for bits in (64, 62) * 100]
     assert len(set(drawn)) == 200
     assert max(drawn).bit_length() > 60
@@ -38,7 +38,5 @@ def test_ids_and_draws_differ_however_many_are_asked_for() -> None:
     assert ids.draw(64).bit_length() > 32
 
 
-def test_the_context_that_an_agent_is_told_is_minted_among_ids() -> None:
-    context, event = SystemIds().mint_all(["rctx", "ev"], Shard(3))
-    assert is_own_context(context)
-    assert place(event) == Shard(3)
+def test_the_context_that_an_agent_is_told_is_minted_like_an_id() -> None:
+    assert is_own_context(SystemIds().mint(REMOTE_CONTEXT, Shard(3)))
