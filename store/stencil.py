@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from passerelle.core.generated import make_function, make_picker
+from passerelle.core.generated import make_function
 from passerelle.core.record import value
 from passerelle.store.connection import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 _LONGEST_REFRAIN: Final = 16
@@ -36,39 +36,15 @@ class Example:
     values: tuple[bytes, ...]
 
 
+@value
 class Stencil:
-    """A call with holes; ``holes`` says which of the values stand somewhere.
+    """A call with holes."""
 
-    ``arguments``: what each consists of, in order: bytes, or the place of a value. ``values`` are those of an example.
+    fill: Callable[[Sequence[bytes]], bytes | None]
+    """The call with these values, in the order of the examples.
+
+    None where one that is not free has another length: the call would be cut in the wrong places.
     """
-
-    __slots__ = ("_fixed", "_pick_fixed", "_write", "holes")
-
-    def __init__(
-        self,
-        arguments: Sequence[Sequence[bytes | int]],
-        values: Sequence[bytes],
-        free: AbstractSet[int],
-    ) -> None:
-        self.holes = frozenset(
-            piece for pieces in arguments for piece in pieces if isinstance(piece, int)
-        )
-        lengths = [*map(len, values)]
-        self._pick_fixed: Callable[[Sequence[int]], tuple[int, ...]] = make_picker(
-            sorted(self.holes - free)
-        )
-        self._fixed = self._pick_fixed(lengths)
-        self._write = _make_writer(arguments, lengths, free)
-
-    def fill(self, values: Sequence[bytes]) -> bytes | None:
-        """The call with these values, in the order of the examples.
-
-        None where one that is not free has another length: the call would be cut in the wrong places.
-        """
-        lengths = [*map(len, values)]
-        if self._pick_fixed(lengths) != self._fixed:
-            return None
-        return self._write(values, lengths)
 
 
 def cut_stencil(
@@ -88,35 +64,37 @@ def cut_stencil(
         [places[piece] if number % 2 else piece for number, piece in enumerate(pieces)]
         for pieces in map(found.split, one.arguments)
     ]
-    if not any(isinstance(piece, int) for pieces in arguments for piece in pieces):
+    holes = {piece for pieces in arguments for piece in pieces if isinstance(piece, int)}
+    if not holes:
         return None
-    stencil = Stencil(arguments, one.values, free)
+    lengths = {place: len(one.values[place]) for place in sorted(holes - free)}
+    stencil = Stencil(_make_writer(arguments, len(one.values), lengths))
     return stencil if stencil.fill(other.values) == pack(*other.arguments) else None
 
 
 def _make_writer(
-    arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
-) -> Callable[..., bytes]:
-    """A function that takes all the values and their lengths, and writes the call."""
-    pieces = _lay_out(arguments, lengths, free)
+    arguments: Sequence[Sequence[bytes | int]], count: int, lengths: Mapping[int, int]
+) -> Callable[[Sequence[bytes]], bytes | None]:
+    """A function that takes so many values and writes the call; ``lengths`` of those that are not free."""
+    pieces = _lay_out(arguments, lengths)
     refrain = _find_refrain(pieces)
     written, at = list[str](), 0
     while at < len(pieces):
         recurs = tuple(pieces[at : at + len(refrain)]) == refrain
         written.append("refrain" if recurs else pieces[at])
         at += len(refrain) if recurs else 1
-    taken = "".join(f"v{place}, " for place in range(len(lengths)))
+    taken = "".join(f"v{place}, " for place in range(count))
+    measured = "".join(f"len(v{place}), " for place in lengths)
     lines = [
         f"{taken}= values",
+        f"if ({measured}) != {tuple(lengths.values())}: return None",
         f"refrain = join(({', '.join(refrain)},))",
         f"return join(({', '.join(written)},))",
     ]
-    return make_function("write(values, lengths)", lines, {"join": b"".join})
+    return make_function("write(values)", lines, {"join": b"".join})
 
 
-def _lay_out(
-    arguments: Sequence[Sequence[bytes | int]], lengths: Sequence[int], free: AbstractSet[int]
-) -> list[str]:
+def _lay_out(arguments: Sequence[Sequence[bytes | int]], lengths: Mapping[int, int]) -> list[str]:
     """What the call consists of, in Python: texts, values, and lengths that are sums."""
     laid, text = list[str](), b"*%d\r\n" % len(arguments)
     for pieces in arguments:
@@ -124,10 +102,10 @@ def _lay_out(
         for piece in pieces:
             if isinstance(piece, bytes):
                 known += len(piece)
-            elif piece in free:
-                counted.append(f"lengths[{piece}]")
-            else:
+            elif piece in lengths:
                 known += lengths[piece]
+            else:
+                counted.append(f"len(v{piece})")
         if counted:
             laid += (repr(text + b"$"), f"b'%d' % ({' + '.join((str(known), *counted))})")
             text = b"\r\n"
