@@ -34,12 +34,9 @@ def place_context(principal: Principal, context_id: str, shard: Shard | None = N
     """The place of a context; ``shard`` overrides where its text would route to."""
     name = (principal.tenant, principal.id, context_id)
     home = shard or derive_shard("context", *name)
-    return Place(
-        shard=home,
-        context_id=context_id,
-        thread=EntityRef(EntityKind.THREAD, derive_id("th", home, "thread", *name)),
-        session=EntityRef(EntityKind.SESSION, derive_id("se", home, "session", *name)),
-    )
+    thread = EntityRef(EntityKind.THREAD, derive_id("th", home, "thread", *name))
+    session = EntityRef(EntityKind.SESSION, derive_id("se", home, "session", *name))
+    return Place(home, context_id, thread, session)
 
 
 def list_places(principal: Principal, context_id: str) -> list[Place]:

@@ -219,12 +219,22 @@ class PlainTurns:
         under: tuple[Incarnation, int],
     ) -> Form | None:
         """The form of a shape: whatever may differ and is no value of ``list_values``."""
-        card, (driver, epoch) = plan.card, under
+        card, trace, (driver, epoch) = plan.card, plan.trace, under
         shape = (
-            (principal.id, principal.tenant, command.agent, command.source, command.wait),
-            (card.endpoint, card.sha256, card.protocol, plan.mechanism, plan.policy),
-            (driver.instance, driver.number, epoch),
-            None if plan.trace is None else (plan.trace.flags, plan.trace.state is None),
+            principal.id,
+            principal.tenant,
+            command.agent,
+            command.source,
+            command.wait,
+            card.endpoint,
+            card.sha256,
+            card.protocol,
+            plan.mechanism,
+            plan.policy,
+            driver.instance,
+            driver.number,
+            epoch,
+            None if trace is None else (trace.flags, trace.state is None),
         )
         try:
             return self._forms[shape]
