@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
+from passerelle.core.record import value
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
 
@@ -48,7 +50,7 @@ RowPart: TypeAlias = Part | Literal["gone"]
 """``gone``: the task is not the owner's any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class IndexRow:
     """A row of an owner's list of the tasks of one agent: ``owner`` is a principal's key. The later time wins.
 
