@@ -49,11 +49,19 @@ def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonO
 
 
 def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonObject:
-    """A copy of ``task`` whose history has every accepted message."""
-    native = objects_at(task, "history")
-    is_whole = len(accepted) == 1 and native and same_message(native[0], accepted[0])
-    history = native if is_whole else merge_history(native, accepted)
-    return {**task, "history": as_list(history)} if history else dict(task)
+    """``task`` with every accepted message in its history: itself where that has them, else a copy."""
+    given = task.get("history")
+    # Most agents that keep a history begin it with the one message that there is.
+    if (
+        isinstance(given, list)
+        and given
+        and len(accepted) == 1
+        and isinstance(first := given[0], dict)
+        and same_message(first, accepted[0])
+    ):
+        return task
+    history = merge_history(objects_at(task, "history"), accepted)
+    return {**task, "history": as_list(history)} if history else task
 
 
 def rename_message(task: JsonObject, sent: str, own: str) -> JsonObject:

@@ -111,28 +111,26 @@ def relabel(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
     except TypeError:
         # No JSON: a lone half of a character.
         scrubs = True
-    return _relabel(value, kind, ids, scrubs=True) if scrubs else copy
+    return relabel_places(value, kind, ids, scrubs=True) if scrubs else copy
 
 
-def relabel_places(value: JsonObject, kind: str, ids: Relabel) -> JsonObject:
-    """The same where no known id stands beside its places, which is for the caller to find out."""
-    return _relabel(value, kind, ids, scrubs=False)
-
-
-def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> JsonObject:
+def relabel_places(
+    value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool = False
+) -> JsonObject:
+    """The same where no known id stands beside its places, which is for the caller to find out, or else ``scrubs``."""
     places = PLACES[kind]
     own, context, others, members = places.own, places.context, places.others, places.members
     copy = _scrub_beside(value, places, ids) if scrubs else value.copy()
-    if own in copy:
-        if copy[own]:
-            copy[own] = ids.task
-        else:
-            del copy[own]
-    if context in copy:
-        if copy[context]:
-            copy[context] = ids.context
-        else:
-            del copy[context]
+    if places.always and own is not None and context is not None:
+        copy[own], copy[context] = ids.task, ids.context
+    else:
+        for name, here in ((own, ids.task), (context, ids.context)):
+            if name not in copy:
+                continue
+            if copy[name]:
+                copy[name] = here
+            else:
+                del copy[name]
     if others in copy:
         # A reference that has no counterpart names nothing on the other side.
         kept = _translate(copy[others], ids)
@@ -141,11 +139,11 @@ def _relabel(value: JsonObject, kind: str, ids: Relabel, *, scrubs: bool) -> Jso
         else:
             del copy[others]
     for name in members:
-        if name in copy:
-            copy[name] = _descend(copy[name], members[name], ids, scrubs=scrubs)
-    if places.always and own is not None and context is not None:
-        copy[own] = ids.task
-        copy[context] = ids.context
+        member = copy.get(name)
+        if isinstance(member, dict):
+            copy[name] = relabel_places(member, members[name], ids, scrubs=scrubs)
+        elif member is not None:
+            copy[name] = _descend(member, members[name], ids, scrubs=scrubs)
     return copy
 
 
@@ -173,10 +171,14 @@ def relabel_message(
 
 
 def _descend(member: Json, kind: str, ids: Relabel, *, scrubs: bool) -> Json:
-    if isinstance(member, dict):
-        return _relabel(member, kind, ids, scrubs=scrubs)
+    """What stands where an object of ``kind`` or a list of them may stand."""
     if isinstance(member, list):
-        return [_descend(item, kind, ids, scrubs=scrubs) for item in member]
+        return [
+            relabel_places(item, kind, ids, scrubs=scrubs)
+            if isinstance(item, dict)
+            else _descend(item, kind, ids, scrubs=scrubs)
+            for item in member
+        ]
     return scrub_value(member, ids) if scrubs else member
 
 

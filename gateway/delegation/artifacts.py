@@ -161,8 +161,7 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
     packed = orjson.dumps(artifact)
     types: set[str] = set()
     for part in parts:
-        media_type = text_at(part, "mediaType")
-        if media_type:
+        if "mediaType" in part and (media_type := text_at(part, "mediaType")):
             types.add(media_type)
     return Described(
         bound_id(text_at(artifact, "artifactId")),
@@ -170,7 +169,7 @@ def describe(artifact: JsonObject, parts: Sequence[JsonObject]) -> Described:
         hashlib.sha256(packed).hexdigest(),
         len(parts),
         tuple(sorted(types)),
-        text_at(artifact, "name")[:NAME_CHARS] or None,
+        text_at(artifact, "name")[:NAME_CHARS] or None if "name" in artifact else None,
     )
 
 

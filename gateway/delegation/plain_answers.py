@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from passerelle.a2a_mapping.frames import task_frame
 from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.identity import (
     Relabel,
@@ -22,7 +21,7 @@ from passerelle.a2a_mapping.identity import (
     relabel_message,
     relabel_places,
 )
-from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+from passerelle.a2a_mapping.members import text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
@@ -162,34 +161,23 @@ def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer
 
 
 def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer | None:
-    status = object_at(task, "status")
-    if status.get("state") != COMPLETED:
+    status, native, context = task.get("status"), task.get("id"), task.get("contextId")
+    if not isinstance(status, dict) or status.get("state") != COMPLETED:
         return None
-    native, context = text_at(task, "id"), text_at(task, "contextId")
-    if context and context != turn.remote_context_id:
+    if not isinstance(native, str) or (context and context != turn.remote_context_id):
         return None
     known = {turn.remote_context_id: sight.context_id, native: sight.task.id}
     ids = Relabel(sight.task.id, sight.context_id, known)
     ours = complete_history(relabel_places(task, "Task", ids), sight.accepted)
-    frame = task_frame(ours)
+    frame: JsonObject = {"task": ours}
     packed = orjson.dumps(frame)
     if ids.find_in(packed) is not None:
         ids = make_relabel(sight.task.id, sight.context_id, known)
         ours = complete_history(relabel(task, "Task", ids), sight.accepted)
-        frame = task_frame(ours)
+        frame = {"task": ours}
         packed = orjson.dumps(frame)
-    artifacts = objects_at(ours, "artifacts")
-    if len(packed) > CAP or len(artifacts) > _MOST_ARTIFACTS:
-        return None
-    if not artifacts and is_silent(ours):
-        return None
-    described: list[Described] = []
-    for artifact in artifacts:
-        parts = objects_at(artifact, "parts")
-        if not _are_plain(parts):
-            return None
-        described.append(describe(artifact, parts))
-    if len(described) > 1 and not _are_told_apart(described):
+    described = _describe_all(ours.get("artifacts") or [])
+    if len(packed) > CAP or described is None or (not described and is_silent(ours)):
         return None
     text, message_id = read_said(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
@@ -219,13 +207,26 @@ def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAn
     return PlainAnswer(_MESSAGE, frame, packed, (f"{size}",)) if size <= CAP else None
 
 
-def _are_plain(parts: Sequence[JsonObject]) -> bool:
-    if len(parts) > _MOST_PARTS:
-        return False
-    for part in parts:  # noqa: SIM110  a generator costs more than the one part that nearly all have
-        if "url" in part or not ("text" in part or "data" in part):
-            return False
-    return True
+def _describe_all(artifacts: Json) -> list[Described] | None:
+    """What is recorded of the artifacts of an answer, if all of them are plain."""
+    if not isinstance(artifacts, list) or len(artifacts) > _MOST_ARTIFACTS:
+        return None
+    described: list[Described] = []
+    for artifact in artifacts:
+        if not isinstance(artifact, dict):
+            return None
+        given = artifact.get("parts") or []
+        if not isinstance(given, list) or len(given) > _MOST_PARTS:
+            return None
+        parts: list[JsonObject] = []
+        for part in given:
+            if not isinstance(part, dict) or "url" in part:
+                return None
+            if not ("text" in part or "data" in part):
+                return None
+            parts.append(part)
+        described.append(describe(artifact, parts))
+    return described if len(described) <= 1 or _are_told_apart(described) else None
 
 
 def _are_told_apart(artifacts: Sequence[Described]) -> bool:
