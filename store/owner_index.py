@@ -16,7 +16,7 @@ from passerelle.store.retry import retry
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from passerelle.core.ids import Shard
     from passerelle.core.ports.projections import IndexRow, Part, RowPart
@@ -30,20 +30,23 @@ class OwnerIndex:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    def add(self, row: IndexRow) -> Coroutine[None, None, None]:
-        """Writes a row, beginning at once; to be awaited for its end. The later time wins."""
-        shard, name = _find_list(row.owner, row.agent, row.part)
-        if row.part == "gone":
-            command = pack("ZREM", name, row.facade)
-        else:
-            command = pack("ZADD", name, "GT", row.at_ms, row.facade)
-        posted = self._nodes.primaries[shard.number].writes.post(command)
-        return self._see_written(shard, command, posted)
+    def post(self, row: IndexRow) -> Awaitable[bool]:
+        """Sends a row at once, beside a call of the same caller; to be awaited: whether it was written.
 
-    async def _see_written(self, shard: Shard, command: bytes, posted: Awaitable[bool]) -> None:
-        if not await posted:
-            # Nobody has looked for another node yet.
-            await retry(lambda: self._nodes.write(shard, command))
+        Nobody looks for another node for it: ``add`` does.
+        """
+        shard, name = _find_list(row.owner, row.agent, row.part)
+        return self._nodes.primaries[shard.number].writes.post(_write(row, name))
+
+    async def add(self, row: IndexRow) -> None:
+        """Writes a row. The later time wins.
+
+        Raises:
+            StoreUnavailable: nobody takes it.
+        """
+        shard, name = _find_list(row.owner, row.agent, row.part)
+        command = _write(row, name)
+        await retry(lambda: self._nodes.write(shard, command))
 
     async def read(
         self,
@@ -78,6 +81,12 @@ class OwnerIndex:
     async def _ask(self, shard: Shard, command: bytes) -> Reply:
         [reply] = await retry(lambda: self._nodes.read(shard, command))
         return reply
+
+
+def _write(row: IndexRow, name: str) -> bytes:
+    if row.part == "gone":
+        return pack("ZREM", name, row.facade)
+    return pack("ZADD", name, "GT", row.at_ms, row.facade)
 
 
 @lru_cache(4096)

@@ -22,7 +22,7 @@ from passerelle.store.scripts import read_script
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
@@ -45,6 +45,8 @@ class RedisProjections:
         self._nodes = nodes
         self._log = log
         self._index = OwnerIndex(nodes)
+        # Every task is listed beside an append.
+        self.post_index = self._index.post
         self._pending = Pending(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
@@ -108,9 +110,9 @@ class RedisProjections:
         [reply] = await self._read(shard, pack("HGETALL", keys.meta(shard)))
         return read_hash(reply)
 
-    def index_now(self, row: IndexRow) -> Coroutine[None, None, None]:
-        """Writes an owner-index row at once, so that a caller sees its own writes."""
-        return self._index.add(row)
+    async def index_now(self, row: IndexRow) -> None:
+        """Writes an owner-index row, so that a caller sees its own writes."""
+        await self._index.add(row)
 
     async def read_index(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Awaitable, Sequence
 
     from passerelle.core.events import EncodedEvent
     from passerelle.core.ids import Shard
@@ -104,8 +104,15 @@ class Projections(Protocol):
         """Moves a consumer's mark forward and drops feed rows that nobody needs."""
         ...
 
-    def index_now(self, row: IndexRow) -> Coroutine[None, None, None]:
-        """Writes an owner-index row, so that a caller sees its own writes: at once, also before it is awaited."""
+    async def index_now(self, row: IndexRow) -> None:
+        """Writes an owner-index row, so that a caller sees its own writes."""
+        ...
+
+    def post_index(self, row: IndexRow) -> Awaitable[bool]:
+        """Sends an owner-index row at once, beside an append; to be awaited: whether it was written.
+
+        What was not is for ``index_now``.
+        """
         ...
 
     async def read_index(

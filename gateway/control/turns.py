@@ -14,7 +14,7 @@ from passerelle.gateway.control.turn_opening import Opened, Opening
 from passerelle.gateway.control.writes import MAX_TRIES, Writes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from passerelle.core import task_requests
     from passerelle.core.commands import SubmitTurn
@@ -35,7 +35,7 @@ class Turns:
     push_configs: PushConfigs
     doubt: Callable[[EntityRef], None] = lambda _task: None
     """Told of a task that may have been stored, with this instance as its driver, though its caller got an error."""
-    list_row: Callable[[IndexRow], Coroutine[None, None, None]] | None = None
+    list_row: Callable[[IndexRow], Awaitable[None]] | None = None
     """Writes an owner-index row at once, for a task that callers see from its first append on."""
 
     async def locate(

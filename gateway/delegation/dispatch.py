@@ -261,6 +261,7 @@ class Dispatch:
             held if isinstance(held, Unread) else _list_own(sight, held),
             driver,
             ask,
+            self.projections.post_index,
             self.list_row,
             self._settle,
             self.open_text.tell,
@@ -273,13 +274,10 @@ class Dispatch:
         if self.spending is not None:
             self.spending.settle(record.scope.principal, record.owner, cost)
 
-    def list_row(self, row: IndexRow) -> Coroutine[None, None, None]:
+    async def list_row(self, row: IndexRow) -> None:
         """Puts a task into its owner's list, at once; the relay does it in any case."""
-        return self._see_listed(row, self.projections.index_now(row))
-
-    async def _see_listed(self, row: IndexRow, listing: Coroutine[None, None, None]) -> None:
         try:
-            await listing
+            await self.projections.index_now(row)
         except StoreUnavailable as error:
             self.log.info("index.late", facade=row.facade, reason=error.reason)
 

@@ -340,6 +340,7 @@ def rehearse_answer(
         kept=held,
         driver=rehearsal.driver,
         asks=run.asks,
+        post_row=run.post_row,
         list_row=run.list_row,
     )
     drafted = rehearsed.draft(lambda step: observe(step, result))

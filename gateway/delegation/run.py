@@ -45,7 +45,7 @@ from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
@@ -138,8 +138,10 @@ class Run:
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
-    list_row: Callable[[IndexRow], Coroutine[None, None, None]]
-    """Writes an owner-index row, at once; the relay writes the same row, so a failure loses nothing."""
+    post_row: Callable[[IndexRow], Awaitable[bool]]
+    """Sends an owner-index row at once; what is returned says whether it was written."""
+    list_row: Callable[[IndexRow], Awaitable[None]]
+    """Writes one that was not; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
     """Told once it is stored what a run cost."""
     on_text: Callable[[Step], None] = lambda _step: None
@@ -341,11 +343,12 @@ class Run:
         return await self._list_beside(make_row(record), writing)
 
     async def _list_beside(self, row: IndexRow, writing: Awaitable[T]) -> T:
-        listing = self.list_row(row)
+        posted = self.post_row(row)
         try:
             return await writing
         finally:
-            await listing
+            if not await posted:
+                await self.list_row(row)
 
     def _complete_terms(self, step: Step, terms: Terms) -> Terms:
         ends = step.record.status in ENDED and self.record.status not in ENDED

@@ -144,9 +144,14 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
         target = next(url for url in cluster.nodes if url != home)
         move_slot(cluster, shard, target)
         try:
-            await store.projections.index_now(IndexRow(owner, "echo", "task_a", 200))
+            row = IndexRow(owner, "echo", "task_a", 200)
+            assert not await store.projections.post_index(row), "nobody has looked for its node yet"
+            await store.projections.index_now(row)
             found = await store.projections.read_index(owner, "echo", None, 10)
             assert found == [("task_a", 200)]
+            assert await store.projections.post_index(IndexRow(owner, "echo", "task_b", 300))
+            found = await store.projections.read_index(owner, "echo", None, 10)
+            assert found == [("task_b", 300), ("task_a", 200)]
         finally:
             move_slot(cluster, shard, home)
 

@@ -12,6 +12,7 @@ from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.ids import ORDINALS
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
@@ -68,7 +69,25 @@ def make_message(chance: random.Random) -> JsonObject:
     }
 
 
-def make_answer(chance: random.Random, context: str) -> JsonObject:
+def make_history(chance: random.Random, given: JsonObject, ids: JsonObject) -> list[Json]:
+    """Messages as an agent may keep them: what it was given, or not, and words of its own around that."""
+    own: JsonObject = {"messageId": "own", "role": "ROLE_AGENT"}
+    own["parts"] = [{"text": chance.choice(TEXTS)}]
+    kept: list[list[JsonObject]] = [[given], [{**given, "messageId": "other"}], []]
+    around: list[list[JsonObject]] = [[], [own]]
+    messages = [*chance.choice(around), *chance.choice(kept), *chance.choice(around)]
+    return [{**message, **ids} for message in messages]
+
+
+def make_part(chance: random.Random, text: str) -> JsonObject:
+    """A part of an artifact, of any form that is plain."""
+    part: JsonObject = {"text": text} if chance.random() < 0.8 else {"data": {"of": text}}
+    if chance.random() < 0.7:
+        part["mediaType"] = chance.choice(("", "text/x"))
+    return part
+
+
+def make_answer(chance: random.Random, given: JsonObject, context: str) -> JsonObject:
     """An answer of an agent that ends a turn: any texts, its own ids in some of them, and artifacts of any form."""
     native = f"native-{chance.random()}"
     texts = (*TEXTS, f"of {native}", f"in {context}")
@@ -81,12 +100,15 @@ def make_answer(chance: random.Random, context: str) -> JsonObject:
         {
             "artifactId": f"{number}{chance.choice(texts)}",
             "name": chance.choice(texts),
-            "parts": [{"text": chance.choice(texts), "mediaType": chance.choice(("", "text/x"))}],
+            "parts": [make_part(chance, chance.choice(texts)) for _ in range(chance.randint(0, 2))],
         }
         for number in range(chance.randint(0, 3))
     ]
     status: JsonObject = {"state": "TASK_STATE_COMPLETED", "message": said}
     task: JsonObject = {"id": native, "status": status, "artifacts": artifacts}
+    if chance.random() < 0.7:
+        ids: JsonObject = {"taskId": native, "contextId": context}
+        task["history"] = make_history(chance, given, chance.choice(({}, ids)))
     return {"task": task | ({"contextId": context} if chance.random() < 0.5 else {})}
 
 
@@ -208,6 +230,26 @@ async def test_the_ids_that_are_known_of_what_is_filled_in_are_those_that_are_wr
         assert (said["session"], said["events"][0]) == (packed.session, packed.first_event)
 
 
+@pytest.mark.requirement("LT-7")
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
+    house: House, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    await learn(house, monkeypatch)
+    projections, posted = house.store.projections, list[str]()
+    post = projections.post_index
+
+    async def post_or_not(row: IndexRow) -> bool:
+        posted.append(row.facade)
+        return is_written and await post(row)
+
+    monkeypatch.setattr(projections, "post_index", post_or_not)
+    task = (await house.until(await house.send("echo again"), Status.COMPLETED)).task_id
+    assert posted == [task]
+    listed = await projections.read_index(ADA.key, "echo", None, 10)
+    assert task in {facade for facade, _ in listed}
+
+
 @pytest.mark.requirement("I4")
 async def test_filled_turns_and_answers_are_those_that_would_be_decided(
     house: House, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +271,8 @@ def compare_answer(run: Run, form: Form, turn: Rehearsal, chance: random.Random)
     """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
     plain = turn.fill(form)
     run.sight.content, run.sight.answer = None, None
-    decided = rehearse_answer(run, plain, turn, make_answer(chance, turn.remote_context_id), 0)
+    answer = make_answer(chance, turn.message, turn.remote_context_id)
+    decided = rehearse_answer(run, plain, turn, answer, 0)
     if decided is None:
         return set()
     made = plain_answers.find_form(run, plain, decided.shape, 0)
