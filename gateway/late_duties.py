@@ -50,7 +50,6 @@ class LateDuties:
         """As ``Relay.glimpse``."""
         self._duties.relay.glimpse(seen)
 
-    def tell(self, shard: Shard, urgent: bool) -> None:  # noqa: FBT001  a callback of the write path
+    def tell(self, shard: Shard) -> None:
         """An append has set what others wait for."""
-        if urgent:
-            self._duties.wake(shard, _NEWS_S)
+        self._duties.wake(shard, _NEWS_S)

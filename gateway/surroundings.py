@@ -50,7 +50,7 @@ class Surroundings:
     find_rules: Callable[[], Policy]
     patience: Patience
     tally: Callable[[str, float, str], None]
-    news: Callable[[Shard, bool], None]
+    news: Callable[[Shard], None]
     glimpse: Callable[[Glimpse], None] = lambda _glimpse: None
     """Told of questions that were stored here, so that the relay need not read them."""
     outputs: OutputPolicy = field(default_factory=OutputPolicy)

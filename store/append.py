@@ -212,7 +212,8 @@ def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
     """The result that a reply of the script stands for."""
     if isinstance(reply, list) and reply and reply[0] == b"ok":
         # Apart, since it is what nearly every append comes to: a pattern takes four times as long.
-        _, first, last, chain, now, woken = cast("_Stored", reply)
+        stored: _Stored = reply  # type: ignore[assignment]  # what the script says; a cast would be a call
+        _, first, last, chain, now, woken = stored
         return Appended(int(first), int(last), chain.decode(), int(now), woken)
     match reply:
         case [b"again", 1, bytes(result)]:

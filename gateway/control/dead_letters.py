@@ -32,7 +32,7 @@ class DeadLetters:
 
     targets: RedisTargets
     kinds: Mapping[str, TargetKind]
-    news: Callable[[Shard, bool], None]
+    news: Callable[[Shard], None]
     """Told of a shard with something to do."""
 
     async def list(self, principal: Principal, query: ListDeliveries) -> JsonObject:
@@ -60,7 +60,7 @@ class DeadLetters:
             raise NotFound("delivery", command.delivery)
         match await self.targets.revive(described.stream, command.delivery):
             case "ok":
-                self.news(described.stream.shard, True)
+                self.news(described.stream.shard)
                 return DeliveryRetried(command.delivery, "retried")
             case "live":
                 return DeliveryRetried(command.delivery, "live")

@@ -128,8 +128,8 @@ class Writes:
     ids: Ids
     runtime_id: str
     tally: Callable[[str, float, str], None] = field(default=lambda _result, _seconds, _why: None)
-    news: Callable[[Shard, bool], None] = field(default=lambda _shard, _feed: None)
-    """Told of each stored batch: its shard, and whether somebody waits for what follows from it: a question that has to
+    news: Callable[[Shard], None] = field(default=lambda _shard: None)
+    """Told of the shard of each stored batch of which somebody waits for what follows from it: a question that has to
     reach its inbox, a webhook. Everything else is found at the next regular visit."""
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     glimpse: Callable[[Glimpse], None] = field(default=lambda _glimpse: None)
@@ -201,8 +201,8 @@ class Writes:
                 await asyncio.sleep(pause_s)
                 continue
             self.tally(_NAMES[type(result)], monotonic() - began_s, "")
-            if isinstance(result, Appended):
-                self.news(batch.shard, feed or result.woken > 0)
+            if isinstance(result, Appended) and (feed or result.woken):
+                self.news(batch.shard)
             return result
 
     async def insist(

@@ -410,7 +410,7 @@ class Run:
         self.held = written.held
         self.content, self.answer = self.sight.content, self.sight.answer
         if self.record.status is Status.RETRYING:
-            self.writes.news(self.shard, True)
+            self.writes.news(self.shard)
         self.tell_changed()
 
     def _keep_place(self, step: Step) -> None:

@@ -135,7 +135,7 @@ class House:
                 find_rules=lambda: self.rules,
                 patience=self.patience,
                 tally=lambda _result, _seconds, _why: None,
-                news=lambda _shard, _feed: None,
+                news=lambda _shard: None,
                 catalogue=Catalogue(self.registry),
                 public_url=self.public_url,
                 outputs=self.outputs,

@@ -220,7 +220,7 @@ async def run_rig(
                 find_rules=lambda: DEFAULT_POLICY,
                 patience=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
-                news=lambda _shard, _feed: None,
+                news=lambda _shard: None,
             )
         )
         authenticator = know_keys(Secret(OWNER), CLIENTS.values())

@@ -56,15 +56,12 @@ async def test_the_first_append_that_the_server_refuses_says_why(tmp_path: Path)
 async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
     house: House, wrote: Wrote, pause_s: float | None, counted: list[str]
 ) -> None:
-    at, tallied, heard = make_place(), list[str](), list[bool]()
+    at, tallied, heard = make_place(), list[str](), list[Shard]()
 
     def tally(result: str, _seconds: float, _why: str) -> None:
         tallied.append(result)
 
-    def news(_shard: Shard, feed: bool) -> None:  # noqa: FBT001  as it is told
-        heard.append(feed)
-
-    writes = replace(house.service.writes, tally=tally, news=news)
+    writes = replace(house.service.writes, tally=tally, news=heard.append)
     batch = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
 
     async def lose_the_reply(_batch: Batch) -> None:
@@ -80,9 +77,11 @@ async def test_only_who_cannot_ask_again_appends_once_more_what_may_be_stored(
     assert tallied == counted
     assert len(await house.store.log.read_page(at.stream, 0)) == 1
     assert heard == [], "nobody is told twice, and whoever looks at it regularly finds it"
-    other = make_place()
-    fresh = Batch(
-        other.session, operation(), 0, EPOCH, entities=(other.write(),), events=(event(),)
-    )
-    assert isinstance(await writes.append(fresh, feed=True, pause_s=pause_s), Appended)
-    assert (tallied[-1], heard) == ("appended", [True])
+    quiet, urgent = make_place(), make_place()
+    for other in (quiet, urgent):
+        fresh = Batch(
+            other.session, operation(), 0, EPOCH, entities=(other.write(),), events=(event(),)
+        )
+        stored = await writes.append(fresh, feed=other is urgent, pause_s=pause_s)
+        assert isinstance(stored, Appended)
+    assert (tallied[-1], heard) == ("appended", [urgent.shard])

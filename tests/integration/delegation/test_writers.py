@@ -13,7 +13,6 @@ from passerelle.core.commands import ListTasks
 from passerelle.core.decision import Decision
 from passerelle.core.errors import IdempotencyConflict, InvalidInput
 from passerelle.core.events import Fact
-from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.ports.log import StreamKind, StreamRef
@@ -127,12 +126,12 @@ async def test_whoever_goes_while_it_waits_for_its_turn_is_passed_over(house: Ho
     await asyncio.sleep(0)
     gone.cancel()
 
-    def leave_as_called(_shard: Shard, _feed: bool) -> None:  # noqa: FBT001  as it is called
+    def leave_as_called(_result: str, _seconds: float, _why: str) -> None:
         # Before it runs, and after it was told that it may.
-        house.service.writes.news = lambda _shard, _feed: None
+        house.service.writes.tally = lambda _result, _seconds, _why: None
         asyncio.get_running_loop().call_soon(called.cancel)
 
-    house.service.writes.news = leave_as_called
+    house.service.writes.tally = leave_as_called
     held.set()
     async with asyncio.timeout(15):
         ends = await asyncio.gather(first, gone, called, last, return_exceptions=True)
