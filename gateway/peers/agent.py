@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.core.errors import RemoteError
 from passerelle.core.peer import Answered, Refused, Unreached
@@ -22,7 +22,7 @@ from passerelle.gateway.peers.send_limit import UNLIMITED
 from passerelle.gateway.spans import end_call
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerCard, PeerOutcome, StreamOutcome
@@ -100,9 +100,11 @@ class AgentPeer:
         known = self._cards.known
         return known.card if known is not None else None
 
-    async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
+    def send(
+        self, params: JsonObject, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, PeerOutcome]:
         total_s = self._config.total_timeout_s if timeout_s is None else timeout_s
-        return await self._call(Call("SendMessage", params, total_s), self._limit)
+        return self._call(Call("SendMessage", params, total_s), self._limit)
 
     async def stream(self, params: JsonObject) -> AsyncGenerator[StreamOutcome, None]:
         held_back = await self._limit.enter()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Protocol, TypeAlias, assert_never
 from urllib.parse import quote
 
 if TYPE_CHECKING:
@@ -76,6 +76,9 @@ class Shown:
 class Credential(Protocol):
     """Shows itself on each request."""
 
+    renews: ClassVar[bool]
+    """Whether it may ever show something else."""
+
     @property
     def shown(self) -> Shown | None:
         """What the next request carries, where nothing has to be found out for it."""
@@ -96,6 +99,8 @@ class Credential(Protocol):
 
 class Fixed:
     """A credential that is always the same."""
+
+    renews: ClassVar[bool] = False
 
     def __init__(self, shown: Shown) -> None:
         self.shown = shown

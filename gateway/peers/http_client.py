@@ -19,7 +19,7 @@ from passerelle.gateway.peers.origin import origin_of
 from passerelle.gateway.peers.request_head import close_head, write_head, write_headers
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from passerelle.gateway.peers.config import PeerConfig, Tls
@@ -90,7 +90,7 @@ class HttpClient:
                     yield response
                     return
 
-    async def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Reply:
+    def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Awaitable[Reply]:
         """The whole answer to a request, of at most 16 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
@@ -98,23 +98,26 @@ class HttpClient:
             PeerUnavailable: no credential is to be had; nothing was sent.
             Draining: no more requests are made.
         """
+        shown = self._credential.shown
+        if shown is None or self._credential.renews:
+            return self._fetch_renewing(request, interface, timeout_s)
+        return self._ask(request, interface, timeout_s, shown)
+
+    async def _fetch_renewing(
+        self, request: Request, interface: Interface, timeout_s: float
+    ) -> Reply:
         is_last = False
         while True:
             shown = self._credential.shown or await self._credential.show()
-            form = self._find_form(request, interface, shown)
-            trace = write_trace()
-            head = form.head + write_headers(trace) if trace else form.head
-            reply = await form.pool.ask(
-                close_head(head, request.body),
-                connect_s=self._config.connect_timeout_s,
-                total_s=timeout_s,
-            )
+            reply = await self._ask(request, interface, timeout_s, shown)
             if is_last or reply.status != _UNAUTHORIZED or not self._credential.renew(shown):
                 return reply
             is_last = True
 
-    def _find_form(self, request: Request, interface: Interface, shown: Shown) -> _Form:
-        """The form of a request. One is mostly made like the one before it."""
+    def _ask(
+        self, request: Request, interface: Interface, timeout_s: float, shown: Shown
+    ) -> Awaitable[Reply]:
+        # One is mostly made like the one before it.
         kind = (
             request.method,
             request.url,
@@ -128,7 +131,13 @@ class HttpClient:
         if form is None or form.kind != kind:
             pool = self._sessions.pool(interface.origin, self._tls)
             form = self._form = _Form(kind, pool, self._write_head(request, interface, shown))
-        return form
+        trace = write_trace()
+        head = form.head + write_headers(trace) if trace else form.head
+        return form.pool.ask(
+            close_head(head, request.body),
+            connect_s=self._config.connect_timeout_s,
+            total_s=timeout_s,
+        )
 
     def _write_head(self, request: Request, interface: Interface, shown: Shown) -> bytes:
         headers = write_call(interface, request) | write_credential(self._config, shown)

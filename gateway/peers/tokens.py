@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -31,6 +31,8 @@ _USED_PERCENT: Final = 80
 
 class TokenSource:
     """The token of one peer. One request at a time asks for it, however many calls wait."""
+
+    renews: ClassVar[bool] = True
 
     def __init__(
         self, config: PeerConfig, auth: ClientCredentials, sessions: PeerSessions, clock: Clock

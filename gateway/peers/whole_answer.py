@@ -143,7 +143,15 @@ class Connection(asyncio.Protocol):
             self._take_more(data)
             return
         if not self._read_bytes:
-            if self._known is not None and self._take_known(self._known, data):
+            known = self._known
+            wanted_bytes = -1 if known is None else known.read_length(data)
+            if known is not None and 0 <= wanted_bytes <= self._limit_bytes:
+                # The parser is left where it stands.
+                if known.size + wanted_bytes == len(data):
+                    self._answer(Reply(_OK, None, data[known.size :]))
+                else:
+                    self._wanted_bytes = wanted_bytes
+                    self._take_more(data[known.size :])
                 return
             self._first = data
         size = len(data)
@@ -157,19 +165,6 @@ class Connection(asyncio.Protocol):
         if max(self._head_bytes, self._unread_bytes) > MAX_HEADER_BYTES:
             self._fail(NotReadable("a header block over 64 KiB"))
             self.close()
-
-    def _take_known(self, known: AnswerHead, data: bytes) -> bool:
-        """Takes the first piece of an answer, if it has the known head: the parser is left where it stands."""
-        wanted_bytes = known.read_length(data)
-        if not 0 <= wanted_bytes <= self._limit_bytes:
-            return False
-        body = data[known.size :]
-        if len(body) == wanted_bytes:
-            self._answer(Reply(_OK, None, body))
-        else:
-            self._wanted_bytes = wanted_bytes
-            self._take_more(body)
-        return True
 
     def _take_more(self, piece: bytes) -> None:
         """Takes a piece of the body behind a known head."""
