@@ -50,7 +50,7 @@ class Answers:
         run = driver.run
         while True:
             if run.filled is not None:
-                return run.filled.frame
+                return run.filled
             if run.plain is not None and not run.moved:
                 await run.wait_for_change()
                 continue

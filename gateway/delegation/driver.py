@@ -237,8 +237,8 @@ class Driver:
 
     def learn(self) -> None:
         """What the first answer of the peer says about its habits."""
-        filled = self.run.filled
-        seen = filled.seen if filled else see_habit(self.run.record.attempts[-1])
+        run = self.run
+        seen = run.seen if run.filled is not None else see_habit(run.record.attempts[-1])
         if seen is not None:
             self.means.habits.note(*seen)
 

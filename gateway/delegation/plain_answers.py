@@ -38,7 +38,7 @@ from passerelle.gateway.delegation.artifacts import Described, describe
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.lost_approvals import is_silent
 from passerelle.gateway.delegation.observe import observe, read_said
-from passerelle.gateway.delegation.run import Filled, Run
+from passerelle.gateway.delegation.run import Run
 from passerelle.gateway.delegation.spill import CAP
 from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
@@ -140,7 +140,7 @@ async def take(run: Run, result: JsonObject) -> bool:
     if row is not None:
         row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
     try:
-        return await run.fill(turn, Filled(packed, form.feed, row, answer.frame, form.seen))
+        return await run.fill(turn, form, packed, answer.frame, row)
     except StoreUnavailable:
         # Whoever observes it waits for the store.
         return False

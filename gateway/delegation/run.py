@@ -32,7 +32,6 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
-from passerelle.core.record import value
 from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued
     from passerelle.gateway.delegation.habits import Seen
+    from passerelle.gateway.delegation.plain_answers import AnswerForm
 
 T = TypeVar("T")
 OWNER: Final = "own"
@@ -98,18 +98,6 @@ class Content:
     """The artifacts that the record does not name, where there are more."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
-
-
-@value
-class Filled:
-    """The end of a plain turn, as it is stored and shown. ``row`` is that of its owner's list."""
-
-    packed: PackedBatch
-    feed: bool
-    row: IndexRow | None
-    frame: JsonObject
-    seen: Seen | None
-    """What the answer says about the peer's habits."""
 
 
 class RunMovedError(Exception):
@@ -154,8 +142,10 @@ class Run:
     """The Message that is the answer, once it is stored (I1)."""
     plain: PlainTurn | None = field(default=None, init=False)
     """How its turn was filled in, as long as nothing was stored since."""
-    filled: Filled | None = field(default=None, init=False)
-    """The stored end of a plain turn."""
+    filled: JsonObject | None = field(default=None, init=False)
+    """What callers are shown of the stored end of a plain turn."""
+    seen: Seen | None = field(default=None, init=False)
+    """What that says about the peer's habits."""
     moved: bool = field(default=False, init=False)
     _writing: FairLock = field(default_factory=FairLock, init=False)
     """Held by whoever appends or reads just now."""
@@ -271,8 +261,17 @@ class Run:
         self._conclude(step)
         return step, self._complete_terms(step, terms(step) if terms else Terms())
 
-    async def fill(self, turn: PlainTurn, filled: Filled) -> bool:
+    async def fill(
+        self,
+        turn: PlainTurn,
+        form: AnswerForm,
+        packed: PackedBatch,
+        frame: JsonObject,
+        row: IndexRow | None,
+    ) -> bool:
         """Appends the end of a plain turn; False where it is not stored and somebody else has written meanwhile.
+
+        ``frame`` is what callers are shown of it, ``row`` that of its owner's list.
 
         Raises:
             RunMovedError: the fence does not hold any more; nothing was written.
@@ -284,13 +283,17 @@ class Run:
                 raise RunMovedError
             if self.plain is not turn:
                 return False
-            writing = self.writes.append(
-                filled.packed, feed=filled.feed, pause_s=self.store_pause_s
-            )
-            row = filled.row
+            writing = self.writes.append(packed, feed=form.feed, pause_s=self.store_pause_s)
             outcome = await (writing if row is None else self._list_beside(row, writing))
             if isinstance(outcome, Appended):
-                self._settle_filled(filled, outcome.first)
+                refs = (self.sight.task, self.sight.thread)
+                self.kept, self.plain = Unread(self.writes.log, packed, outcome.first, refs), None
+                if isinstance(task := frame.get("task"), dict):
+                    self.content = self.sight.content = task
+                elif isinstance(message := frame.get("message"), dict):
+                    self.answer = self.sight.answer = message
+                self.filled, self.seen = frame, form.seen
+                self.tell_changed()
                 return True
             if isinstance(outcome, Again):
                 await self._reload()
@@ -299,17 +302,6 @@ class Run:
             return self.has_ended()
         finally:
             self._writing.release()
-
-    def _settle_filled(self, filled: Filled, first: int) -> None:
-        refs = (self.sight.task, self.sight.thread)
-        self.kept, self.plain = Unread(self.writes.log, filled.packed, first, refs), None
-        frame = filled.frame
-        if isinstance(task := frame.get("task"), dict):
-            self.content = self.sight.content = task
-        elif isinstance(message := frame.get("message"), dict):
-            self.answer = self.sight.answer = message
-        self.filled = filled
-        self.tell_changed()
 
     async def wait_for_change(self) -> None:
         """Until the next append, or until the driver is done with the run."""
