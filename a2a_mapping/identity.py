@@ -173,12 +173,13 @@ def relabel_message(
 def _descend(member: Json, kind: str, ids: Relabel, *, scrubs: bool) -> Json:
     """What stands where an object of ``kind`` or a list of them may stand."""
     if isinstance(member, list):
-        return [
-            relabel_places(item, kind, ids, scrubs=scrubs)
-            if isinstance(item, dict)
-            else _descend(item, kind, ids, scrubs=scrubs)
-            for item in member
-        ]
+        items: list[Json] = []
+        for item in member:
+            if isinstance(item, dict):
+                items.append(relabel_places(item, kind, ids, scrubs=scrubs))
+            else:
+                items.append(_descend(item, kind, ids, scrubs=scrubs))
+        return items
     return scrub_value(member, ids) if scrubs else member
 
 

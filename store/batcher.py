@@ -172,7 +172,8 @@ class Batcher:
             return self._stand_in_line(call)
         self._room -= 1
         self._queue.append(call)
-        self._kick()
+        if self._hurries or not self._kicked:
+            self._kick()
         return call.done
 
     async def _stand_in_line(self, call: _Call) -> object:

@@ -25,7 +25,6 @@ from passerelle.a2a_mapping.members import text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
 from passerelle.core.batch import EntityKind, PackedBatch
-from passerelle.core.errors import StoreUnavailable
 from passerelle.core.generated import make_picker
 from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.ports.projections import IndexRow
@@ -44,7 +43,7 @@ from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from passerelle.core.batch import EntityRef
     from passerelle.core.ids import Shard
@@ -114,43 +113,34 @@ class AnswerForm:
     seen: Seen | None
 
 
-async def take(run: Run, result: JsonObject) -> bool:
-    """Stores the answer of a plain turn; False where nothing is stored and the answer has to be observed.
-
-    Raises:
-        RunMovedError: the run is somebody else's by now.
-    """
-    turn = run.plain
-    answer = read_plain(run.sight, turn, result) if turn is not None else None
-    if turn is None or answer is None:
-        return False
+def take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool] | None:
+    """Stores the answer of a plain turn (``Run.fill``); None where it is not plain."""
+    answer = read_plain(run.sight, turn, result)
+    if answer is None:
+        return None
     writes, sight, shard = run.writes, run.sight, run.shard
     form = find_form(run, turn, answer.shape, writes.log.shard_epoch(shard))
     if form is None:
-        return False
+        return None
     now_ms = writes.clock.now_ms()
     minted = mint_together(writes.ids, shard, now_ms, form.numbers)
     call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
     if call is None:
-        return False
+        return None
     touched = form.pick_touched((sight.task, sight.thread))
     first_event = f"ev{minted[0]}{form.first_event}"
     packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call)
     row = form.row
     if row is not None:
         row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
-    try:
-        return await run.fill(turn, form, packed, answer.frame, row)
-    except StoreUnavailable:
-        # Whoever observes it waits for the store.
-        return False
+    return run.fill(turn, form, packed, answer.frame, row)
 
 
 def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:
     """The answer, if it is plain on a run of which nothing is known yet."""
     if sight.price is not None or sight.content is not None or sight.place is not None:
         return None
-    if sight.redaction:
+    if sight.redaction.is_on:
         return None
     reply = read_reply(result)
     if isinstance(reply, MessageReply) and not sight.always_task:

@@ -32,6 +32,7 @@ from passerelle.core.batch import (
     Unclaimed,
 )
 from passerelle.core.errors import Conflict as ConflictError
+from passerelle.core.errors import StoreUnavailable
 from passerelle.core.standing import make_row
 from passerelle.core.status import ENDED, HELD, UNDRIVEN, WAITING, Status
 from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
@@ -269,13 +270,12 @@ class Run:
         frame: JsonObject,
         row: IndexRow | None,
     ) -> bool:
-        """Appends the end of a plain turn; False where it is not stored and somebody else has written meanwhile.
+        """Appends the end of a plain turn; False where it is not stored, and its answer has to be observed.
 
         ``frame`` is what callers are shown of it, ``row`` that of its owner's list.
 
         Raises:
-            RunMovedError: the fence does not hold any more; nothing was written.
-            StoreUnavailable: nothing was written.
+            RunMovedError: the run is somebody else's by now; nothing was written.
         """
         await self._writing.acquire()
         try:
@@ -300,6 +300,9 @@ class Run:
             else:
                 await self._recover(outcome)
             return self.has_ended()
+        except StoreUnavailable:
+            # Whoever observes it waits for the store.
+            return False
         finally:
             self._writing.release()
 

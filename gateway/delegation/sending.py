@@ -110,10 +110,11 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
             outcome = await driver.peer.send(sent)
             if (
                 isinstance(outcome, Answered)
-                and driver.run.plain is not None
+                and (turn := driver.run.plain) is not None
                 # Where a hook wants to know of answers, none of them is plain.
                 and not driver.means.consulting.find_rules().watches_answers
-                and await take(driver.run, outcome.result)
+                and (filling := take(driver.run, turn, outcome.result)) is not None
+                and await filling
             ):
                 driver.learn()
                 return True

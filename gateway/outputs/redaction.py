@@ -22,17 +22,15 @@ _FREE: Final = frozenset({"data", "metadata"})
 
 
 class Redaction:
-    """Named patterns, as the operator wrote them."""
+    """Named patterns, as the operator wrote them; ``is_on``: whether there are any."""
 
-    __slots__ = ("_rules",)
+    __slots__ = ("_rules", "is_on")
 
     def __init__(self, rules: Iterable[tuple[str, str]]) -> None:
         self._rules = tuple(
             (name, f"[redacted: {name}]", re.compile(pattern)) for name, pattern in rules
         )
-
-    def __bool__(self) -> bool:
-        return bool(self._rules)
+        self.is_on: Final = bool(self._rules)
 
     def clean(self, answer: JsonObject) -> JsonObject:
         """The same answer without what the patterns match; the same object where there is no pattern."""

@@ -65,7 +65,13 @@ class ConnectionPool:
         except BaseException:
             connection.close()
             raise
-        self._keep(connection, loop)
+        if self._is_closed or not connection.keeps_alive:
+            connection.close()
+            return reply
+        connection.free_since_s = loop.time()
+        self._idle.append(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._idle_s, self._drop_idle, loop)
         return reply
 
     def close(self) -> None:
@@ -84,15 +90,6 @@ class ConnectionPool:
                 return connection
             connection.close()
         return None
-
-    def _keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        if not connection.keeps_alive or self._is_closed:
-            connection.close()
-            return
-        connection.free_since_s = loop.time()
-        self._idle.append(connection)
-        if self._sweep is None:
-            self._sweep = loop.call_later(self._idle_s, self._drop_idle, loop)
 
     def _drop_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         """The oldest are in front: the newest is taken first."""

@@ -33,6 +33,8 @@ class JsonRpc:
         return Request("POST", interface.url, orjson.dumps(envelope))
 
     def read(self, call: Call, call_id: int, reply: Reply) -> PeerOutcome:  # noqa: ARG002  # every result has one form
+        if reply.status == answers.OK and reply.retry_after is None:
+            return answers.read_envelope(reply.raw, call_id)
         return answers.read_response(reply.status, reply.retry_after, reply.raw, call_id)
 
     def read_event(self, call_id: int, payload: bytes) -> PeerOutcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  seeded, so that a failure comes again
+from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 
 import orjson
@@ -126,13 +127,13 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
     learnt, take, open_turn = Learnt(), plain_answers.take, PlainTurns.open
 
-    async def see_take(run: Run, result: JsonObject) -> bool:
-        assert run.plain is not None, "the plainest turn of all is not plain"
-        learnt.turns.append(run.plain)
-        learnt.forms.append(run.plain.form)
+    def see_take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool]:
+        learnt.turns.append(turn)
+        learnt.forms.append(turn.form)
         learnt.runs.append(run)
-        assert await take(run, result), "the plainest answer of all is not plain"
-        return True
+        filling = take(run, turn, result)
+        assert filling is not None, "the plainest answer of all is not plain"
+        return filling
 
     async def see_open(
         turns: PlainTurns, who: Principal, command: SubmitTurn, plan: Delegation
@@ -143,6 +144,7 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     monkeypatch.setattr("passerelle.gateway.delegation.sending.take", see_take)
     monkeypatch.setattr(PlainTurns, "open", see_open)
     await house.until(await house.send("echo hi"), Status.COMPLETED)
+    assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"
     return learnt
 
 
