@@ -181,10 +181,9 @@ def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer |
 
 def _read_message(sight: Sight, turn: PlainTurn, message: JsonObject) -> PlainAnswer | None:
     known = {turn.remote_context_id: sight.context_id}
-    native, context = text_at(message, "taskId"), text_at(message, "contextId")
-    if native:
+    if "taskId" in message and (native := text_at(message, "taskId")):
         known[native] = sight.task.id
-    if context:
+    if "contextId" in message and (context := text_at(message, "contextId")):
         known[context] = sight.context_id
     ids = Relabel(sight.task.id, sight.context_id, known)
     frame: JsonObject = {"message": relabel_message(message, ids, relabel_places)}

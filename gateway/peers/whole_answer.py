@@ -149,8 +149,10 @@ class Connection(asyncio.Protocol):
                 # The parser is left where it stands.
                 if known.size + wanted_bytes == len(data):
                     self._answer(Reply(_OK, None, data[known.size :]))
-                else:
-                    self._wanted_bytes = wanted_bytes
+                    return
+                self._wanted_bytes = wanted_bytes
+                # Many servers write a head and its body apart.
+                if len(data) > known.size:
                     self._take_more(data[known.size :])
                 return
             self._first = data
@@ -176,7 +178,8 @@ class Connection(asyncio.Protocol):
             # It would be read as the answer to the next request.
             self.keeps_alive = False
         raw = b"".join(self._pieces)[: self._wanted_bytes]
-        self._reset()
+        # All else is the parser's, which has seen nothing of it.
+        self._wanted_bytes, self._pieces, self._size = -1, [], 0
         self._answer(Reply(_OK, None, raw))
 
     def eof_received(self) -> None:

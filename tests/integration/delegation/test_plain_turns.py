@@ -143,7 +143,7 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
 
     monkeypatch.setattr("passerelle.gateway.delegation.sending.take", see_take)
     monkeypatch.setattr(PlainTurns, "open", see_open)
-    await house.until(await house.send("echo hi"), Status.COMPLETED)
+    await house.talk("echo hi")
     assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"
     return learnt
 
@@ -246,7 +246,7 @@ async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
         return is_written and await post(row)
 
     monkeypatch.setattr(projections, "post_index", post_or_not)
-    task = (await house.until(await house.send("echo again"), Status.COMPLETED)).task_id
+    task = (await house.talk("echo again"))[0].task_id
     assert posted == [task]
     listed = await projections.read_index(ADA.key, "echo", None, 10)
     assert task in {facade for facade, _ in listed}

@@ -219,6 +219,14 @@ def _is_within(some: list[JsonObject], whole: list[JsonObject]) -> bool:
 def test_a_history_is_completed_only_where_there_is_something() -> None:
     assert complete_history(OPEN, []) == OPEN
     assert complete_history(OPEN, [say("m")])["history"] == [say("m")]
+    whole: JsonObject = {**OPEN, "history": [say("m"), say("r")]}
+    assert complete_history(whole, [say("m")]) == whole
+    assert complete_history(whole, [say("r")]) == whole
+    assert complete_history(whole, [say("r", "else")])["history"] == [
+        say("m"),
+        say("r"),
+        say("r", "else"),
+    ]
 
 
 @pytest.mark.parametrize(
