@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from passerelle.channels.endpoint import ChannelEndpoint
+    from passerelle.gateway.a2a.offer import ServeOffered
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
@@ -72,6 +73,11 @@ class FaceFirst:
     face: Face
     site: ASGIApp
     requests: Requests
+
+    @property
+    def serve_offered(self) -> ServeOffered:
+        """``KnowsHeads``: only the face keeps what it made of a head."""
+        return self.face.serve_offered
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request."""

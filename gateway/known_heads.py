@@ -1,22 +1,27 @@
 """A head that was read is not read again: requests on a kept connection mostly have the same one, byte for byte.
 
 What the parser made of it is used once more, and so is what the application made of it (``a2a.offer.Kept``). Only a
-request that came alone and whole is known again, so the parser stands between two messages all the while.
+request that came alone and whole is known again, so the parser stands between two messages all the while. An
+application that kept something and ``KnowsHeads`` serves the next request from that; every other one is called as for
+a head that was read just now.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from passerelle.core.record import value
-from passerelle.gateway.a2a.offer import OFFER
-from passerelle.gateway.request_bounds import BoundedRequests, ServerOffer
+from passerelle.gateway.a2a.offer import OFFER, KnowsHeads
+from passerelle.gateway.request_bounds import BoundedRequests, ServerOffer, write_at_once
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGI3Application, HTTPScope
+    from collections.abc import Callable
+
+    from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
 
     from passerelle.gateway.a2a.offer import Kept
 
@@ -35,6 +40,72 @@ class KnownHead:
     kept: Kept
 
 
+class _Unheard(asyncio.Event):
+    """What is told to nobody: most requests are served without a message."""
+
+    def set(self) -> None:
+        return
+
+    def clear(self) -> None:
+        return
+
+
+_UNHEARD: Final = _Unheard()
+
+
+class KnownRequest(RequestResponseCycle):
+    """A request with a known head, which has come whole; it is its own ``a2a.offer.Offer``.
+
+    It is made for each message, so what is the same for all of them stands in the class, and what only messages of ASGI
+    need is made when the first one is asked for. Its scope is that of all requests with its head: nobody changes it.
+    """
+
+    disconnected = False
+    keep_alive = True
+    waiting_for_100_continue = False
+    more_body = False
+    response_started = False
+    response_complete = False
+    chunked_encoding = None
+    expected_content_length = 0
+    message_event: asyncio.Event = _UNHEARD
+
+    def __init__(self, connection: KnownHeads, known: KnownHead, body: bytes) -> None:
+        self.scope = known.scope
+        self.transport = connection.transport
+        self.flow = connection.flow
+        self.logger = connection.logger
+        self.access_logger = connection.access_logger
+        self.access_log = connection.access_log
+        self.default_headers = connection.server_state.default_headers
+        self.on_response = connection.on_response_complete
+        self.watch = connection.watch
+        self.kept = known.kept
+        self._whole: bytes | None = body
+
+    write_at_once = write_at_once
+
+    def take_body(self) -> bytes | None:
+        body = self._whole
+        if self.disconnected or self.flow.read_paused:
+            return None
+        self._whole = None
+        return body
+
+    async def receive(self) -> ASGIReceiveEvent:
+        if self.message_event is _UNHEARD:
+            self.hear()
+        return await super().receive()
+
+    def hear(self) -> None:
+        """From here on there are messages, first of the body if nobody took it."""
+        self.message_event = asyncio.Event()
+        body, self._whole = self._whole, None
+        self.body = bytearray(body or b"")
+        if body is not None:
+            self.message_event.set()
+
+
 class KnownHeads(BoundedRequests):
     """The protocol of our server: it knows the last head of its connection."""
 
@@ -42,6 +113,13 @@ class KnownHeads(BoundedRequests):
     _begun = 0
     """Messages that the parser has begun."""
     _answered_s = 0.0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._app = app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
+        self._serve: Callable[..., Any] | None = (
+            app.serve_offered if isinstance(app, KnowsHeads) else None
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._known = self._offer = None
@@ -116,25 +194,14 @@ class KnownHeads(BoundedRequests):
         return KnownHead(data[:size], len(data), self.scope.copy(), offer.kept)
 
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
-        scope = self.scope = known.scope.copy()
+        self.cycle = request = KnownRequest(self, known, data[len(known.head) :])
+        serve = self._serve
+        if serve is not None and known.kept.reading is not None:
+            self._start_asgi_task(request, partial(serve, request))
+            return
+        # Who reads the scope may change it, and finds the offer there.
+        request.scope = scope = known.scope.copy()
         scope["state"] = self.app_state.copy()
-        self.cycle = cycle = RequestResponseCycle(
-            scope=scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=self.access_log,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=False,
-            keep_alive=True,
-            on_response=self.on_response_complete,
-        )
-        cycle.body += data[len(known.head) :]
-        cycle.more_body = False
-        cycle.message_event.set()
-        self._offer = offer = ServerOffer(cycle, self, known.kept)
-        scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
-        app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
-        self._start_asgi_task(cycle, app)
+        scope["extensions"] = {OFFER: ServerOffer(request, self, known.kept)}  # type: ignore[dict-item]
+        request.hear()
+        self._start_asgi_task(request, self._app)

@@ -49,6 +49,28 @@ class _OwnLines:
 _OWN_LINES: Final = _OwnLines()
 
 
+def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: bytes) -> bool:
+    """``Offer.write_at_once``: as uvicorn's ``send`` writes it in two; what is not plain is left to that."""
+    if (
+        cycle.response_started
+        or cycle.disconnected
+        or not cycle.keep_alive
+        or cycle.flow.write_paused
+        or cycle.access_log
+        or cycle.scope["method"] == "HEAD"
+    ):
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    own = _OWN_LINES.write(cycle.default_headers)
+    cycle.transport.write(
+        b"%b%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], own, len(body), lines, body)
+    )
+    cycle.message_event.set()
+    cycle.on_response()
+    return True
+
+
 class ServerOffer:
     """``a2a.offer.Offer`` of one request.
 
@@ -75,28 +97,8 @@ class ServerOffer:
         return body
 
     def write_at_once(self, status: int, lines: bytes, body: bytes) -> bool:
-        """As uvicorn's ``send`` writes it in two; what is not plain is left to that."""
         cycle = self._asked()
-        if (
-            cycle is None
-            or cycle.response_started
-            or cycle.disconnected
-            or not cycle.keep_alive
-            or cycle.flow.write_paused
-            or cycle.access_log
-            or cycle.scope["method"] == "HEAD"
-        ):
-            return False
-        cycle.response_started = cycle.response_complete = True
-        cycle.waiting_for_100_continue = False
-        own = _OWN_LINES.write(cycle.default_headers)
-        cycle.transport.write(
-            b"%b%bcontent-length: %d\r\n%b\r\n%b"
-            % (STATUS_LINE[status], own, len(body), lines, body)
-        )
-        cycle.message_event.set()
-        cycle.on_response()
-        return True
+        return cycle is not None and write_at_once(cycle, status, lines, body)
 
 
 class BoundedRequests(HttpToolsProtocol):

@@ -165,22 +165,15 @@ class Face:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """One request, in the task that awaits this."""
+        return self.serve_offered(find_offer(scope), scope, receive, send)
+
+    def serve_offered(
+        self, offer: Offer | None, scope: Scope, receive: Receive, send: Send
+    ) -> Coroutine[Any, Any, None]:
+        """The same, with what its server offers. The scope is read, and not at all where its head is known."""
         self._requests.begin()
-        offer = find_offer(scope)
-        reading = self._read(scope, offer)
-        agent = reading.agent
-        visit = HttpVisit(
-            reading=reading,
-            receive=receive,
-            send=send,
-            offer=offer,
-            agent=agent or "",
-            binding=reading.binding,
-            headers={},
-        )
-        if agent is None or agent not in reading.names:
-            return self._miss(visit, agent, reading.target)
-        return self._visit(visit, reading.spot, reading.target)
+        visit = HttpVisit(self._read(scope, offer), receive, send, offer)
+        return self._visit(visit) if visit.reading.is_served else self._miss(visit)
 
     def _read(self, scope: Scope, offer: Offer | None) -> Reading:
         """What the head asks for; what was read of the same head holds while the agents are the same."""
@@ -194,17 +187,20 @@ class Face:
         target = spot.verbs.get(incoming.verb)
         binding = _choose_binding(incoming, spot, target)
         shown = self.parts.reader.read(incoming.headers, read_address(scope))
-        reading = Reading(incoming, names, agent, spot, target, binding, shown)
+        reading = Reading(
+            incoming, names, agent, spot, target, binding, shown, is_served=agent in names
+        )
         if offer is not None:
             offer.kept.reading = reading
         return reading
 
-    async def _visit(self, visit: HttpVisit, spot: Spot, target: Target | None) -> None:
+    async def _visit(self, visit: HttpVisit) -> None:
         """Serves and counts, and makes an answer of everything that goes wrong before one was begun."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        spans = self.parts.spans
-        span = spans.begin_request(visit.reading.incoming.headers) if spans else None
+        reading, spans = visit.reading, self.parts.spans
+        spot, target = reading.spot, reading.target
+        span = spans.begin_request(reading.incoming.headers) if spans else None
         with self._waits.present:
             try:
                 if target is Resource.CARD:
@@ -265,21 +261,20 @@ class Face:
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 
-    async def _miss(self, visit: HttpVisit, agent: str | None, target: Target | None) -> None:
+    async def _miss(self, visit: HttpVisit) -> None:
         """No agent stands here; whoever may call none learns no name."""
         with self._waits.present:
-            reply = await self._judge_miss(visit, agent, target)
+            reply = await self._judge_miss(visit)
             await reply.write(visit.send)
 
-    async def _judge_miss(
-        self, visit: HttpVisit, agent: str | None, target: Target | None
-    ) -> Reply:
+    async def _judge_miss(self, visit: HttpVisit) -> Reply:
         outcome = "not_found"
+        agent = visit.reading.agent
         try:
             principal = await self.parts.authenticator.authenticate(visit.reading.shown)
             reply = self._refuse_agent(agent, principal)
         except Unauthenticated as error:
-            if agent is None or target is Resource.CARD:
+            if agent is None or visit.reading.target is Resource.CARD:
                 reply = self._refuse_agent(agent, None)
             else:
                 # As for an agent that exists: names cannot be probed without a credential.

@@ -6,12 +6,12 @@ Where another server serves, or frames of a socket are served, nothing is offere
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
-    from starlette.types import Scope
+    from starlette.types import Receive, Scope, Send
 
     from passerelle.gateway.a2a.leaving import Left
     from passerelle.gateway.a2a.reading import Reading
@@ -50,6 +50,20 @@ class Offer(Protocol):
 
     def watch(self, left: Left) -> Callable[[], object]:
         """Calls ``left`` once the caller has left; returns how to stop watching."""
+        ...
+
+
+ServeOffered: TypeAlias = "Callable[[Offer, Scope, Receive, Send], Coroutine[Any, Any, None]]"
+"""Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
+
+
+@runtime_checkable
+class KnowsHeads(Protocol):
+    """An application that keeps what it made of a head, and to whose further requests nothing stands before it."""
+
+    @property
+    def serve_offered(self) -> ServeOffered:
+        """For requests of whose head it kept a ``reading``."""
         ...
 
 

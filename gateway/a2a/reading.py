@@ -52,7 +52,7 @@ class Admitted:
 class Reading:
     """Holds for each request with this head, as long as the agents are those of ``names``.
 
-    ``agent`` is the one that the path names, if it names one; whether it is served is another question.
+    ``agent`` is the one that the path names, if it names one; ``is_served`` says whether it is one of ``names``.
     """
 
     incoming: Incoming
@@ -62,4 +62,5 @@ class Reading:
     target: Target | None
     binding: Binding
     shown: Credentials
+    is_served: bool
     admitted: Admitted | None = None

@@ -1,24 +1,29 @@
 """Requests whose head was read before are served as all others are, however their bytes come in."""
 
 import asyncio
+import gc
 import random  # noqa: TID251  seeded
 import re
-from collections.abc import AsyncGenerator, Iterable
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from passerelle.gateway import server
-from passerelle.gateway.a2a.offer import Kept, find_offer
+from passerelle.gateway.a2a.offer import Kept, Offer, ServeOffered, find_offer
 from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.server import Listener
 from tests.support.serving import serving
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from passerelle.gateway.a2a.reading import Reading
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
@@ -56,6 +61,9 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         offer = find_offer(scope)
         assert offer
+        await self.serve(offer, scope, receive, send)
+
+    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
         self.kept.append(offer.kept)
         body = offer.take_body() if self.takes else None
         if body is None:
@@ -72,6 +80,38 @@ class App:
         parts = (scope["method"], scope["path"], scope["query_string"].decode(), *names)
         reply = Reply(200, "|".join(parts).encode() + b"|" + body, "text/plain")
         await reply.write(send, head_only=scope["method"] == "HEAD", offer=offer)
+
+
+@dataclass
+class Keeping(App):
+    """Serves a known head as the face does, without being called for it.
+
+    ``known`` has a weak reference to each request that was served so.
+    """
+
+    known: list[Callable[[], Any]] = field(default_factory=list[Callable[[], Any]])
+    fails: bool = False
+    """Whether a request with a known head has no answer, by a fault."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        offer = find_offer(scope)
+        assert offer
+        assert offer.kept.reading is None
+        offer.kept.reading = cast("Reading", self)
+        await self.serve(offer, scope, receive, send)
+
+    @property
+    def serve_offered(self) -> ServeOffered:
+        return self.note
+
+    async def note(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+        self.known.append(weakref.ref(offer))
+        if self.fails:
+            raise LookupError
+        await self.serve(offer, scope, receive, send)
+
+
+APPS: Final = (App, Keeping)
 
 
 async def read(receive: Receive) -> bytes:
@@ -124,9 +164,10 @@ async def hand_over(writer: asyncio.StreamWriter, piece: bytes, came: list[int])
     await wait_until(lambda: sum(came) == wanted, WITHIN_S, "the piece is read")
 
 
+@pytest.mark.parametrize("kind", APPS)
 @pytest.mark.parametrize("takes", [True, False])
-async def test_head_that_comes_again_is_read_once(*, takes: bool) -> None:
-    app = App(takes)
+async def test_head_that_comes_again_is_read_once(kind: type[App], *, takes: bool) -> None:
+    app = kind(takes)
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         for body in (b"one", b"two", b"six"):
             shown = b"POST|/a||host=x|content-length=3|" + body
@@ -173,9 +214,16 @@ def cut(asked: bytes, chance: random.Random) -> Iterable[bytes]:
     return (asked[begin:end] for begin, end in pairwise(sorted(marks)))
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("kind", APPS)
+@pytest.mark.parametrize("seed", range(12))
 async def test_answers_are_those_of_heads_that_are_always_read(
-    seed: int, came: list[int], monkeypatch: pytest.MonkeyPatch
+    seed: int,
+    kind: type[App],
+    came: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    takes: bool,
 ) -> None:
     chance = random.Random(seed)  # noqa: S311  a seed that can be repeated
     kinds = [post(b"one"), post(b"two"), post(b"three", path="/b"), GET, HEAD, CHUNKED, post(b"")]
@@ -186,7 +234,7 @@ async def test_answers_are_those_of_heads_that_are_always_read(
 
     async def answer() -> bytes:
         came.clear()
-        async with serving(App()) as listener, connect(listener) as (reader, writer):
+        async with serving(kind(takes)) as listener, connect(listener) as (reader, writer):
             for piece in pieces:
                 await hand_over(writer, piece, came)
             return re.sub(rb"date: [^\r]+", b"", await reader.read())
@@ -201,8 +249,9 @@ async def test_answers_are_those_of_heads_that_are_always_read(
     assert known.count(b"HTTP/1.1 200 OK") == 17
 
 
-async def test_known_head_waits_for_the_answer_before_it(came: list[int]) -> None:
-    app = App()
+@pytest.mark.parametrize("kind", APPS)
+async def test_known_head_waits_for_the_answer_before_it(kind: type[App], came: list[int]) -> None:
+    app = kind()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
         await ask(*ends, post(b"one"))
         app.may_answer.clear()
@@ -231,8 +280,9 @@ async def test_line_ends_between_requests_are_no_sign_of_life(
         assert await reader.read() == b""
 
 
-async def test_caller_of_a_known_head_that_leaves_is_noticed() -> None:
-    app = App()
+@pytest.mark.parametrize("kind", APPS)
+async def test_caller_of_a_known_head_that_leaves_is_noticed(kind: type[App]) -> None:
+    app = kind()
     async with serving(app) as listener, asyncio.timeout(WITHIN_S):
         async with connect(listener) as (reader, writer):
             await ask(reader, writer, GET)
@@ -259,3 +309,89 @@ async def test_connection_is_closed_when_its_last_answer_is_old(
         last_s = loop.time()
         assert await reader.read() == b""
         assert loop.time() - last_s > IDLE_S / 2
+
+
+async def test_application_that_keeps_a_head_is_given_its_further_requests() -> None:
+    app = Keeping()
+    async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
+        for asked in (GET, GET, post(b"one"), post(b"two")):
+            await ask(*ends, asked)
+    assert len(app.kept) == 4
+    assert len(app.known) == 2
+
+
+async def test_fault_of_a_known_request_is_answered_and_closes_the_connection() -> None:
+    app = Keeping()
+    async with (
+        serving(app) as listener,
+        asyncio.timeout(WITHIN_S),
+        connect(listener) as (reader, writer),
+    ):
+        await ask(reader, writer, GET)
+        app.fails = True
+        writer.write(GET)
+        answered = await reader.read()
+    assert answered.startswith(b"HTTP/1.1 500 ")
+    assert b"connection: close" in answered
+
+
+async def test_server_that_stops_closes_after_the_answer_of_a_known_request() -> None:
+    app, listener, stop = Keeping(), server.bind("127.0.0.1", 0), asyncio.Event()
+    stopping = asyncio.create_task(server.Server(app, listener).serve(stop))
+    async with asyncio.timeout(WITHIN_S), connect(listener) as (reader, writer):
+        await ask(reader, writer, GET)
+        app.may_answer.clear()
+        writer.write(GET)
+        await wait_until(lambda: app.known, WITHIN_S, "it is served")
+        request = app.known[0]()
+        stop.set()
+        await wait_until(lambda: not request.keep_alive, WITHIN_S, "its connection is told")
+        app.may_answer.set()
+        answered = await reader.read()
+        await stopping
+    assert answered.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in answered
+
+
+async def test_known_request_that_was_answered_goes_without_the_cycle_collector() -> None:
+    app = Keeping()
+    gc.disable()
+    try:
+        async with serving(app) as listener, asyncio.timeout(WITHIN_S), connect(listener) as ends:
+            for _ in range(9):
+                await ask(*ends, post(b"one"))
+            assert len(app.known) == 8
+            assert [request() for request in app.known[:-1]] == [None] * 7
+    finally:
+        gc.enable()
+
+
+class Streaming(Keeping):
+    """Takes the body, then tells by messages when its caller has left."""
+
+    async def serve(self, offer: Offer, scope: Scope, receive: Receive, send: Send) -> None:
+        self.kept.append(offer.kept)
+        body = offer.take_body()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body or b"", "more_body": True})
+        if self.waits:
+            assert (await receive())["type"] == "http.disconnect"
+            self.left += 1
+        else:
+            await send({"type": "http.response.body"})
+
+
+async def test_known_request_is_answered_by_messages_and_its_caller_heard_to_leave() -> None:
+    app = Streaming()
+    async with serving(app) as listener, asyncio.timeout(WITHIN_S):
+        async with connect(listener) as (reader, writer):
+            for body in (b"one", b"two"):
+                writer.write(post(body))
+                assert (await reader.readuntil(b"0\r\n\r\n")).endswith(
+                    b"transfer-encoding: chunked\r\n\r\n3\r\n" + body + b"\r\n0\r\n\r\n"
+                )
+            app.waits = True
+            writer.write(post(b"six"))
+            await reader.readuntil(b"six")
+        await wait_until(lambda: app.left, WITHIN_S, "it is told")
+    assert len(app.known) == 2

@@ -1,0 +1,160 @@
+"""A kept connection is served, from the head that it showed before, what a connection of its own would be served."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+import orjson
+import pytest
+
+from passerelle.gateway.a2a.offer import KnowsHeads
+from passerelle.gateway.auth.authenticator import Callers, KnownCallers
+from passerelle.gateway.auth.keys import KeyRing
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.correlation import Requests
+from passerelle.gateway.edges import FaceFirst
+from passerelle.gateway.http.site import make_site
+from passerelle.gateway.secret import Secret
+from passerelle.gateway.settings import Settings
+from tests.integration.a2a.rig import OWNER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.json import Json, JsonObject
+    from passerelle.gateway.a2a.face import Face
+    from tests.integration.a2a.rig import Rig
+
+pytestmark = pytest.mark.anyio
+WITHIN_S = 20.0
+
+
+@dataclass
+class Kept:
+    """One connection; every request on it has the same head, so their bodies have one length."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def ask(self, body: bytes, path: str = "/agents/echo") -> tuple[int, bytes]:
+        """Status and body of what is answered; the request is one piece."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+            f"Authorization: Bearer {OWNER}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.writer.write(head.encode() + body)
+        answered = await self.reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: ([0-9]+)", answered)
+        status = int(answered.split()[1])
+        if length is None:
+            return status, await self.reader.readuntil(b"0\r\n\r\n")
+        return status, await self.reader.readexactly(int(length[1]))
+
+
+@asynccontextmanager
+async def connect(rig: Rig) -> AsyncGenerator[Kept]:
+    async with asyncio.timeout(WITHIN_S):
+        url = urlsplit(rig.url)
+        reader, writer = await asyncio.open_connection(url.hostname, url.port)
+        try:
+            yield Kept(reader, writer)
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def called(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of requests whose head was read; those of known heads are served otherwise."""
+    paths: list[str] = []
+    real = type(rig.face).__call__
+
+    def note(self: Face, scope: Any, receive: Any, send: Any) -> Any:  # noqa: ANN401  as ASGI has it
+        paths.append(scope["path"])
+        return real(self, scope, receive, send)
+
+    monkeypatch.setattr(type(rig.face), "__call__", note)
+    return paths
+
+
+def write(rig: Rig, text: str, rpc_id: Json, method: str = "SendMessage") -> bytes:
+    params: JsonObject = rig.message(text)
+    return orjson.dumps({"jsonrpc": "2.0", "id": rpc_id, "method": method, "params": params})
+
+
+def read(body: bytes) -> Any:  # noqa: ANN401  an answer
+    return orjson.loads(body)
+
+
+async def test_each_call_is_answered_with_its_own_id_and_its_own_content(
+    rig: Rig, called: list[str]
+) -> None:
+    async with connect(rig) as kept:
+        for rpc_id, text in ((1, "one"), (2, "two"), (3, "six")):
+            status, body = await kept.ask(write(rig, text, rpc_id))
+            assert status == 200
+            assert read(body)["id"] == rpc_id
+            assert text in body.decode()
+    assert len(called) == 1
+
+
+async def test_calls_with_the_head_of_one_that_was_good_are_judged_by_themselves(
+    rig: Rig, called: list[str]
+) -> None:
+    good = write(rig, "one", 1)
+    size = len(good)
+    unknown = orjson.dumps({"jsonrpc": "2.0", "id": "seven", "method": "No"})
+    async with connect(rig) as kept:
+        assert (await kept.ask(good))[0] == 200
+        for body in (b"{", b"[]", unknown):
+            _, answered = await kept.ask(body.ljust(size))
+            assert "error" in read(answered)
+        _, answered = await kept.ask(write(rig, "two", 2))
+        assert read(answered)["id"] == 2
+    assert len(called) == 1
+
+
+async def test_stream_on_a_head_that_was_read_for_an_answer_and_the_other_way_round(
+    rig: Rig, called: list[str]
+) -> None:
+    longest = len(write(rig, "one", 1, "SendStreamingMessage"))
+    async with connect(rig) as kept:
+        for method in ("SendMessage", "SendStreamingMessage", "SendMessage"):
+            status, body = await kept.ask(write(rig, "one", 1, method).ljust(longest))
+            assert status == 200
+            assert (b"data: " in body) is (method == "SendStreamingMessage")
+    assert len(called) == 1
+
+
+async def test_key_that_was_revoked_between_two_calls_is_refused(
+    rig: Rig, called: list[str]
+) -> None:
+    async with connect(rig) as kept:
+        assert (await kept.ask(write(rig, "one", 1)))[0] == 200
+        authenticator = cast("KnownCallers", rig.face.parts.authenticator)
+        authenticator.callers = Callers(KeyRing(Secret("another"), []))
+        assert (await kept.ask(write(rig, "two", 2)))[0] == 401
+    assert len(called) == 1
+
+
+async def test_agent_that_was_taken_away_between_two_calls_is_unknown(
+    rig: Rig, called: list[str]
+) -> None:
+    async with connect(rig) as kept:
+        assert (await kept.ask(write(rig, "one", 1)))[0] == 200
+        rig.peers.replace([])
+        assert (await kept.ask(write(rig, "two", 2)))[0] == 404
+    assert len(called) == 1
+
+
+def test_what_stands_before_the_face_is_asked_each_time(rig: Rig) -> None:
+    def wrap(rest: Any) -> FaceFirst:  # noqa: ANN401  an ASGI application
+        return FaceFirst(rig.face, rest, Requests(SystemIds()))
+
+    assert isinstance(make_site([], Settings(), wrap), KnowsHeads)
+    guarded = Settings.model_validate({"auth": "open"})
+    assert not isinstance(make_site([], guarded, wrap), KnowsHeads)
