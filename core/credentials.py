@@ -34,10 +34,13 @@ class Credentials:
         return self.bearer or self.api_key or ""
 
     @property
-    def digest(self) -> bytes:
-        """What the token is known by. Requests of one connection mostly show the same credentials: it is made once."""
+    def digest(self) -> bytes | None:
+        """What the token is known by; None where there is none, and for one that would be cut to be hashed.
+
+        Requests of one connection mostly show the same credentials: it is made once.
+        """
         known = self._digest
-        if known is None:
+        if known is None and 0 < len(self.token) <= TOKEN_LIMIT:
             known = digest_token(self.token)
             object.__setattr__(self, "_digest", known)
         return known

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
     from starlette.types import Receive, Scope, Send
 
-    from passerelle.core.commands import Authenticator
     from passerelle.core.peer import Peer
     from passerelle.core.ports.chance import Clock, Ids
     from passerelle.core.principal import Principal
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.operations import TurnService
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
+    from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.gateway.limits.gate import Gate
     from passerelle.gateway.metrics import Metrics
     from passerelle.gateway.spans import Spans
@@ -102,7 +102,7 @@ class FaceParts:
     """What the face stands on; what serves push configs or extended cards may be absent."""
 
     service: TurnService
-    authenticator: Authenticator
+    authenticator: Doorkeeper
     agents: Agents
     metrics: Metrics
     clock: Clock
@@ -205,8 +205,13 @@ class Face:
             try:
                 if target is Resource.CARD:
                     await self._serve_card(visit)
-                elif (principal := await self._admit(visit)) is None:
-                    pass
+                    return
+                door = self.parts.authenticator
+                principal = door.recognize(reading.shown) or await door.authenticate(reading.shown)
+                visit.caller = principal.id
+                if not principal.sees(visit.agent):
+                    visit.outcome = "not_found"
+                    await visit.answer(self._refuse_agent(visit.agent, principal))
                 elif target is Resource.ENDPOINT:
                     asked = await self._calls.read_rpc(visit)
                     await self._calls.perform(visit, asked, principal)
@@ -225,16 +230,6 @@ class Face:
         self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
         if self._settings.access_log:
             _log(visit, seconds)
-
-    async def _admit(self, visit: HttpVisit) -> Principal | None:
-        """Who calls; None once somebody has been told that there is no such agent for them."""
-        principal = await self.parts.authenticator.authenticate(visit.reading.shown)
-        visit.caller = principal.id
-        if principal.sees(visit.agent):
-            return principal
-        visit.outcome = "not_found"
-        await visit.answer(self._refuse_agent(visit.agent, principal))
-        return None
 
     async def _serve_path(
         self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal

@@ -19,9 +19,9 @@ from passerelle.gateway.screening import Screen
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.commands import Authenticator
     from passerelle.core.ports.chance import Clock
     from passerelle.core.principal import Principal
+    from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.gateway.devices.device_lists import DeviceLists
     from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
@@ -42,7 +42,7 @@ class Access:
         self.reader = CredentialReader(proxy.certificate_header.lower() if proxy else None)
         self._known = KnownCallers(self._make(settings)) if owner is not None else None
         self._settings = settings
-        self.authenticator: Authenticator = self._known or OpenAuthenticator()
+        self.authenticator: Doorkeeper = self._known or OpenAuthenticator()
 
     def know_devices(self, lists: DeviceLists) -> DeviceCallers:
         """Lets paired devices in, too."""

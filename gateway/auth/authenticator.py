@@ -6,9 +6,9 @@ A token that is shown must hold: a wrong one is refused, whatever certificate st
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from passerelle.core.credentials import TOKEN_LIMIT
+from passerelle.core.commands import Authenticator
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.record import change
 from passerelle.gateway.auth.keys import OWNER, KeyRing
@@ -35,37 +35,59 @@ class Callers:
     certificates: Certificates | None = None
 
 
+class Doorkeeper(Authenticator, Protocol):
+    """An authenticator that knows most callers by sight."""
+
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """Who shows these, where nothing has to be waited for; None where only ``authenticate`` can tell."""
+        ...
+
+
 class KnownCallers:
-    """``--auth keys``. Implements ``core.commands.Authenticator``."""
+    """``--auth keys``. Implements ``Doorkeeper``."""
 
     __slots__ = ("callers",)
 
     def __init__(self, callers: Callers) -> None:
         self.callers = callers
 
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """The holder of a key."""
+        digest = credentials.digest
+        found = self.callers.keys.find(digest) if digest is not None else None
+        return _name_device(found, credentials) if found is not None else None
+
     async def authenticate(self, credentials: Credentials) -> Principal:
+        if (found := self.recognize(credentials)) is not None:
+            return found
         callers = self.callers
-        if token := credentials.token:
-            found = callers.keys.find(credentials.digest)
-            if found is None and callers.tokens is not None and credentials.bearer:
-                found = await callers.tokens.find(credentials.bearer, credentials.digest)
-            # A key that was cut to be hashed is no key.
-            if found is None or len(token) > TOKEN_LIMIT:
+        if credentials.token:
+            bearer, digest = credentials.bearer, credentials.digest
+            if callers.tokens is not None and bearer and digest is not None:
+                found = await callers.tokens.find(bearer, digest)
+            if found is None:
                 raise Unauthenticated(_UNKNOWN)
         else:
             found = callers.certificates.find(credentials) if callers.certificates else None
             if found is None:
                 raise Unauthenticated("a bearer token is required")
-        return change(found, device=credentials.device) if credentials.device else found
+        return _name_device(found, credentials)
 
 
 class OpenAuthenticator:
-    """``--auth open``: everybody is the owner. Settings allow it on loopback only."""
+    """``--auth open``: everybody is the owner. Settings allow it on loopback only. Implements ``Doorkeeper``."""
 
     __slots__ = ()
 
+    def recognize(self, credentials: Credentials) -> Principal:
+        return _name_device(OWNER, credentials)
+
     async def authenticate(self, credentials: Credentials) -> Principal:
-        return change(OWNER, device=credentials.device) if credentials.device else OWNER
+        return self.recognize(credentials)
+
+
+def _name_device(found: Principal, credentials: Credentials) -> Principal:
+    return change(found, device=credentials.device) if credentials.device else found
 
 
 def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:

@@ -14,9 +14,9 @@ from passerelle.gateway.devices.pairing import TOKEN_PREFIX, hash_token
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from passerelle.core.commands import Authenticator
     from passerelle.core.credentials import Credentials
     from passerelle.core.payloads.device import Device
+    from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.gateway.devices.device_lists import DeviceLists
 
 _UNKNOWN = "the token is not that of a device, or the device was revoked"
@@ -25,14 +25,20 @@ _LIMIT = 128
 
 @dataclass(frozen=True, slots=True)
 class DeviceCallers:
-    """``core.commands.Authenticator``: paired devices, and everybody else as ``others`` knows them.
+    """``Doorkeeper``: paired devices, and everybody else as ``others`` knows them.
 
     ``find(id, tenant)`` is what the configuration says of a principal now; a device has never more than that.
     """
 
-    others: Authenticator
+    others: Doorkeeper
     lists: DeviceLists
     find: Callable[[str, str], Principal | None]
+
+    def recognize(self, credentials: Credentials) -> Principal | None:
+        """Nobody who shows the token of a device."""
+        if credentials.token.startswith(TOKEN_PREFIX):
+            return None
+        return self.others.recognize(credentials)
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         """Who shows these.

@@ -3,25 +3,37 @@
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from passerelle.core.credentials import Credentials, digest_token
 from passerelle.core.errors import ConfigInvalid, Unauthenticated
 from passerelle.core.principal import Scope
-from passerelle.gateway.auth.authenticator import KnownCallers, OpenAuthenticator, know_keys
+from passerelle.gateway.auth.authenticator import (
+    Callers,
+    KnownCallers,
+    OpenAuthenticator,
+    know_keys,
+)
 from passerelle.gateway.auth.credentials import CredentialReader, read_bearer
+from passerelle.gateway.auth.devices import DeviceCallers
 from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import (
     OWNER,
+    KeyRing,
     hash_key,
     mint_token,
 )
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.devices.pairing import TOKEN_PREFIX
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
 from tests.support.clients import make_client
+
+if TYPE_CHECKING:
+    from passerelle.gateway.devices.device_lists import DeviceLists
 
 pytestmark = pytest.mark.anyio
 
@@ -212,3 +224,23 @@ async def test_another_token_on_a_copy_is_another_credential(keys: KnownCallers)
         assert replace(shown, bearer=token).digest == digest_token(token)
     with pytest.raises(Unauthenticated):
         await keys.authenticate(replace(shown, bearer="rubbish"))
+
+
+def test_only_the_holder_of_a_key_is_recognized_as_long_as_it_is_one(keys: KnownCallers) -> None:
+    shown = Credentials("k-ada", device="phone")
+    known = keys.recognize(shown)
+    assert known is not None
+    assert (known.id, known.device) == ("ada", "phone")
+    for token in (None, "", "rubbish", "k-plain ", "x" * 9_000):
+        assert keys.recognize(Credentials(token)) is None
+    keys.callers = Callers(KeyRing(OWNER_TOKEN, []))
+    assert keys.recognize(shown) is None
+
+
+def test_token_of_a_device_is_looked_up_as_one_whatever_keys_there_are() -> None:
+    token = f"{TOKEN_PREFIX}dvs_1"
+    door = know_keys(OWNER_TOKEN, (make_client("plain", token, "*"),))
+    devices = DeviceCallers(door, cast("DeviceLists", None), lambda _id, _tenant: None)
+    assert door.recognize(Credentials(token)) is not None
+    assert devices.recognize(Credentials(token)) is None
+    assert devices.recognize(Credentials("the-owner-token")) is OWNER
