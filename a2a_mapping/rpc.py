@@ -10,7 +10,6 @@ from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.core.errors import InvalidInput, UnknownMethod
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.record import value
 
 RpcId: TypeAlias = str | int | None
 
@@ -34,17 +33,8 @@ class Method(StrEnum):
 _METHODS: Final[Mapping[str, Method]] = {method.value: method for method in Method}
 
 
-@value
-class RpcRequest:
-    """A request whose envelope holds; the method is not judged yet, because the version comes first."""
-
-    id: RpcId
-    method: str
-    params: JsonObject
-
-
-def read_rpc(body: bytes) -> RpcRequest:
-    """The request in ``body``.
+def read_rpc(body: bytes) -> tuple[RpcId, str, JsonObject]:
+    """Id, method and params of the request in ``body``; the method is not judged yet, because the version comes first.
 
     Raises:
         MalformedBody: not JSON.
@@ -67,7 +57,7 @@ def read_rpc(body: bytes) -> RpcRequest:
         params = {}
     elif not isinstance(params, dict):
         raise InvalidInput("params", "must be an object")
-    return RpcRequest(rpc_id, method, params)
+    return rpc_id, method, params
 
 
 def read_method(name: str) -> Method:

@@ -156,7 +156,7 @@ class KnownHeads(BoundedRequests):
             return
         # The timer of the answer before looks at the time itself: a new one for each answer costs more.
         self.server_state.total_requests += 1
-        if not self.transport.is_closing():
+        if self.flow.read_paused and not self.transport.is_closing():
             self.flow.resume_reading()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -33,17 +33,16 @@ _TOO_SLOW: Final = "408 Request Timeout"
 class _OwnLines:
     """The lines of the server itself, which it makes anew each second."""
 
-    __slots__ = ("_headers", "_lines")
+    __slots__ = ("headers", "written")
 
     def __init__(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] | None = None
-        self._lines = b""
+        self.headers: list[tuple[bytes, bytes]] | None = None
+        self.written = b""
 
-    def write(self, headers: list[tuple[bytes, bytes]]) -> bytes:
-        if headers is not self._headers:
-            self._headers = headers
-            self._lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-        return self._lines
+    def write(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Once for all answers with the same list."""
+        self.headers = headers
+        self.written = b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 _OWN_LINES: Final = _OwnLines()
@@ -62,9 +61,11 @@ def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: 
         return False
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False
-    own = _OWN_LINES.write(cycle.default_headers)
+    if _OWN_LINES.headers is not cycle.default_headers:
+        _OWN_LINES.write(cycle.default_headers)
     cycle.transport.write(
-        b"%b%bcontent-length: %d\r\n%b\r\n%b" % (STATUS_LINE[status], own, len(body), lines, body)
+        b"%b%bcontent-length: %d\r\n%b\r\n%b"
+        % (STATUS_LINE[status], _OWN_LINES.written, len(body), lines, body)
     )
     cycle.message_event.set()
     cycle.on_response()

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Send
 
-    from passerelle.a2a_mapping.rpc import RpcRequest
     from passerelle.core.commands import Authenticator
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.ports.chance import Ids
@@ -60,6 +59,8 @@ if TYPE_CHECKING:
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
 _NEED_BODY: Final = frozenset({Method.SEND_MESSAGE, Method.SEND_STREAMING_MESSAGE})
+_RPC_TYPES: Final = frozenset({JSON})
+_HTTP_TYPES: Final = frozenset({JSON, A2A_JSON})
 _KEY: Final = KEY_HEADER.lower()
 _SNAKE: Final = {"taskId": "task_id"}
 TENANT: Final = "tenant"
@@ -110,7 +111,8 @@ class HttpVisit(Visit):
         """Sends a whole answer."""
         if self.headers:
             reply = replace(reply, headers={**reply.headers, **self.headers})
-        await reply.write(self.send, offer=self.offer)
+        if self.offer is None or not reply.write_at_once(self.offer):
+            await reply.write(self.send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +126,23 @@ class Calls:
     body_limit_bytes: int
     keep_alive_s: float
 
-    async def read_rpc(self, visit: HttpVisit) -> Asked:
-        """A JSON-RPC request; the binding of the visit gets its id as soon as that is known."""
-        incoming = visit.reading.incoming
-        incoming.require_media_type({JSON}, optional=False)
+    def take_rpc(self, visit: HttpVisit) -> Asked | None:
+        """A JSON-RPC request whose body is here; the binding of the visit gets its id as soon as that is known."""
+        reading = visit.reading
+        if reading.admitted is None:  # else a call with this content type was let in
+            reading.incoming.require_media_type(_RPC_TYPES, optional=False)
         body = self._take_body(visit)
-        if body is None:
-            body = await incoming.read_body(visit.receive, self.body_limit_bytes)
-        request = _read_call(visit, body)
-        visit.binding = RpcBinding(request.id)
-        return read_asked_rpc(incoming.version, request.method, request.params)
+        return None if body is None else _read_call(visit, body)
+
+    async def read_rpc(self, visit: HttpVisit) -> Asked:
+        """The same after ``take_rpc`` gave none: the body comes first."""
+        body = await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes)
+        return _read_call(visit, body)
 
     async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
         """A request to one of the paths of HTTP+JSON."""
         incoming = visit.reading.incoming
-        incoming.require_media_type({JSON, A2A_JSON}, optional=_needs_no_body(target))
+        incoming.require_media_type(_HTTP_TYPES, optional=_needs_no_body(target))
         body = self._take_body(visit)
         if body is None:
             body = await incoming.read_body(visit.receive, self.body_limit_bytes)
@@ -276,19 +280,21 @@ def _needs_no_body(target: Target) -> bool:
     return target not in _NEED_BODY
 
 
-def _read_call(visit: HttpVisit, body: bytes) -> RpcRequest:
-    """The request; a refusal is answered with its id as far as there is one."""
+def _read_call(visit: HttpVisit, body: bytes) -> Asked:
+    """What a JSON-RPC request asks for; a refusal is answered with its id as far as there is one."""
     try:
-        return read_rpc(body)
+        rpc_id, method, params = read_rpc(body)
     except InvalidRequest as error:
         visit.binding = RpcBinding(error.rpc_id)
         raise
     except InvalidInput as error:
         if error.field == "params":
             # Only the envelope around them has been judged, and it holds.
-            rpc_id = read_object(body)["id"]
-            visit.binding = RpcBinding(rpc_id if isinstance(rpc_id, str | int) else None)
+            shown = read_object(body)["id"]
+            visit.binding = RpcBinding(shown if isinstance(shown, str | int) else None)
         raise
+    visit.binding = RpcBinding(rpc_id)
+    return read_asked_rpc(visit.reading.incoming.version, method, params)
 
 
 def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:

@@ -172,15 +172,16 @@ class Face:
     ) -> Coroutine[Any, Any, None]:
         """The same, with what its server offers. The scope is read, and not at all where its head is known."""
         self._requests.begin()
-        visit = HttpVisit(self._read(scope, offer), receive, send, offer)
-        return self._visit(visit) if visit.reading.is_served else self._miss(visit)
+        reading = offer.kept.reading if offer is not None else None
+        # What was read of a head holds while the agents are the same.
+        if reading is None or reading.names is not self.parts.agents.names:
+            reading = self._read(scope, offer)
+        visit = HttpVisit(reading, receive, send, offer)
+        return self._visit(visit) if reading.is_served else self._miss(visit)
 
     def _read(self, scope: Scope, offer: Offer | None) -> Reading:
-        """What the head asks for; what was read of the same head holds while the agents are the same."""
+        """What the head asks for."""
         names = self.parts.agents.names
-        known = offer.kept.reading if offer is not None else None
-        if known is not None and known.names is names:
-            return known
         incoming = Incoming(scope)
         agent, rest = split_path(incoming.path, names) or (None, "")
         spot = find_spot(rest)
@@ -213,7 +214,7 @@ class Face:
                     visit.outcome = "not_found"
                     await visit.answer(self._refuse_agent(visit.agent, principal))
                 elif target is Resource.ENDPOINT:
-                    asked = await self._calls.read_rpc(visit)
+                    asked = self._calls.take_rpc(visit) or await self._calls.read_rpc(visit)
                     await self._calls.perform(visit, asked, principal)
                 else:
                     await self._serve_path(visit, spot, target, principal)
@@ -222,14 +223,14 @@ class Face:
             except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
                 await visit.refuse(self._visits.judge(visit, error))
             finally:
-                self._finish(visit, spot, span, loop.time() - began_s)
-
-    def _finish(self, visit: HttpVisit, spot: Spot, span: Span | None, seconds: float) -> None:
-        if span is not None:
-            _end(span, visit, spot)
-        self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
-        if self._settings.access_log:
-            _log(visit, seconds)
+                seconds = loop.time() - began_s
+                if span is not None:
+                    _end(span, visit, spot)
+                self.parts.metrics.count_request(
+                    visit.agent, visit.operation, visit.outcome, seconds
+                )
+                if self._settings.access_log:
+                    _log(visit, seconds)
 
     async def _serve_path(
         self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal

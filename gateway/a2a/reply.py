@@ -37,14 +37,13 @@ class Reply:
     media_type: str | None = JSON
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
-    async def write(
-        self, send: Send, *, head_only: bool = False, offer: Offer | None = None
-    ) -> None:
-        """Sends it, at once where the server offers that and can."""
-        if offer is not None:
-            lines = _write_lines(self.media_type, tuple(self.headers.items()))
-            if lines is not None and offer.write_at_once(self.status, lines, self.body):
-                return
+    def write_at_once(self, offer: Offer) -> bool:
+        """Writes it whole if the server can; False if it cannot now, and then nothing was written."""
+        lines = _write_lines(self.media_type, tuple(self.headers.items()))
+        return lines is not None and offer.write_at_once(self.status, lines, self.body)
+
+    async def write(self, send: Send, *, head_only: bool = False) -> None:
+        """Sends it in messages of ASGI."""
         fields = {"content-length": str(len(self.body)), **self.headers}
         if self.media_type is not None:
             fields["content-type"] = self.media_type

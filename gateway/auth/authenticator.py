@@ -54,8 +54,8 @@ class KnownCallers:
     def recognize(self, credentials: Credentials) -> Principal | None:
         """The holder of a key."""
         digest = credentials.digest
-        found = self.callers.keys.find(digest) if digest is not None else None
-        return _name_device(found, credentials) if found is not None else None
+        found = None if digest is None else self.callers.keys.find(digest)
+        return _name_device(found, credentials) if found and credentials.device else found
 
     async def authenticate(self, credentials: Credentials) -> Principal:
         if (found := self.recognize(credentials)) is not None:

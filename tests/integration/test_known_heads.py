@@ -79,7 +79,8 @@ class App:
         names = [f"{name.decode()}={value.decode()}" for name, value in scope["headers"]]
         parts = (scope["method"], scope["path"], scope["query_string"].decode(), *names)
         reply = Reply(200, "|".join(parts).encode() + b"|" + body, "text/plain")
-        await reply.write(send, head_only=scope["method"] == "HEAD", offer=offer)
+        if not reply.write_at_once(offer):
+            await reply.write(send, head_only=scope["method"] == "HEAD")
 
 
 @dataclass

@@ -60,7 +60,8 @@ class App:
         offered = find_offer(scope)
         assert offered
         reply = REPLIES.get(scope["path"]) or Reply(200, b"", headers={"x-name": "a\r\nx-evil: b"})
-        await reply.write(send, offer=Observed(offered, self.took) if self.at_once else None)
+        if not self.at_once or not reply.write_at_once(Observed(offered, self.took)):
+            await reply.write(send)
 
 
 async def ask(app: App, asked: bytes) -> bytes:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 WITHIN_S = 20.0
+CONTENT_TYPE_NOT_SUPPORTED = -32005
 
 
 @dataclass
@@ -41,10 +42,11 @@ class Kept:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
-    async def ask(self, body: bytes, path: str = "/agents/echo") -> tuple[int, bytes]:
+    async def ask(self, body: bytes, media_type: str = "application/json") -> tuple[int, bytes]:
         """Status and body of what is answered; the request is one piece."""
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nA2A-Version: 1.0\r\n"
+            f"POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\n"
+            "A2A-Version: 1.0\r\n"
             f"Authorization: Bearer {OWNER}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
@@ -116,6 +118,17 @@ async def test_calls_with_the_head_of_one_that_was_good_are_judged_by_themselves
         _, answered = await kept.ask(write(rig, "two", 2))
         assert read(answered)["id"] == 2
     assert len(called) == 1
+
+
+async def test_content_type_that_is_not_served_is_refused_each_time(
+    rig: Rig, called: list[str]
+) -> None:
+    async with connect(rig) as kept:
+        for _ in range(3):
+            _, answered = await kept.ask(write(rig, "one", 1), "text/plain")
+            assert read(answered)["error"]["code"] == CONTENT_TYPE_NOT_SUPPORTED
+    assert len(called) == 1
+    assert rig.counted() == 0
 
 
 async def test_stream_on_a_head_that_was_read_for_an_answer_and_the_other_way_round(
