@@ -46,7 +46,12 @@ def read_rpc(body: bytes) -> tuple[RpcId, str, JsonObject]:
         is_batch = isinstance(value, list)
         reason = "batches are not supported" if is_batch else "must be a JSON object"
         raise InvalidRequest("body", reason)
-    rpc_id = _read_id(value)
+    if "id" not in value:
+        raise InvalidRequest("id", "is missing: every A2A method has an answer")
+    rpc_id = value["id"]
+    # A bool is an int to Python, and a fraction does not compare reliably.
+    if rpc_id is not None and not isinstance(rpc_id, str) and type(rpc_id) is not int:
+        raise InvalidRequest("id", "must be a text, a whole number or null")
     if value.get("jsonrpc") != "2.0":
         raise InvalidRequest("jsonrpc", 'must be "2.0"', rpc_id)
     method = value.get("method")
@@ -75,13 +80,3 @@ def read_method(name: str) -> Method:
 def render_result(rpc_id: RpcId, result: Json) -> JsonObject:
     """A JSON-RPC success response."""
     return {"jsonrpc": "2.0", "id": rpc_id, "result": result}
-
-
-def _read_id(envelope: JsonObject) -> RpcId:
-    if "id" not in envelope:
-        raise InvalidRequest("id", "is missing: every A2A method has an answer")
-    value = envelope["id"]
-    # A bool is an int to Python, and a fraction does not compare reliably.
-    if value is None or isinstance(value, str) or type(value) is int:
-        return value
-    raise InvalidRequest("id", "must be a text, a whole number or null")

@@ -75,22 +75,19 @@ class Named(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class HttpVisit(Visit):
     """One request on its way through the face; ``binding`` and ``operation`` are known better step by step."""
 
-    __slots__ = ("binding", "caller", "headers", "offer", "reading", "receive", "send", "stream")
-
-    def __init__(self, reading: Reading, receive: Receive, send: Send, offer: Offer | None) -> None:
-        super().__init__(reading.agent or "")
-        self.reading: Final = reading
-        self.receive: Final = receive
-        self.send: Final = send
-        self.offer: Final = offer
-        self.binding: Binding = reading.binding
-        self.headers: dict[str, str] = {}
-        """Of whatever is answered."""
-        self.stream: EventStream | None = None
-        self.caller: str | None = None
+    reading: Reading
+    receive: Receive
+    send: Send
+    offer: Offer | None
+    binding: Binding
+    headers: dict[str, str]
+    """Of whatever is answered."""
+    stream: EventStream | None = None
+    caller: str | None = None
 
     @property
     def is_answering(self) -> bool:

@@ -176,7 +176,9 @@ class Face:
         # What was read of a head holds while the agents are the same.
         if reading is None or reading.names is not self.parts.agents.names:
             reading = self._read(scope, offer)
-        visit = HttpVisit(reading, receive, send, offer)
+        visit = HttpVisit(
+            reading, receive, send, offer, reading.binding, {}, agent=reading.agent or ""
+        )
         return self._visit(visit) if reading.is_served else self._miss(visit)
 
     def _read(self, scope: Scope, offer: Offer | None) -> Reading:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NO_OPERATION: Final = "none"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Visit:
     """What is known of a call when it has ended. No agent is counted before it is known that there is one."""
 
