@@ -79,7 +79,7 @@ class KnownRequest(RequestResponseCycle):
         self.access_log = connection.access_log
         self.default_headers = connection.server_state.default_headers
         self.on_response = connection.on_response_complete
-        self.watch = connection.watch
+        self.watch = connection.watchers.watch
         self.kept = known.kept
         self._whole: bytes | None = body
 
@@ -120,10 +120,6 @@ class KnownHeads(BoundedRequests):
         self._serve: Callable[..., Any] | None = (
             app.serve_offered if isinstance(app, KnowsHeads) else None
         )
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._known = self._offer = None
-        super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         if self._awaited_s is not None or (
@@ -191,7 +187,9 @@ class KnownHeads(BoundedRequests):
         # Line ends behind a message belong to none, and the parser says nothing of them.
         if size + len(cycle.body) != len(data):
             return None
-        return KnownHead(data[:size], len(data), self.scope.copy(), offer.kept)
+        scope = self.scope.copy()
+        del scope["extensions"]  # the offer is that of this one request
+        return KnownHead(data[:size], len(data), scope, offer.kept)
 
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
         self.cycle = request = KnownRequest(self, known, data[len(known.head) :])

@@ -72,6 +72,33 @@ def write_at_once(cycle: RequestResponseCycle, status: int, lines: bytes, body: 
     return True
 
 
+class Watchers:
+    """Who is told that the caller of a connection has left.
+
+    Requests know this, and this does not know the connection, which has the last request: it would wait for the cycle
+    collector.
+    """
+
+    __slots__ = ("_has_left", "_lefts")
+
+    def __init__(self) -> None:
+        self._lefts: set[Left] = set()
+        self._has_left = False
+
+    def watch(self, left: Left) -> Callable[[], object]:
+        """``Offer.watch``."""
+        if self._has_left:
+            asyncio.get_running_loop().call_soon(left)
+        self._lefts.add(left)
+        return partial(self._lefts.discard, left)
+
+    def tell(self) -> None:
+        """The caller has left."""
+        self._has_left = True
+        for left in tuple(self._lefts):
+            left()
+
+
 class ServerOffer:
     """``a2a.offer.Offer`` of one request.
 
@@ -85,7 +112,7 @@ class ServerOffer:
         self, cycle: RequestResponseCycle, connection: BoundedRequests, kept: Kept
     ) -> None:
         self._asked = ref(cycle)
-        self.watch: Final = connection.watch
+        self.watch: Final = connection.watchers.watch
         self.kept: Final = kept
 
     def take_body(self) -> bytes | None:
@@ -114,22 +141,19 @@ class BoundedRequests(HttpToolsProtocol):
     """For the request that was read last."""
     _unread_bytes = 0
     _is_silent = True
-    _is_lost = False
     _awaited_s: float | None = None
     """How long what is missing of the request may take; None while nothing is."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watchers = set[Left]()
+        self.watchers = Watchers()
         self._start_timer(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
-        self._is_lost = True
         super().connection_lost(exc)
-        for left in tuple(self._watchers):
-            left()
+        self.watchers.tell()
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
@@ -164,12 +188,6 @@ class BoundedRequests(HttpToolsProtocol):
         self._unread_bytes = 0
         self._await(None)
         super().on_message_complete()
-
-    def watch(self, left: Left) -> Callable[[], object]:
-        if self._is_lost:
-            self.loop.call_soon(left)
-        self._watchers.add(left)
-        return partial(self._watchers.discard, left)
 
     def _await(self, within_s: float | None) -> None:
         """From now on something else is awaited, or nothing."""

@@ -367,6 +367,30 @@ async def test_known_request_that_was_answered_goes_without_the_cycle_collector(
         gc.enable()
 
 
+@pytest.mark.parametrize("kind", APPS)
+async def test_connection_that_was_closed_goes_without_the_cycle_collector(
+    kind: type[App], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[KnownHeads]] = []
+    real = KnownHeads.connection_made
+
+    def note(self: KnownHeads, transport: asyncio.Transport) -> None:
+        made.append(weakref.ref(self))
+        real(self, transport)
+
+    monkeypatch.setattr(KnownHeads, "connection_made", note)
+    gc.disable()
+    try:
+        async with serving(kind()) as listener, asyncio.timeout(WITHIN_S):
+            for requests in (1, 3):
+                async with connect(listener) as ends:
+                    for _ in range(requests):
+                        await ask(*ends, GET)
+        assert [connection() for connection in made] == [None] * 2
+    finally:
+        gc.enable()
+
+
 class Streaming(Keeping):
     """Takes the body, then tells by messages when its caller has left."""
 
