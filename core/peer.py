@@ -120,6 +120,11 @@ class Peer(Protocol):
         """
         ...
 
+    @property
+    def fresh(self) -> PeerCard | None:
+        """The card, where ``describe`` would have to ask nobody for it."""
+        ...
+
     def peek(self) -> PeerCard | None:
         """The card as it is known by now; nobody is asked."""
         ...

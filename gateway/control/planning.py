@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
-    from passerelle.core.commands import SubmitTurn
+    from passerelle.core.commands import SubmitTurn, Wait
+    from passerelle.core.facts import RetryPolicy
     from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.peer import Peer
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.spending import Charge, Spending
     from passerelle.permission_bridge.rules import Policy
 
+_KEPT: Final = 512
+"""Plans that are remembered; then the oldest makes room."""
 _NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
 
 
@@ -42,6 +45,10 @@ class Planning:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
+    _kept: dict[tuple[str, str, Wait], Delegation] = field(
+        default_factory=dict[tuple[str, str, "Wait"], "Delegation"]
+    )
+    """By caller, agent and how the caller waits: the plan of a message of which nothing else is known."""
 
     async def plan(self, principal: Principal, command: SubmitTurn, peer: Peer) -> Delegation:
         """What must be known before the first append.
@@ -50,18 +57,51 @@ class Planning:
             PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
         """
         terms = self.find_terms(command.agent)
-        policy = terms.policy
-        try:
-            card = await peer.describe()
-        except PeerUnavailable:
-            # One that never had a card is refused here, unless a further attempt may follow (ATT-16).
-            if policy.attempts == 1 and not policy.fallback:
-                raise
-            card = _NO_CARD
+        card = peer.fresh or await _describe(peer, terms.policy)
+        gated = self.find_rules().judges_sends
+        key = (principal.id, command.agent, command.wait)
+        known = self._kept.get(key)
+        if (
+            known is None
+            or known.card is not card
+            or known.policy is not terms.policy
+            or known.shows_at_once is not terms.always_task
+            or known.gated is not gated
+        ):
+            known = self._compose(principal, command, card, terms, gated=gated)
+            if len(self._kept) >= _KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = known
+        acceptance, trace = read_message(terms.acceptance, command.message), TRACE.get()
+        if not acceptance and trace is None:
+            return known
+        return Delegation(
+            known.card,
+            known.mechanism,
+            known.policy,
+            known.judge,
+            known.drives,
+            acceptance=acceptance,
+            trace=trace,
+            shows_at_once=known.shows_at_once,
+            gated=known.gated,
+            forms=known.forms,
+        )
+
+    def _compose(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        card: PeerCard,
+        terms: PeerTerms,
+        *,
+        gated: bool,
+    ) -> Delegation:
+        who, agent = principal.id, command.agent
 
         def judge(ids: Ids, shard: Shard) -> PermissionEvaluated:
             evaluation = evaluate(
-                InboundCall(principal.id, command.agent),
+                InboundCall(who, agent),
                 PolicyFacts(ids.mint("eval", shard), may_call=True),
                 self.writes.clock.now_ms(),
             )
@@ -72,13 +112,11 @@ class Planning:
         return Delegation(
             card=card,
             mechanism="streaming" if streams else "unary",
-            policy=policy,
+            policy=terms.policy,
             judge=judge,
             drives=self.drives,
-            acceptance=read_message(terms.acceptance, command.message),
-            trace=TRACE.get(),
             shows_at_once=terms.always_task,
-            gated=self.find_rules().judges_sends,
+            gated=gated,
         )
 
     @property
@@ -97,3 +135,13 @@ class Planning:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
+
+
+async def _describe(peer: Peer, policy: RetryPolicy) -> PeerCard:
+    """The card, asked for; one that never had any is refused, unless a further attempt may follow (ATT-16)."""
+    try:
+        return await peer.describe()
+    except PeerUnavailable:
+        if policy.attempts == 1 and not policy.fallback:
+            raise
+        return _NO_CARD

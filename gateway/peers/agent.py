@@ -90,7 +90,14 @@ class AgentPeer:
             PeerUnavailable: it cannot be read, and there has never been one.
             InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
         """
-        known = self._cards.fresh or await self._cards.load()
+        return self.fresh or self._choose_interface(await self._cards.load())
+
+    @property
+    def fresh(self) -> PeerCard | None:
+        known = self._cards.fresh
+        return None if known is None else self._choose_interface(known)
+
+    def _choose_interface(self, known: KnownCard) -> PeerCard:
         first = self._list_fit(known)[0] if self._unfit else known.interfaces[0]
         if first is known.interfaces[0]:
             return known.card
