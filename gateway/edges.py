@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from passerelle.channels.endpoint import ChannelEndpoint
-    from passerelle.gateway.a2a.offer import ServeOffered
+    from passerelle.gateway.a2a.offer import BeginOffered, ServeOffered
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
     from passerelle.gateway.settings import Settings
@@ -73,6 +73,11 @@ class FaceFirst:
     face: Face
     site: ASGIApp
     requests: Requests
+
+    @property
+    def begin_offered(self) -> BeginOffered:
+        """``KnowsHeads``."""
+        return self.face.begin_offered
 
     @property
     def serve_offered(self) -> ServeOffered:

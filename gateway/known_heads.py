@@ -9,8 +9,9 @@ a head that was read just now.
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
@@ -19,8 +20,6 @@ from passerelle.gateway.a2a.offer import OFFER, KnowsHeads
 from passerelle.gateway.request_bounds import BoundedRequests, ServerOffer, write_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from uvicorn._types import ASGI3Application, ASGIReceiveEvent, HTTPScope
 
     from passerelle.gateway.a2a.offer import Kept
@@ -117,9 +116,7 @@ class KnownHeads(BoundedRequests):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._app = app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
-        self._serve: Callable[..., Any] | None = (
-            app.serve_offered if isinstance(app, KnowsHeads) else None
-        )
+        self._knows: KnowsHeads | None = app if isinstance(app, KnowsHeads) else None
 
     def data_received(self, data: bytes) -> None:
         if self._awaited_s is not None or (
@@ -192,10 +189,14 @@ class KnownHeads(BoundedRequests):
         return KnownHead(data[:size], len(data), scope, offer.kept)
 
     def _serve_known(self, known: KnownHead, data: bytes) -> None:
-        self.cycle = request = KnownRequest(self, known, data[len(known.head) :])
-        serve = self._serve
-        if serve is not None and known.kept.reading is not None:
-            self._start_asgi_task(request, partial(serve, request))
+        body = data[len(known.head) :]
+        self.cycle = request = KnownRequest(self, known, body)
+        knows = self._knows
+        if knows is not None and known.kept.reading is not None:
+            # What is begun here is this request's alone, and so is its context.
+            own = copy_context()
+            if not own.run(knows.begin_offered, request, body, request.receive, request.send):  # type: ignore[arg-type]
+                self._start_asgi_task(request, partial(knows.serve_offered, request))
             return
         # Who reads the scope may change it, and finds the offer there.
         request.scope = scope = known.scope.copy()

@@ -59,6 +59,10 @@ class RpcBinding:
     def render_result(self, result: Json) -> Reply:
         return Reply(200, orjson.dumps(render_result(self.rpc_id, result)), JSON, _NO_STORE)
 
+    def wrap_result(self, result: bytes) -> Reply:
+        """A success whose result is in JSON."""
+        return Reply(200, self.wrap_event(result), JSON, _NO_STORE)
+
     def render_error(self, error: PasserelleError) -> Reply:
         return compose_error(render_rpc_error(error, self.rpc_id))
 

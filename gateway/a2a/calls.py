@@ -104,6 +104,10 @@ class HttpVisit(Visit):
         if not self.is_answering:
             await self.answer(self.binding.render_error(error))
 
+    def answer_now(self, reply: Reply) -> bool:
+        """Sends a whole answer at once; False where that cannot be, and nothing was sent."""
+        return self.offer is not None and not self.headers and reply.write_at_once(self.offer)
+
     async def answer(self, reply: Reply) -> None:
         """Sends a whole answer."""
         if self.headers:

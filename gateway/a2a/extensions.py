@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.json import JsonObject
-    from passerelle.core.peer import Peer
+    from passerelle.core.peer import Peer, PeerCard
     from passerelle.gateway.a2a.incoming import Incoming
 
 HEADER: Final = "A2A-Extensions"
@@ -54,12 +54,19 @@ class Extensions:
             ExtensionRequired: the card demands one that the caller did not name.
             PeerUnavailable: the agent never had a card.
         """
-        peer = await self._agents.find(agent).describe()
-        known = self._required.get(agent)
-        if known is None or known[0] != peer.sha256:
-            known = self._required[agent] = (peer.sha256, list_required(peer.card))
-        if missing := known[1] - asked:
+        if missing := self._find_required(agent, await self._agents.find(agent).describe()) - asked:
             raise ExtensionRequired(min(missing))
+
+    def allow_now(self, agent: str, asked: frozenset[str]) -> bool:
+        """Whether ``require`` would raise nothing; False also where the agent had to be asked for its card."""
+        card = self._agents.find(agent).fresh
+        return card is not None and self._find_required(agent, card) <= asked
+
+    def _find_required(self, agent: str, card: PeerCard) -> frozenset[str]:
+        known = self._required.get(agent)
+        if known is None or known[0] != card.sha256:
+            known = self._required[agent] = (card.sha256, list_required(card.card))
+        return known[1]
 
 
 def list_required(card: JsonObject) -> frozenset[str]:

@@ -37,6 +37,7 @@ from passerelle.gateway.a2a.paths import AGENTS, CARD, ROOT, Resource, find_spot
 from passerelle.gateway.a2a.reading import Reading
 from passerelle.gateway.a2a.reply import Reply, compose_missing
 from passerelle.gateway.a2a.streams import KEEP_ALIVE_S
+from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
@@ -149,6 +150,14 @@ class Face:
             push=parts.push is not None,
             extended=parts.extended_cards is not None,
         )
+        self._unary = UnaryCalls(
+            self.operations,
+            parts.authenticator,
+            self._visits,
+            self._requests,
+            settings.body_limit_bytes,
+            self._finish,
+        )
         self._cards = Cards(replace(settings.cards, edge=edge), parts.clock)
 
     @staticmethod
@@ -180,6 +189,13 @@ class Face:
             reading, receive, send, offer, reading.binding, {}, agent=reading.agent or ""
         )
         return self._visit(visit) if reading.is_served else self._miss(visit)
+
+    def begin_offered(self, offer: Offer, body: bytes, receive: Receive, send: Send) -> bool:
+        """Begins a message of which nothing has to be awaited before; False, and nothing is done: serve it."""
+        reading = offer.kept.reading
+        if reading is None or reading.names is not self.parts.agents.names or self.parts.spans:
+            return False
+        return self._unary.begin(reading, body, offer, receive, send)
 
     def _read(self, scope: Scope, offer: Offer | None) -> Reading:
         """What the head asks for."""
@@ -225,14 +241,14 @@ class Face:
             except Exception as error:  # noqa: BLE001  the top of a request: the caller gets an envelope, the log the rest
                 await visit.refuse(self._visits.judge(visit, error))
             finally:
-                seconds = loop.time() - began_s
                 if span is not None:
                     _end(span, visit, spot)
-                self.parts.metrics.count_request(
-                    visit.agent, visit.operation, visit.outcome, seconds
-                )
-                if self._settings.access_log:
-                    _log(visit, seconds)
+                self._finish(visit, loop.time() - began_s)
+
+    def _finish(self, visit: HttpVisit, seconds: float) -> None:
+        self.parts.metrics.count_request(visit.agent, visit.operation, visit.outcome, seconds)
+        if self._settings.access_log:
+            _log(visit, seconds)
 
     async def _serve_path(
         self, visit: HttpVisit, spot: Spot, target: Target | None, principal: Principal

@@ -53,6 +53,8 @@ class Offer(Protocol):
         ...
 
 
+BeginOffered: TypeAlias = "Callable[[Offer, bytes, Receive, Send], bool]"
+"""Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served."""
 ServeOffered: TypeAlias = "Callable[[Offer, Scope, Receive, Send], Coroutine[Any, Any, None]]"
 """Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
 
@@ -60,6 +62,11 @@ ServeOffered: TypeAlias = "Callable[[Offer, Scope, Receive, Send], Coroutine[Any
 @runtime_checkable
 class KnowsHeads(Protocol):
     """An application that keeps what it made of a head, and to whose further requests nothing stands before it."""
+
+    @property
+    def begin_offered(self) -> BeginOffered:
+        """Tried first for requests of whose head it kept a ``reading``, in a context of their own."""
+        ...
 
     @property
     def serve_offered(self) -> ServeOffered:

@@ -29,7 +29,7 @@ from passerelle.gateway.limits.gate import UNBOUND
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
@@ -37,11 +37,13 @@ if TYPE_CHECKING:
     from passerelle.core.commands import Wait
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.core.push import PushConfig
     from passerelle.gateway.a2a.extensions import Extensions
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
     from passerelle.gateway.control.stream_frame import Followed, Followers
+    from passerelle.gateway.delegation.commands import Told
     from passerelle.gateway.limits.gate import Gate
 
 Streaming: TypeAlias = Literal[Method.SEND_STREAMING_MESSAGE, Method.SUBSCRIBE_TO_TASK]
@@ -79,6 +81,46 @@ SCOPES: Final[Mapping[Method, tuple[Scope, ...]]] = {
 """One of these is enough."""
 
 
+class Whole(Protocol):
+    """The answer of a message, as it is and as the bytes that were stored."""
+
+    @property
+    def frame(self) -> JsonObject:
+        """``{"task": …}`` or ``{"message": …}``."""
+        ...
+
+    @property
+    def packed(self) -> bytes:
+        """The same in JSON."""
+        ...
+
+
+class Turn(Protocol):
+    """A message that was taken; ``control.answers.OpenTurn`` is one."""
+
+    @property
+    def accepted(self) -> TurnAccepted:
+        """As what it was taken."""
+        ...
+
+    @property
+    def answer(self) -> Whole | None:
+        """The answer, where it is there and nothing has to be read for it."""
+        ...
+
+    def listen(self, changed: Callable[[], None]) -> bool:
+        """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
+        ...
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        """Does not call it any more."""
+        ...
+
+    async def wait(self) -> JsonObject:
+        """Waits for ``{"task": …}`` or ``{"message": …}``."""
+        ...
+
+
 class TurnService(CommandService, Protocol):
     """What the face asks of the service object beside commands and queries."""
 
@@ -86,6 +128,10 @@ class TurnService(CommandService, Protocol):
         self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
     ) -> JsonObject:
         """Waits for ``{"task": …}`` or ``{"message": …}``."""
+        ...
+
+    def begin(self, principal: Principal, command: SubmitTurn, told: Told[Turn]) -> None:
+        """``execute`` for a message without a key, for whoever does not wait and is told."""
         ...
 
     def follow(
@@ -226,27 +272,36 @@ class Operations:
     async def _send(self, call: Call, watch: Watch) -> JsonObject:
         request = read_send(call.params)
         accepted = await self._submit(call, request, "unary" if request.blocking else "none")
+        answering = self.service.answer(
+            call.principal, accepted, at_once=request.return_immediately
+        )
+        return await self.await_answer(call, request, accepted, answering, watch)
+
+    async def await_answer(
+        self,
+        call: Call,
+        request: SendRequest,
+        accepted: TurnAccepted,
+        answering: Awaitable[JsonObject],
+        watch: Watch,
+    ) -> JsonObject:
+        """The result of a message that was taken, as long as its caller waits for it."""
         try:
             with self.waits.hold(watch, call.judge):
-                answer = await self.service.answer(
-                    call.principal, accepted, at_once=request.return_immediately
-                )
+                answer = await answering
         except Draining:
-            return await self._show(call, accepted, request)
-        task = answer.get("task")
-        if not isinstance(task, dict):
-            return answer
-        if RESUME in call.extensions:
+            return await self.show(call, request, accepted)
+        if "task" in answer and RESUME in call.extensions:
             # The mark and the Task have to be of one moment, so both are read again.
             return {"task": await self._read(call, accepted.facade, request.history_length)}
-        return {"task": cut_history(task, request.history_length)}
+        return cut_answer(answer, request)
 
     async def _read(self, call: Call, facade: str, history_length: int | None = None) -> JsonObject:
         """A task as it is stored; with its generation and cursor for those who follow it on (resume.md R11)."""
         query = GetTask(facade, call.agent, history_length, marked=RESUME in call.extensions)
         return await self.service.read(call.principal, query)
 
-    async def _show(self, call: Call, accepted: TurnAccepted, request: SendRequest) -> JsonObject:
+    async def show(self, call: Call, request: SendRequest, accepted: TurnAccepted) -> JsonObject:
         """The task as it stands: it goes on elsewhere, and its id is worth more than an error."""
         try:
             return {"task": await self._read(call, accepted.facade, request.history_length)}
@@ -265,20 +320,36 @@ class Operations:
         if request.push:
             # Whoever may set no webhook may not slip one in beside a message either.
             require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)
-        command = SubmitTurn(
-            agent=call.agent,
-            message=request.message,
-            source="a2a",
-            wait=wait,
-            task=request.task_id,
-            context_id=request.context_id,
-            params=request.params,
-            traceparent=call.traceparent,
-            tracestate=call.tracestate,
-            push=self._require_push().read(call, request.push) if request.push else None,
-        )
+        push = self._require_push().read(call, request.push) if request.push else None
+        command = compose_turn(call, request, wait, push)
         result = await self.service.execute(call.principal, command, call.idem)
         return cast(TurnAccepted, result)
+
+
+def compose_turn(
+    call: Call, request: SendRequest, wait: Wait, push: PushConfig | None = None
+) -> SubmitTurn:
+    """The command that a message is."""
+    return SubmitTurn(
+        call.agent,
+        request.message,
+        "a2a",
+        wait,
+        # By name, they take twice the time.
+        request.task_id,
+        request.context_id,
+        None,
+        request.params,
+        call.traceparent,
+        call.tracestate,
+        push,
+    )
+
+
+def cut_answer(answer: JsonObject, request: SendRequest) -> JsonObject:
+    """An answer with as much of the history as its caller wants."""
+    task = answer.get("task")
+    return {"task": cut_history(task, request.history_length)} if isinstance(task, dict) else answer
 
 
 def _compose_list(call: Call) -> ListTasks:

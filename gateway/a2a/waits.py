@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 
 from passerelle.core.errors import CallerError, Draining
 from passerelle.gateway.a2a.incoming import CallerLeftError
@@ -35,19 +35,40 @@ class Present:
         self._count = 0
         self._idle = asyncio.Event()
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """One more, until it leaves."""
         self._count += 1
 
-    def __exit__(self, *_raised: object) -> None:
+    def leave(self) -> None:
+        """It has its answer."""
         self._count -= 1
         if self._count == 0:
             self._idle.set()
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *_raised: object) -> None:
+        self.leave()
 
     async def wait_idle(self) -> None:
         """Returns when every request has its answer."""
         while self._count:
             self._idle.clear()
             await self._idle.wait()
+
+
+class Wait(Protocol):
+    """One caller that waits."""
+
+    @property
+    def judge(self) -> Judge | None:
+        """Says whether it still has the right to what it waits for."""
+        ...
+
+    def end(self, cause: PasserelleError) -> None:
+        """Lets it go, with an error for an answer; nothing where it waits no more."""
+        ...
 
 
 class _Wait:
@@ -68,7 +89,7 @@ class _Wait:
     def __init__(self, waits: Waits, watch: Watch, judge: Judge | None) -> None:
         self._waits = waits
         self._watch = watch
-        self.judge = judge
+        self.judge: Final = judge
         self.cause: CallerLeftError | PasserelleError | None = None
         self._cut: asyncio.Handle | None = None
         self._is_cut = False
@@ -118,7 +139,7 @@ class Waits:
         """Of nobody's request: the timer would keep that alive."""
         self._timer: asyncio.TimerHandle | None = None
         self._rechecks: asyncio.Task[None] | None = None
-        self._open: set[_Wait] = set()
+        self._open: set[Wait] = set()
         self.present: Final = Present()
         """Whoever serves a request does so ``with`` this, so that a drain waits for its answer."""
         self._draining = False
@@ -135,15 +156,15 @@ class Waits:
         """
         return _Wait(self, watch, judge)
 
-    def add(self, wait: _Wait) -> None:
+    def add(self, wait: Wait) -> None:
         """One more waits; during a drain not for long."""
+        self._open.add(wait)
         if self._draining:
             wait.end(_say_draining())
         elif self._timer is None:
             self._arm()
-        self._open.add(wait)
 
-    def discard(self, wait: _Wait) -> None:
+    def discard(self, wait: Wait) -> None:
         """It waits no more."""
         self._open.discard(wait)
 

@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, Final
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound
 from passerelle.core.ids import parse_facade
+from passerelle.core.record import value
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.exposures import look_back
 from passerelle.gateway.control.failures import explain_failure
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.decision import Held
     from passerelle.core.json import JsonObject
+    from passerelle.core.principal import Principal
     from passerelle.gateway.control.contents import Contents
+    from passerelle.gateway.control.turn_opening import Opened
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
+    from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.plain_answers import PlainAnswer
 
 _LOOK_S: Final = 0.25
 """How often the store is looked at for a run that another instance drives."""
@@ -47,10 +54,16 @@ class Answers:
         driver = self.dispatch.runs.find(accepted.task_id)
         if driver is None:
             return await self._wait_stored(accepted, owner, at_once=at_once)
+        return await self.wait_driven(driver, accepted, owner, at_once=at_once)
+
+    async def wait_driven(
+        self, driver: Driver, accepted: TurnAccepted, owner: str, *, at_once: bool
+    ) -> JsonObject:
+        """The same of a run that is, or was, driven here."""
         run = driver.run
         while True:
             if run.filled is not None:
-                return run.filled
+                return run.filled.frame
             if run.plain is not None and not run.moved:
                 await run.wait_for_change()
                 continue
@@ -91,6 +104,46 @@ class Answers:
         if message is not None:
             return {"message": message}
         raise explain_failure(record)
+
+
+@value
+class OpenTurn:
+    """A turn as it was taken, for whoever waits for its answer without a task."""
+
+    opened: Opened
+    answers: Answers
+    caller: Principal
+    driver: Driver | None
+    """Of the run that the turn has opened here."""
+
+    @property
+    def accepted(self) -> TurnAccepted:
+        """As what it was taken."""
+        return self.opened.accept()
+
+    @property
+    def answer(self) -> PlainAnswer | None:
+        """The answer that ended the run, where nothing has to be read for it."""
+        return None if self.driver is None else self.driver.run.filled
+
+    def listen(self, changed: Callable[[], None]) -> bool:
+        """Calls ``changed`` once, when there may be an answer. False where nobody here would."""
+        if self.driver is None:
+            return False
+        self.driver.run.listen(changed)
+        return True
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        """Does not call it any more."""
+        if self.driver is not None:
+            self.driver.run.forget(changed)
+
+    async def wait(self) -> JsonObject:
+        """As ``Answers.wait``."""
+        answers, accepted, owner = self.answers, self.accepted, self.caller.key
+        if self.driver is None:
+            return await answers.wait(accepted, owner, at_once=False)
+        return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
 
 
 def _check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:

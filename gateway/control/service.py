@@ -44,7 +44,6 @@ from passerelle.core.commands import (
 )
 from passerelle.core.device_requests import DeviceQuery, DeviceRequest, GetPushKey, ListDevices
 from passerelle.core.errors import Draining, NotFound
-from passerelle.core.ids import TaskId, expose
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
 from passerelle.core.message_bounds import MessageBounds
 from passerelle.core.policy_requests import (
@@ -69,6 +68,7 @@ from passerelle.core.webhook_requests import (
 )
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.actions import find_record
+from passerelle.gateway.control.answers import Answers, OpenTurn
 from passerelle.gateway.control.references import MEMBER, NOTHING
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE, choose_trace
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.session_requests import SessionRequest
     from passerelle.gateway.control.actions import Actions
-    from passerelle.gateway.control.answers import Answers
     from passerelle.gateway.control.auditing import Auditing
     from passerelle.gateway.control.cancelling import Cancelling
     from passerelle.gateway.control.catalogue import Catalogue
@@ -106,13 +105,13 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.question_lists import QuestionLists
     from passerelle.gateway.control.question_waits import QuestionWaits
     from passerelle.gateway.control.records import Records
-    from passerelle.gateway.control.references import References
+    from passerelle.gateway.control.references import References, Referred
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.task_control import SessionControl, TaskControl
     from passerelle.gateway.control.turn_opening import Opened
     from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.control.writes import Writes
-    from passerelle.gateway.delegation.commands import Begun
+    from passerelle.gateway.delegation.commands import Begun, Told
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.inputs import Inputs
     from passerelle.gateway.delegation.retries import Retries
@@ -165,6 +164,19 @@ class Service:
         if isinstance(command, SubmitTurn):
             return self.dispatch.commands.open_run(self._submit(principal, command, idem))
         return self.dispatch.commands.see_through(self._carry_out(principal, command, idem))
+
+    def begin(self, principal: Principal, command: SubmitTurn, told: Told[OpenTurn]) -> None:
+        """The same for a message without a key, for whoever does not wait and is told."""
+        self.dispatch.commands.begin(self._open(principal, command), told)
+
+    async def _open(
+        self, principal: Principal, command: SubmitTurn
+    ) -> tuple[OpenTurn, Begun | None]:
+        peer = self._admit(principal, command)
+        referred = await self._refer(principal, command)
+        opened, begun = await self._open_turn(principal, command, None, peer, referred)
+        driver = None if begun is None else begun[0]
+        return OpenTurn(opened, self.answers, principal, driver), begun
 
     async def _carry_out(
         self, principal: Principal, command: OtherCommand, idem: str | None
@@ -371,11 +383,27 @@ class Service:
         self, principal: Principal, command: SubmitTurn, idem: str | None
     ) -> tuple[TurnAccepted, Begun | None]:
         peer = self._admit(principal, command)
-        referred = NOTHING
-        if MEMBER in command.message:
-            referred = await self.references.find(principal, command.agent, command.message)
+        referred = await self._refer(principal, command)
         if command.task is not None:
             return await self._follow_up(principal, command, idem), None
+        opened, begun = await self._open_turn(principal, command, idem, peer, referred)
+        return opened.accept(), begun
+
+    async def _refer(self, principal: Principal, command: SubmitTurn) -> Referred:
+        """What the message refers to."""
+        if MEMBER not in command.message:
+            return NOTHING
+        return await self.references.find(principal, command.agent, command.message)
+
+    async def _open_turn(
+        self,
+        principal: Principal,
+        command: SubmitTurn,
+        idem: str | None,
+        peer: Peer,
+        referred: Referred,
+    ) -> tuple[Opened, Begun | None]:
+        """Stores a turn that opens a task, and makes its driver."""
         plan = await self.planning.plan(principal, command, peer)
         if referred.tasks:
             plan = replace(
@@ -397,10 +425,9 @@ class Service:
             raise
         if opened.repeated:
             charge.refund()
-            return _accept(opened), None
+            return opened, None
         params: JsonObject = {**(command.params or {}), "message": command.message}
-        begun = self.dispatch.begin(opened, peer, command.message, params, referred)
-        return _accept(opened), begun
+        return opened, self.dispatch.begin(opened, peer, command.message, params, referred)
 
     async def _follow_up(
         self, principal: Principal, command: SubmitTurn, idem: str | None
@@ -426,15 +453,3 @@ class Service:
             # An answer that is repeated finds itself and comes here again, so that this cannot be lost beside it.
             await self.policy_control.attending.mute(principal, peer, command.mute_minutes)
         return answered
-
-
-def _accept(opened: Opened) -> TurnAccepted:
-    return TurnAccepted(
-        session_id=opened.place.session.id,
-        thread_id=opened.place.thread.id,
-        turn_id=opened.turn_id,
-        task_id=opened.task.id,
-        facade=expose(TaskId(opened.task.id), 1),
-        context_id=opened.place.context_id,
-        repeated=opened.repeated,
-    )

@@ -24,6 +24,7 @@ from passerelle.core.batch import (
     StaleEpoch,
 )
 from passerelle.core.codec import from_bytes
+from passerelle.core.commands import TurnAccepted
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import Fact
 from passerelle.core.facts import Scope
@@ -75,6 +76,18 @@ class Opened:
     """The Task as callers see it already."""
     plain: PlainTurn | None = None
     """How it was filled in, if it was."""
+
+    def accept(self) -> TurnAccepted:
+        """What its caller is told of it."""
+        return TurnAccepted(
+            session_id=self.place.session.id,
+            thread_id=self.place.thread.id,
+            turn_id=self.turn_id,
+            task_id=self.task.id,
+            facade=expose(TaskId(self.task.id), 1),
+            context_id=self.place.context_id,
+            repeated=self.repeated,
+        )
 
 
 @dataclass(frozen=True, slots=True)

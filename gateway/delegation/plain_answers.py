@@ -133,7 +133,7 @@ def take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool] | Non
     row = form.row
     if row is not None:
         row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)
-    return run.fill(turn, form, packed, answer.frame, row)
+    return run.fill(turn, form, packed, answer, row)
 
 
 def read_plain(sight: Sight, turn: PlainTurn, result: JsonObject) -> PlainAnswer | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import orjson
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.artifacts import Catalogued
     from passerelle.gateway.delegation.habits import Seen
-    from passerelle.gateway.delegation.plain_answers import AnswerForm
+    from passerelle.gateway.delegation.plain_answers import AnswerForm, PlainAnswer
 
 T = TypeVar("T")
 OWNER: Final = "own"
@@ -143,15 +144,15 @@ class Run:
     """The Message that is the answer, once it is stored (I1)."""
     plain: PlainTurn | None = field(default=None, init=False)
     """How its turn was filled in, as long as nothing was stored since."""
-    filled: JsonObject | None = field(default=None, init=False)
+    filled: PlainAnswer | None = field(default=None, init=False)
     """What callers are shown of the stored end of a plain turn."""
     seen: Seen | None = field(default=None, init=False)
     """What that says about the peer's habits."""
     moved: bool = field(default=False, init=False)
     _writing: FairLock = field(default_factory=FairLock, init=False)
     """Held by whoever appends or reads just now."""
-    _waiting: dict[asyncio.Future[None], None] | None = field(default=None, init=False)
-    """Whoever waits for a change; of most runs that is one, or nobody."""
+    _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
+    """Whoever is told of the next change; of most runs that is one, or nobody."""
 
     @property
     def held(self) -> dict[EntityRef, Held]:
@@ -267,12 +268,12 @@ class Run:
         turn: PlainTurn,
         form: AnswerForm,
         packed: PackedBatch,
-        frame: JsonObject,
+        answer: PlainAnswer,
         row: IndexRow | None,
     ) -> bool:
         """Appends the end of a plain turn; False where it is not stored, and its answer has to be observed.
 
-        ``frame`` is what callers are shown of it, ``row`` that of its owner's list.
+        ``row`` is that of its owner's list.
 
         Raises:
             RunMovedError: the run is somebody else's by now; nothing was written.
@@ -288,12 +289,12 @@ class Run:
             if isinstance(outcome, Appended):
                 refs = (self.sight.task, self.sight.thread)
                 self.kept, self.plain = Unread(self.writes.log, packed, outcome.first, refs), None
-                if isinstance(task := frame.get("task"), dict):
+                if isinstance(task := answer.frame.get("task"), dict):
                     self.content = self.sight.content = task
-                elif isinstance(message := frame.get("message"), dict):
+                elif isinstance(message := answer.frame.get("message"), dict):
                     self.answer = self.sight.answer = message
-                self.filled, self.seen = frame, form.seen
-                self.tell_changed()
+                # Its driver is done with it, and tells.
+                self.filled, self.seen = answer, form.seen
                 return True
             if isinstance(outcome, Again):
                 await self._reload()
@@ -309,22 +310,30 @@ class Run:
     async def wait_for_change(self) -> None:
         """Until the next append, or until the driver is done with the run."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._waiting is None:
-            self._waiting = {}
-        waiting = self._waiting
-        waiting[waiter] = None
+        wake = partial(_wake, waiter)
+        self.listen(wake)
         try:
             await waiter
         finally:
             # Others may come and go for as long as a task lasts.
-            del waiting[waiter]
+            self.forget(wake)
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` after the next append, or when the driver is done with the run; once. It must not raise."""
+        if self._told is None:
+            self._told = {}
+        self._told[changed] = None
+
+    def forget(self, changed: Callable[[], None]) -> None:
+        """Does not call it any more."""
+        if self._told is not None:
+            self._told.pop(changed, None)
 
     def tell_changed(self) -> None:
-        """Wakes whoever waits for a change."""
-        waiting, self._waiting = self._waiting, None
-        for waiter in waiting or ():
-            if not waiter.done():
-                waiter.set_result(None)
+        """Tells whoever listens of a change."""
+        told, self._told = self._told, None
+        for changed in told or ():
+            changed()
 
     async def _commit(
         self, step: Step, terms: Terms
@@ -482,6 +491,11 @@ class Run:
         self.sight.content, self.sight.accepted = content.task, list(content.accepted)
         self.sight.catalogue.update(content.catalogue)
         self.content = self.sight.content
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _moves(held: Held | None, news: Held) -> bool:

@@ -91,11 +91,11 @@ class Runs:
         finally:
             has_ended = has_ended or run.has_ended()
             run.moved = run.moved or not has_ended
-            run.tell_changed()
             self.on_left(run.sight.task)
             if self._drivers.get(task_id) is driver:
                 del self._drivers[task_id]
                 del self._tasks[task_id]
+            run.tell_changed()
             if broken and not has_ended:
                 self.on_broken(driver)
 

@@ -63,9 +63,7 @@ class Gate:
             Limited: the caller is over its rate or has too many calls under way; nothing was taken.
             StoreUnavailable: nobody can tell.
         """
-        if not self._bounds:
-            return UNBOUND
-        limit = self._open.get(principal.key) or self._start(principal)
+        limit = self._find(principal) if self._bounds else None
         if limit is None:
             return UNBOUND
         if not limit.enter_now(slot=slot) and (refused := await limit.enter(slot=slot)):
@@ -73,14 +71,24 @@ class Gate:
             raise explain(refused)
         return limit if slot else UNBOUND
 
+    def enter_now(self, principal: Principal) -> Entered | None:
+        """``enter`` with a slot, without waiting for anything; None does not say that waiting would be in vain."""
+        limit = self._find(principal) if self._bounds else None
+        if limit is None:
+            return UNBOUND
+        return limit if limit.enter_now() else None
+
     def rebind(self, bounds: Mapping[str, Bounds]) -> None:
         """Other bounds from now on; calls under way go on."""
         self._bounds = dict(bounds)
         for key, limit in self._open.items():
             limit.rebind(self._bounds.get(self._names[key], Bounds()))
 
+    def _find(self, principal: Principal) -> Limit | None:
+        """The limit of a caller; None where it is not bounded."""
+        return self._open.get(principal.key) or self._start(principal)
+
     def _start(self, principal: Principal) -> Limit | None:
-        """The limit of a caller that has none open; None where it is not bounded."""
         name = find_name(principal.id)
         bounds = self._bounds.get(name)
         if bounds is None:

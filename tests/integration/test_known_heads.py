@@ -15,7 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from passerelle.gateway import server
-from passerelle.gateway.a2a.offer import Kept, Offer, ServeOffered, find_offer
+from passerelle.gateway.a2a.offer import BeginOffered, Kept, Offer, ServeOffered, find_offer
 from passerelle.gateway.a2a.reply import Reply
 from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.server import Listener
@@ -100,6 +100,13 @@ class Keeping(App):
         assert offer.kept.reading is None
         offer.kept.reading = cast("Reading", self)
         await self.serve(offer, scope, receive, send)
+
+    @property
+    def begin_offered(self) -> BeginOffered:
+        return self.begin
+
+    def begin(self, offer: Offer, body: bytes, _receive: Receive, _send: Send) -> bool:
+        return False
 
     @property
     def serve_offered(self) -> ServeOffered:

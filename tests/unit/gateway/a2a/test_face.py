@@ -9,15 +9,17 @@ import httpx
 import pytest
 
 from passerelle.a2a_mapping.resume import ResumeWish
-from passerelle.core.commands import TurnAccepted
+from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Peer
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import FaceParts, make_face
+from passerelle.gateway.a2a.operations import Turn
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.control.stream_frame import Followed, Frames, StreamFrame
+from passerelle.gateway.delegation.commands import Told
 from passerelle.gateway.metrics import Metrics
 from tests.support.scripted_service import ScriptedService
 
@@ -45,6 +47,9 @@ class Failing(ScriptedService):
         self, principal: Principal, accepted: TurnAccepted, *, at_once: bool = False
     ) -> JsonObject:
         return self.view
+
+    def begin(self, principal: Principal, command: SubmitTurn, told: Told[Turn]) -> None:
+        raise AssertionError("nobody offers anything here")
 
     @asynccontextmanager
     async def follow(

@@ -1,0 +1,277 @@
+"""Messages whose callers wait for the answer without a task that waits with them.
+
+Of most messages nothing has to be awaited before they are stored: who calls, the agent's card and the caller's limits
+are known. Such a message is begun in the callback that read it, and what waits is one object, which is told of the
+answer by whoever drives the run. Whatever is not so, and whatever is wrong with a message, is left to the face, for
+which nothing was done here then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from passerelle.a2a_mapping.inbound import read_send
+from passerelle.a2a_mapping.rpc import Method, read_rpc
+from passerelle.core.errors import Draining, PasserelleError
+from passerelle.gateway.a2a.asked import read_asked_rpc
+from passerelle.gateway.a2a.bindings import RpcBinding
+from passerelle.gateway.a2a.calls import TENANT, HttpVisit
+from passerelle.gateway.a2a.incoming import CallerLeftError
+from passerelle.gateway.a2a.operations import compose_turn, cut_answer
+from passerelle.gateway.limits.gate import UNBOUND
+from passerelle.gateway.peers.carried import carry_on
+from passerelle.gateway.rpc_call import require_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from starlette.types import Receive, Send
+
+    from passerelle.a2a_mapping.inbound import SendRequest
+    from passerelle.core.json import JsonObject
+    from passerelle.gateway.a2a.asked import Asked
+    from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.a2a.operations import Call, Operations, Turn
+    from passerelle.gateway.a2a.reading import Admitted, Reading
+    from passerelle.gateway.a2a.reply import Reply
+    from passerelle.gateway.a2a.visits import Visits
+    from passerelle.gateway.a2a.waits import Judge
+    from passerelle.gateway.auth.authenticator import Doorkeeper
+    from passerelle.gateway.correlation import Requests
+    from passerelle.gateway.limits.gate import Entered
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryCalls:
+    """Begins such messages, and has those that wait."""
+
+    operations: Operations
+    door: Doorkeeper
+    visits: Visits
+    requests: Requests
+    body_limit_bytes: int
+    finish: Callable[[HttpVisit, float], None]
+    """Told of a visit that has ended, and how many seconds it took."""
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
+
+    def begin(
+        self, reading: Reading, body: bytes, offer: Offer, receive: Receive, send: Send
+    ) -> bool:
+        """Takes a message over JSON-RPC; False, and nothing is done: it is no such one."""
+        admitted = reading.admitted
+        if admitted is None or len(body) > self.body_limit_bytes:
+            return False
+        known, operations = admitted.call, self.operations
+        if (
+            admitted.method is not Method.SEND_MESSAGE
+            or known.agent != reading.agent
+            or known.extensions
+            or known.idem is not None
+            or self.door.recognize(reading.shown) is not known.principal
+        ):
+            return False
+        try:
+            rpc_id, method, params = read_rpc(body)
+            asked = read_asked_rpc(reading.incoming.version, method, params)
+            if (
+                asked.method is not Method.SEND_MESSAGE
+                or asked.version != known.version
+                or TENANT in asked.params
+            ):
+                return False
+            request = read_send(asked.params)
+            if request.return_immediately or request.push or request.task_id is not None:
+                return False
+            require_operation(known.principal, known.agent, Method.SEND_MESSAGE)
+            if not operations.extensions.allow_now(known.agent, known.asked):
+                return False
+        except PasserelleError:
+            # Read once more, it is refused as any other.
+            return False
+        gate = operations.gate
+        entered = gate.enter_now(known.principal) if gate is not None else UNBOUND
+        if entered is None:
+            return False
+        self.requests.begin()
+        carry_on(known.asked, admitted.authorization)
+        binding = RpcBinding(rpc_id)
+        visit = HttpVisit(
+            reading,
+            receive,
+            send,
+            offer,
+            binding,
+            {},
+            agent=known.agent,
+            operation=Method.SEND_MESSAGE,
+            caller=known.principal.id,
+        )
+        operations.waits.present.enter()
+        sender = _Sender(self, visit, binding, asked, request, admitted, entered)
+        operations.service.begin(known.principal, compose_turn(known, request, "unary"), sender)
+        return True
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """For what takes longer than a callback."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Sender:
+    """Who waits for the answer of one message: ``Told`` of its turn, and a ``Wait`` from then on."""
+
+    __slots__ = (
+        "_admitted",
+        "_asked",
+        "_began_s",
+        "_binding",
+        "_calls",
+        "_entered",
+        "_request",
+        "_turn",
+        "_unwatch",
+        "_visit",
+    )
+
+    def __init__(
+        self,
+        calls: UnaryCalls,
+        visit: HttpVisit,
+        binding: RpcBinding,
+        asked: Asked,
+        request: SendRequest,
+        admitted: Admitted,
+        entered: Entered,
+    ) -> None:
+        self._calls = calls
+        self._visit = visit
+        self._binding = binding
+        self._asked = asked
+        self._request = request
+        self._admitted = admitted
+        self._entered = entered
+        self._began_s = monotonic()
+        self._turn: Turn | None = None
+        """While it is told of this one."""
+        self._unwatch: Callable[[], object] | None = None
+
+    @property
+    def judge(self) -> Judge | None:
+        return self._admitted.call.judge
+
+    @property
+    def _call(self) -> Call:
+        return self._admitted.ask(self._asked.params)
+
+    def succeed(self, turn: Turn) -> None:
+        if not turn.listen(self._look):
+            self._calls.spawn(self._serve(self._wait(turn)))
+            return
+        self._turn = turn
+        self._calls.operations.waits.add(self)
+        # During a drain it waits no more by now.
+        if self._turn is not None:
+            self._unwatch = self._visit.watch(self._leave)
+
+    def fail(self, failure: BaseException) -> None:
+        if not isinstance(failure, Exception):
+            failure = Draining("this instance is shutting down", retry_after_s=1)
+        self._calls.spawn(self._serve(_fail(failure)))
+
+    def end(self, cause: PasserelleError | CallerLeftError) -> None:
+        """Of ``Wait``: the run goes on, and nobody here waits for it."""
+        turn = self._let_go()
+        if turn is None:
+            return
+        turn.forget(self._look)
+        if isinstance(cause, Draining):
+            shown = self._calls.operations.show(self._call, self._request, turn.accepted)
+            self._calls.spawn(self._serve(shown))
+        else:
+            self._calls.spawn(self._serve(_fail(cause)))
+
+    def _leave(self) -> None:
+        self.end(CallerLeftError())
+
+    def _look(self) -> None:
+        """There may be an answer."""
+        turn = self._let_go()
+        if turn is None:
+            return
+        answer = turn.answer
+        if answer is None:
+            self._calls.spawn(self._serve(self._wait(turn)))
+            return
+        self._entered.leave()
+        try:
+            if self._asked.legacy is None and self._request.history_length is None:
+                reply = self._binding.wrap_result(answer.packed)
+            else:
+                reply = self._render(cut_answer(answer.frame, self._request))
+        except Exception as error:  # noqa: BLE001  the top of a request, as in the face
+            self._calls.spawn(self._refuse(error))
+            return
+        if self._visit.answer_now(reply):
+            self._finish()
+        else:
+            self._calls.spawn(self._send(reply))
+
+    def _let_go(self) -> Turn | None:
+        """Waits no more; the turn that was waited for, if any was."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._calls.operations.waits.discard(self)
+        if self._unwatch is not None:
+            self._unwatch()
+            # It knows us, as we know it.
+            self._unwatch = None
+        return turn
+
+    def _wait(self, turn: Turn) -> Coroutine[Any, Any, JsonObject]:
+        """As anybody waits whose answer is not one that ended the run at once."""
+        return self._calls.operations.await_answer(
+            self._call, self._request, turn.accepted, turn.wait(), self._visit.watch
+        )
+
+    def _render(self, result: JsonObject) -> Reply:
+        return self._binding.render_result(self._asked.write_result(result))
+
+    async def _serve(self, answering: Coroutine[Any, Any, JsonObject]) -> None:
+        """Answers with what comes of ``answering``."""
+        try:
+            try:
+                result = await answering
+            finally:
+                self._entered.leave()
+            await self._visit.answer(self._render(result))
+        except CallerLeftError:
+            self._visit.outcome = "left"
+        except Exception as error:  # noqa: BLE001  the top of a request, as in the face
+            await self._visit.refuse(self._calls.visits.judge(self._visit, error))
+        finally:
+            self._finish()
+
+    async def _refuse(self, error: Exception) -> None:
+        try:
+            await self._visit.refuse(self._calls.visits.judge(self._visit, error))
+        finally:
+            self._finish()
+
+    async def _send(self, reply: Reply) -> None:
+        try:
+            await self._visit.answer(reply)
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._calls.finish(self._visit, monotonic() - self._began_s)
+        self._calls.operations.waits.present.leave()
+
+
+async def _fail(failure: Exception) -> JsonObject:
+    raise failure

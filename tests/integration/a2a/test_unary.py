@@ -1,0 +1,298 @@
+"""Messages over a connection that has sent such ones before: begun at once, and answered as every other message."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+import pytest
+
+from passerelle.core.json import JsonObject
+from passerelle.gateway.a2a.unary import UnaryCalls
+from passerelle.gateway.delegation.peer_terms import PeerTerms
+from tests.integration.a2a.rig import OWNER, Answer, Rig
+from tests.integration.a2a.test_revoked import quick, revoke
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+__all__ = ["quick"]
+pytestmark = pytest.mark.anyio
+LENGTH: Final = 1500
+"""Of each body, with spaces behind it: the head says the length, and has to be the same."""
+WITHIN_S: Final = 15.0
+
+
+@dataclass
+class Line:
+    """One connection, whose requests all have the same head."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    rig: Rig
+    token: str
+    version: str
+
+    def write(self, params: JsonObject, method: str = "SendMessage") -> None:
+        self.write_body(
+            orjson.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": params})
+        )
+
+    def write_body(self, body: bytes) -> None:
+        head = (
+            "POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self.token}\r\nA2A-Version: {self.version}\r\n"
+            f"Content-Length: {LENGTH}\r\n\r\n"
+        )
+        assert len(body) <= LENGTH
+        self.writer.write(head.encode() + body.ljust(LENGTH))
+
+    async def read(self) -> tuple[int, Answer]:
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WITHIN_S)
+        lines = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:-2])
+        body = await self.reader.readexactly(int(lines["content-length"]))
+        return int(head.split()[1]), cast("Answer", orjson.loads(body))
+
+    async def ask(self, params: JsonObject, method: str = "SendMessage") -> tuple[int, Answer]:
+        self.write(params, method)
+        return await self.read()
+
+    async def send(self, text: str) -> Answer:
+        status, answer = await self.ask(self.rig.message(text))
+        assert (status, answer["id"]) == (200, 7), answer
+        return cast("Answer", answer["result"])
+
+
+@asynccontextmanager
+async def connect(
+    rig: Rig, token: str = OWNER, version: str = "1.0", first: JsonObject | None = None
+) -> AsyncGenerator[Line]:
+    """A connection that has sent a message before."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(rig.url.rpartition(":")[2]))
+    line = Line(reader, writer, rig, token, version)
+    try:
+        method = "SendMessage" if version == "1.0" else "message/send"
+        status, answer = await line.ask(first or rig.message("hello"), method)
+        assert status == 200, answer
+        yield line
+    finally:
+        writer.close()
+
+
+@pytest.fixture(autouse=True)
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each request that might be, whether it was begun at once."""
+    seen: list[bool] = []
+    real = UnaryCalls.begin
+
+    def note(self: UnaryCalls, *given: Any) -> bool:  # noqa: ANN401  whatever it takes
+        seen.append(real(self, *given))
+        return seen[-1]
+
+    monkeypatch.setattr(UnaryCalls, "begin", note)
+    return seen
+
+
+@pytest.mark.requirement("LT-1", "LT-3", "LT-7")
+async def test_answers_are_those_of_every_other_message(rig: Rig, begun: list[bool]) -> None:
+    async with connect(rig) as line:
+        task = (await line.send("hello there"))["task"]
+        assert task["artifacts"][0]["parts"] == [{"text": "hello there"}]
+        assert await rig.call("GetTask", {"id": task["id"]}) == task
+        message = (await line.send("message well then"))["message"]
+        assert message["parts"] == [{"text": "well then"}]
+        params = rig.message("hello", configuration={"historyLength": 0})
+        status, answer = await line.ask(params)
+        assert (status, "history" in answer["result"]["task"]) == (200, False)
+    assert begun == [True, True, True]
+
+
+async def test_what_its_agent_goes_on_with_is_waited_for(rig: Rig, begun: list[bool]) -> None:
+    async def story(turn: Turn) -> None:
+        await turn.status("WORKING")
+        await turn.artifact("done")
+        await turn.status("COMPLETED")
+
+    async with connect(rig) as line:
+        asked = (await line.send("ask which?"))["task"]
+        assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        rig.peer.next(story)
+        done = (await line.send("go"))["task"]
+        assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+        rig.terms["echo"] = PeerTerms(always_task=True)
+        assert list(await line.send("message hi")) == ["task"]
+    assert begun == [True, True, True]
+
+
+@pytest.mark.parametrize("text", ["refuse", "malformed"])
+async def test_what_its_agent_refuses_is_refused_alike(
+    rig: Rig, begun: list[bool], text: str
+) -> None:
+    async def refuse(turn: Turn) -> None:
+        await turn.refuse(-32602, "Task 0b1946d0-remote-77 is not for you")
+
+    async with connect(rig) as line:
+        for _ in range(2):
+            rig.peer.next(refuse)
+        status, answer = await line.ask(rig.message(text))
+        other = await rig.post("SendMessage", rig.message(text))
+        assert (status, answer) == (other.status_code, other.json())
+        await rig.peer.stop()
+        status, answer = await line.ask(rig.message("hello"))
+        other = await rig.post("SendMessage", rig.message("hello"))
+        assert (status, answer) == (other.status_code, other.json())
+        assert status == 503
+    assert begun == [True, True]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"jsonrpc":"1.0","id":7,"method":"SendMessage"}',
+        b'{"jsonrpc":"2.0","id":7,"method":"SendMessage","params":[]}',
+        b'{"jsonrpc":"2.0","id":7,"method":"SendMessage","params":{}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"Unheard","params":{}}',
+        b'{"jsonrpc":"2.0","id":7,"method":"GetTask","params":{"id":"task_none"}}',
+        (
+            b'{"jsonrpc":"2.0","id":7,"method":"SendMessage","params":{"message":{"messageId":"m",'
+            b'"role":"ROLE_USER","parts":[{"text":"hi"}],"taskId":"task_none"}}}'
+        ),
+        (
+            b'{"jsonrpc":"2.0","id":7,"method":"SendMessage","params":{"tenant":"none","message":'
+            b'{"messageId":"m","role":"ROLE_USER","parts":[{"text":"hi"}]}}}'
+        ),
+    ],
+)
+async def test_what_is_no_such_message_is_served_as_ever(
+    rig: Rig, begun: list[bool], body: bytes
+) -> None:
+    async with connect(rig) as line:
+        line.write_body(body)
+        known = await line.read()
+        other = await rig.http.post(
+            "/agents/echo",
+            content=body.ljust(LENGTH),
+            headers={"Content-Type": "application/json"},
+        )
+        assert known == (other.status_code, other.json())
+        assert begun == [False]
+        # The first one after another method is let in anew.
+        assert await line.send("hello")
+        assert await line.send("hello")
+        assert begun[-1]
+
+
+@pytest.mark.requirement("LT-15")
+async def test_call_of_0_3_is_answered_as_one(rig: Rig, begun: list[bool]) -> None:
+    params: JsonObject = {
+        "message": {
+            "kind": "message",
+            "messageId": "m",
+            "role": "user",
+            "parts": [{"kind": "text", "text": "hi"}],
+        }
+    }
+    async with connect(rig, version="0.3", first=params) as line:
+        status, answer = await line.ask(params, "message/send")
+        assert (status, answer["result"]["kind"]) == (200, "task")
+        assert answer["result"]["artifacts"][0]["parts"] == [{"kind": "text", "text": "hi"}]
+    assert begun == [True]
+
+
+async def test_caller_that_leaves_ends_nothing_but_its_own_wait(
+    rig: Rig, begun: list[bool]
+) -> None:
+    async with connect(rig) as line:
+        rig.peer.hold()
+        line.write(rig.message("go"))
+        await wait_until(lambda: rig.counted() == 2, WITHIN_S, "the peer has the message")
+    await wait_until(
+        lambda: b'operation="SendMessage",outcome="left"' in rig.metrics.render(),
+        WITHIN_S,
+        "the caller is counted as gone",
+    )
+    rig.peer.release_all()
+
+    async def are_done() -> bool:
+        tasks = (await rig.call("ListTasks", {}))["tasks"]
+        return [task["status"]["state"] for task in tasks] == ["TASK_STATE_COMPLETED"] * 2
+
+    await wait_until(are_done, WITHIN_S, "the run has gone on to its end")
+    assert begun == [True]
+    await asyncio.wait_for(rig.face.drain(), WITHIN_S)
+
+
+async def test_drain_lets_go_of_whoever_waits(rig: Rig, begun: list[bool]) -> None:
+    async with connect(rig) as line:
+        rig.peer.hold()
+        line.write(rig.message("go"))
+        await wait_until(lambda: rig.counted() == 2, WITHIN_S, "the peer has the message")
+        await asyncio.wait_for(rig.face.drain(), WITHIN_S)
+        status, answer = await line.read()
+        assert status == 503
+        assert answer["error"]["message"].endswith("the message was accepted")
+        rig.terms["echo"] = PeerTerms(always_task=True)
+        line.write(rig.message("go on"))
+        status, answer = await line.read()
+        assert (status, answer["result"]["task"]["status"]["state"]) == (
+            200,
+            "TASK_STATE_SUBMITTED",
+        )
+        rig.peer.release_all()
+    assert begun == [True, True]
+
+
+async def test_credential_that_falls_ends_the_wait_and_begins_none(
+    quick: Rig, begun: list[bool]
+) -> None:
+    async with connect(quick, token="other-key") as line:
+        quick.peer.hold()
+        line.write(quick.message("go"))
+        await wait_until(lambda: quick.counted() == 2, WITHIN_S, "the peer has the message")
+        revoke(quick)
+        status, answer = await line.read()
+        assert (status, answer["error"]["data"][0]["reason"]) == (401, "UNAUTHENTICATED")
+        status, answer = await line.ask(quick.message("hello"))
+        assert (status, answer["error"]["data"][0]["reason"]) == (401, "UNAUTHENTICATED")
+        quick.peer.release_all()
+    assert begun == [True, False]
+    assert quick.counted() == 2
+
+
+async def test_command_that_a_shutdown_ends_is_answered(
+    rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = rig.service
+    hangs = asyncio.Event()
+
+    async def hang(*_given: object) -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async with connect(rig) as line:
+        monkeypatch.setattr(type(service.plain_turns), "open", hang)
+        line.write(rig.message("go"))
+        await asyncio.wait_for(hangs.wait(), WITHIN_S)
+        await asyncio.wait_for(service.dispatch.commands.drain(), WITHIN_S)
+        status, answer = await line.read()
+        assert (status, answer["error"]["data"][0]["reason"]) == (503, "UNAVAILABLE")
+        status, answer = await line.ask(rig.message("hello"))
+        assert status == 503, "no new runs"
+    assert begun == [True, True]
+    assert rig.counted() == 1
+
+
+async def test_every_request_is_counted_and_lets_go(rig: Rig, begun: list[bool]) -> None:
+    async with connect(rig) as line:
+        await line.send("hello")
+        await line.send("message hi")
+    one = 'passerelle_requests_total{agent="echo",operation="SendMessage",outcome="ok"} 3.0'
+    assert one in rig.metrics.render().decode()
+    assert begun == [True, True]
+    # A drain waits for everybody who is being served.
+    await asyncio.wait_for(rig.face.drain(), WITHIN_S)
