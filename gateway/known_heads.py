@@ -52,6 +52,10 @@ class _Unheard(asyncio.Event):
 _UNHEARD: Final = _Unheard()
 
 
+def _hear_nothing() -> None:
+    """In place of a connection that is closed."""
+
+
 class KnownRequest(RequestResponseCycle):
     """A request with a known head, which has come whole; it is its own ``a2a.offer.Offer``.
 
@@ -117,6 +121,12 @@ class KnownHeads(BoundedRequests):
         super().connection_made(transport)
         self._app = app = cast("ASGI3Application", self.app)  # pyright: ignore[reportUnknownMemberType]
         self._knows: KnowsHeads | None = app if isinstance(app, KnowsHeads) else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if isinstance(self.cycle, KnownRequest):
+            # It knows us, as we know it, and nothing is called at the end of a request that was begun.
+            self.cycle.on_response = _hear_nothing
 
     def data_received(self, data: bytes) -> None:
         if self._awaited_s is not None or (

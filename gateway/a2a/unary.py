@@ -9,13 +9,14 @@ which nothing was done here then.
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.a2a_mapping.rpc import Method, read_rpc
-from passerelle.core.errors import Draining, PasserelleError
+from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
 from passerelle.gateway.a2a.asked import read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
@@ -27,6 +28,7 @@ from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
+    from contextvars import Context
     from typing import Any
 
     from starlette.types import Receive, Send
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.gateway.a2a.asked import Asked
     from passerelle.gateway.a2a.offer import Offer
-    from passerelle.gateway.a2a.operations import Call, Operations, Turn
+    from passerelle.gateway.a2a.operations import Call, Operations, Turn, Whole
     from passerelle.gateway.a2a.reading import Admitted, Reading
     from passerelle.gateway.a2a.reply import Reply
     from passerelle.gateway.a2a.visits import Visits
@@ -115,9 +117,9 @@ class UnaryCalls:
         operations.service.begin(known.principal, compose_turn(known, request, "unary"), sender)
         return True
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """For what takes longer than a callback."""
-        task = asyncio.get_running_loop().create_task(work)
+    def spawn(self, work: Coroutine[Any, Any, None], context: Context) -> None:
+        """For what takes longer than a callback; ``context`` is that of the request."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -131,6 +133,7 @@ class _Sender:
         "_began_s",
         "_binding",
         "_calls",
+        "_context",
         "_entered",
         "_request",
         "_turn",
@@ -156,6 +159,8 @@ class _Sender:
         self._admitted = admitted
         self._entered = entered
         self._began_s = monotonic()
+        self._context = copy_context()
+        """Of this request: whoever tells us has another one."""
         self._turn: Turn | None = None
         """While it is told of this one."""
         self._unwatch: Callable[[], object] | None = None
@@ -170,7 +175,7 @@ class _Sender:
 
     def succeed(self, turn: Turn) -> None:
         if not turn.listen(self._look):
-            self._calls.spawn(self._serve(self._wait(turn)))
+            self._spawn(self._serve(self._wait(turn)))
             return
         self._turn = turn
         self._calls.operations.waits.add(self)
@@ -180,8 +185,9 @@ class _Sender:
 
     def fail(self, failure: BaseException) -> None:
         if not isinstance(failure, Exception):
-            failure = Draining("this instance is shutting down", retry_after_s=1)
-        self._calls.spawn(self._serve(_fail(failure)))
+            # Its append may have been under way.
+            failure = StoreUnavailable("this instance was shut down meanwhile", "unknown")
+        self._spawn(self._serve(_fail(failure)))
 
     def end(self, cause: PasserelleError | CallerLeftError) -> None:
         """Of ``Wait``: the run goes on, and nobody here waits for it."""
@@ -191,9 +197,9 @@ class _Sender:
         turn.forget(self._look)
         if isinstance(cause, Draining):
             shown = self._calls.operations.show(self._call, self._request, turn.accepted)
-            self._calls.spawn(self._serve(shown))
+            self._spawn(self._serve(shown))
         else:
-            self._calls.spawn(self._serve(_fail(cause)))
+            self._spawn(self._serve(_fail(cause)))
 
     def _leave(self) -> None:
         self.end(CallerLeftError())
@@ -205,21 +211,28 @@ class _Sender:
             return
         answer = turn.answer
         if answer is None:
-            self._calls.spawn(self._serve(self._wait(turn)))
-            return
-        self._entered.leave()
+            self._spawn(self._serve(self._wait(turn)))
+        else:
+            self._entered.leave()
+            self._context.run(self._answer, answer)
+
+    def _answer(self, answer: Whole) -> None:
         try:
             if self._asked.legacy is None and self._request.history_length is None:
                 reply = self._binding.wrap_result(answer.packed)
             else:
                 reply = self._render(cut_answer(answer.frame, self._request))
+            is_sent = self._visit.answer_now(reply)
         except Exception as error:  # noqa: BLE001  the top of a request, as in the face
-            self._calls.spawn(self._refuse(error))
+            self._spawn(self._refuse(error))
             return
-        if self._visit.answer_now(reply):
+        if is_sent:
             self._finish()
         else:
-            self._calls.spawn(self._send(reply))
+            self._spawn(self._send(reply))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._calls.spawn(work, self._context)
 
     def _let_go(self) -> Turn | None:
         """Waits no more; the turn that was waited for, if any was."""

@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.delegation.plain_answers import AnswerForm
 
-_SHAPES: Final = 64
-"""Shapes that are remembered of one plan; then the oldest makes room."""
+_SHAPES: Final = 512
+"""Shapes that are remembered; then the oldest makes room."""
 TRIES: Final = 4
 """Of cutting: a number of one example may stand somewhere else in it by chance."""
 _LONG: Final = 3000
@@ -143,6 +143,7 @@ class PlainTurns:
     """Opens plain turns, and knows their forms."""
 
     turns: Turns
+    _forms: dict[Hashable, Form | None] = field(default_factory=dict["Hashable", "Form | None"])
 
     async def open(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
@@ -217,9 +218,10 @@ class PlainTurns:
         plan: Delegation,
         under: tuple[Incarnation, int],
     ) -> Form | None:
-        """The form of a shape: whatever may differ beside the plan and is no value of ``list_values``."""
-        (driver, epoch), trace, forms = under, plan.trace, plan.forms
+        """The form of a shape: whatever may differ and is no value of ``list_values``."""
+        (driver, epoch), trace, forms = under, plan.trace, self._forms
         shape = (
+            plan.ground,
             principal.tenant,
             command.source,
             driver.instance,
@@ -247,7 +249,7 @@ _read_command, _NO_COMMAND = _list_rest(
     SubmitTurn, "agent", "message", "source", "wait", "params", "traceparent", "tracestate"
 )
 _read_plan, _NO_PLAN = _list_rest(
-    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "forms"
+    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "ground"
 )
 
 

@@ -10,7 +10,7 @@ from passerelle.core.payloads.task import TaskAttemptStarted, TaskDependencyUpda
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.commands import SubmitTurn
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Ids
     from passerelle.core.task_record import ArtifactRef, TaskRecord
     from passerelle.core.trace import Trace
-    from passerelle.gateway.control.plain_turns import Form
 
 
 @value
@@ -51,10 +50,8 @@ class Delegation:
     """Whether callers are shown the Task before the agent is called."""
     gated: bool = False
     """Whether anybody but the defaults has a say in what is sent."""
-    forms: dict[Hashable, Form | None] = field(
-        default_factory=dict["Hashable", "Form | None"], compare=False
-    )
-    """How plain turns of the same plan are stored; ``plain_turns`` keeps it here."""
+    ground: object = field(default_factory=object, compare=False)
+    """The same one for all plans that differ in ``facts``, references, ``acceptance`` and ``trace`` alone."""
 
     def list_edges(self) -> list[TaskDependencyUpdated]:
         """The edges to the tasks that the new one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import PeerUnavailable
@@ -63,30 +63,19 @@ class Planning:
         known = self._kept.get(key)
         if (
             known is None
-            or known.card is not card
+            or not (known.card is card or _are_alike(known.card, card))
             or known.policy is not terms.policy
             or known.shows_at_once is not terms.always_task
             or known.gated is not gated
         ):
             known = self._compose(principal, command, card, terms, gated=gated)
-            if len(self._kept) >= _KEPT:
+            if key not in self._kept and len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = known
         acceptance, trace = read_message(terms.acceptance, command.message), TRACE.get()
         if not acceptance and trace is None:
             return known
-        return Delegation(
-            known.card,
-            known.mechanism,
-            known.policy,
-            known.judge,
-            known.drives,
-            acceptance=acceptance,
-            trace=trace,
-            shows_at_once=known.shows_at_once,
-            gated=known.gated,
-            forms=known.forms,
-        )
+        return replace(known, acceptance=acceptance, trace=trace)
 
     def _compose(
         self,
@@ -135,6 +124,17 @@ class Planning:
         if self.spending is None:
             return FREE
         return await self.spending.charge(principal, agent, opens=True)
+
+
+def _are_alike(one: PeerCard, other: PeerCard) -> bool:
+    """Whether two cards lead to the same plan; one that was read anew mostly says what the last one said."""
+    return (
+        one.sha256 == other.sha256
+        and one.endpoint == other.endpoint
+        and one.protocol == other.protocol
+        and one.streaming == other.streaming
+        and one.lists == other.lists
+    )
 
 
 async def _describe(peer: Peer, policy: RetryPolicy) -> PeerCard:

@@ -78,7 +78,11 @@ class Commands:
                 raise
             return
         self._leave(told)
-        told.succeed(result)
+        try:
+            told.succeed(result)
+        except Exception:
+            # The run goes on, whoever was to hear of it.
+            self._runs.log.exception("command.untold")
         if driving is not None:
             # A run may last for months.
             del work, told, result, begun

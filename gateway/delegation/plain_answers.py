@@ -156,6 +156,9 @@ def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer |
         return None
     if not isinstance(native, str) or (context and context != turn.remote_context_id):
         return None
+    if native == turn.remote_context_id:
+        # One name for two things: which of them is meant where it stands is judged elsewhere.
+        return None
     known = {turn.remote_context_id: sight.context_id, native: sight.task.id}
     ids = Relabel(sight.task.id, sight.context_id, known)
     ours = complete_history(relabel_places(task, "Task", ids), sight.accepted)

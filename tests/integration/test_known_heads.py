@@ -374,7 +374,14 @@ async def test_known_request_that_was_answered_goes_without_the_cycle_collector(
         gc.enable()
 
 
-@pytest.mark.parametrize("kind", APPS)
+class Beginning(Keeping):
+    """Answers a known head in the callback that read it."""
+
+    def begin(self, offer: Offer, body: bytes, _receive: Receive, _send: Send) -> bool:
+        return offer.write_at_once(200, b"content-type: text/plain\r\n", body)
+
+
+@pytest.mark.parametrize("kind", [*APPS, Beginning])
 async def test_connection_that_was_closed_goes_without_the_cycle_collector(
     kind: type[App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
