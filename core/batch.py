@@ -216,6 +216,8 @@ class PackedBatch:
     first_event: str
     """Empty where there is none."""
     call: bytes
+    within_s: float = 0.0
+    """How long it may wait for others that travel with it, in seconds."""
 
 
 @value

@@ -1,6 +1,7 @@
 """Calls of one event-loop tick travel together: one write, one read, each caller its own reply.
 
-What was gathered before, and reads, wait for no others. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
+A call that has time waits for company, unless that was in vain lately. What was gathered before, and reads, wait for no
+others. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
 written once: what it means when no reply comes is for the caller to judge, by its operation id.
 """
 
@@ -29,6 +30,12 @@ _BATCH_LIMIT: Final = 32
 """Calls of one exchange; those that are left travel over a further connection meanwhile."""
 _WAITED_LIMIT: Final = 256
 """The same where each batch waits for a replica."""
+_COMPANY: Final = 5
+"""So many calls wait for no more, beside which others may be posted."""
+_LEAST_S: Final = 0.001
+"""Timers are no finer."""
+_VAIN: Final = 3
+"""After so many waits for which nobody came, nobody waits until two calls meet by themselves."""
 
 
 class _Call:
@@ -134,21 +141,28 @@ class Batcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._rested: asyncio.Future[None] | None = None
         self._kicked = False
+        self._timer: asyncio.TimerHandle | None = None
+        """While all that wait have time."""
+        self._in_vain = 0
+        self._posts = 0
+        """How many of those that wait were posted beside others."""
         self._hurries = False
         """Whether a call waits for a connection only, and for no others."""
 
-    def call(self, packed: bytes, count: int = 1, *, alone: bool = False) -> Awaitable[list[Reply]]:
+    def call(
+        self, packed: bytes, count: int = 1, *, alone: bool = False, within_s: float = 0.0
+    ) -> Awaitable[list[Reply]]:
         """Sends bytes that hold ``count`` commands, where there is room; to be awaited for their replies.
 
         ``alone``: it waits for no others to come. It is written in this call where a connection is free, and as soon as
-        one is otherwise.
+        one is otherwise. ``within_s``: so long it may wait for others, in seconds.
 
         Raises:
             StoreUnavailable: with ``wrote`` = ``unknown`` when the call may have run.
             Redirected: another node serves the shard.
         """
         self._hurries = self._hurries or alone
-        return self._submit(_Call(packed, count, self._loop.create_future()))
+        return self._submit(_Call(packed, count, self._loop.create_future()), within_s)
 
     def call_each(
         self, packed: bytes, count: int
@@ -160,20 +174,21 @@ class Batcher:
         """
         return self._submit(_Each(packed, count, self._loop.create_future()))
 
-    def post(self, packed: bytes) -> Awaitable[bool]:
-        """Sends one command beside a call of the same caller, at once; to be awaited: whether it was carried out."""
+    def post(self, packed: bytes, within_s: float = 0.0) -> Awaitable[bool]:
+        """Sends one command beside a call of the same caller; to be awaited: whether it was carried out."""
         call = _Post(packed, 1, self._loop.create_future())
         self._queue.append(call)
-        self._kick()
+        self._posts += 1
+        self._kick(within_s)
         return call.done
 
-    def _submit(self, call: _Call) -> Awaitable[Any]:
+    def _submit(self, call: _Call, within_s: float = 0.0) -> Awaitable[Any]:
         if self._room == 0:
             return self._stand_in_line(call)
         self._room -= 1
         self._queue.append(call)
         if self._hurries or not self._kicked:
-            self._kick()
+            self._kick(within_s)
         return call.done
 
     async def _stand_in_line(self, call: _Call) -> object:
@@ -211,16 +226,32 @@ class Batcher:
         for link in self._all:
             await link.close()
 
-    def _kick(self) -> None:
-        """Somebody waits."""
+    def _kick(self, within_s: float = 0.0) -> None:
+        """Somebody waits, and may do so for a while."""
         if not self._free:
             return
         if self._hurries:
             self._go_on()
-        elif not self._kicked:
+        elif self._kicked:
+            return
+        elif (
+            within_s < _LEAST_S
+            or self._in_vain >= _VAIN
+            or len(self._queue) - self._posts >= _COMPANY
+        ):
             self._kicked = True
             # One tick for calls of those who are running, one for what has come in on other sockets meanwhile.
             self._loop.call_soon(self._loop.call_soon, self._start)
+        elif self._timer is None:
+            self._timer = self._loop.call_later(within_s, self._lapse)
+
+    def _lapse(self) -> None:
+        """Whoever waits for company has no more time."""
+        self._timer = None
+        if len(self._queue) - self._posts == 1:
+            self._in_vain += 1
+        if not self._kicked:
+            self._start()
 
     def _start(self) -> None:
         self._kicked = False
@@ -237,14 +268,22 @@ class Batcher:
 
     def _go_on(self) -> None:
         """Sends what waits, as far as one exchange carries it; a free connection takes the rest."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         link, calls, self._queue = self._free.pop(), self._queue, []
         if len(calls) > self._limit:
             calls, self._queue = calls[: self._limit], calls[self._limit :]
             self._kick()
         else:
             self._hurries = False
+        room = self._room
         for call in calls:
             self._room += call.has_place
+        written = self._room - room
+        self._posts -= len(calls) - written
+        if written > 1:
+            self._in_vain = 0
         if self._line:
             self._let_in()
         self._batches[len(calls)] += 1

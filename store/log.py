@@ -108,7 +108,8 @@ class RedisEventLog:
         nodes, began_s = self._nodes, monotonic()
         seen = nodes.generation
         try:
-            replies = await nodes.primaries[shard.number].writes.call(call, 1 + looks)
+            writes = nodes.primaries[shard.number].writes
+            replies = await writes.call(call, 1 + looks, within_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
             again = _Again(nodes, shard, call, 1 + looks)
             replies = await again.go_on(failed, seen, began_s)

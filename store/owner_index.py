@@ -30,13 +30,13 @@ class OwnerIndex:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    def post(self, row: IndexRow) -> Awaitable[bool]:
+    def post(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
         """Sends a row at once, beside a call of the same caller; to be awaited: whether it was written.
 
         Nobody looks for another node for it: ``add`` does.
         """
         shard, name = _find_list(row.owner, row.agent, row.part)
-        return self._nodes.primaries[shard.number].writes.post(_write(row, name))
+        return self._nodes.primaries[shard.number].writes.post(_write(row, name), within_s)
 
     async def add(self, row: IndexRow) -> None:
         """Writes a row. The later time wins.

@@ -22,7 +22,7 @@ from passerelle.store.scripts import read_script
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
@@ -46,7 +46,6 @@ class RedisProjections:
         self._log = log
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
-        self.post_index = self._index.post
         self._pending = Pending(nodes)
         self._epochs: dict[Shard, str] = {}
         self._trimmed_at: dict[Shard, float] = {}
@@ -113,6 +112,10 @@ class RedisProjections:
     async def index_now(self, row: IndexRow) -> None:
         """Writes an owner-index row, so that a caller sees its own writes."""
         await self._index.add(row)
+
+    def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
+        """Sends such a row at once, beside an append; to be awaited: whether it was written."""
+        return self._index.post(row, within_s)
 
     async def read_index(
         self,

@@ -108,7 +108,7 @@ class Projections(Protocol):
         """Writes an owner-index row, so that a caller sees its own writes."""
         ...
 
-    def post_index(self, row: IndexRow) -> Awaitable[bool]:
+    def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
         """Sends an owner-index row at once, beside an append; to be awaited: whether it was written.
 
         What was not is for ``index_now``.

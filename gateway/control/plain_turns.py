@@ -34,6 +34,7 @@ from passerelle.core.minting import RecordedIds, mint_together
 from passerelle.core.record import change, value
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
+from passerelle.gateway.control.pace import Pace
 from passerelle.gateway.control.places import draw_shard, place_context
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.control.turn_opening import Draft, Opened, Opening
@@ -119,6 +120,8 @@ class Form:
     driver: Incarnation
     """Who drives the turns of this shape."""
     rehearsals: tuple[Rehearsal, Rehearsal]
+    pace: Pace = field(default_factory=Pace)
+    """Of what their agent answers; whoever takes answers notes it."""
     answers: dict[Hashable, AnswerForm | None] = field(
         default_factory=dict["Hashable", "AnswerForm | None"]
     )

@@ -113,8 +113,8 @@ class AnswerForm:
     seen: Seen | None
 
 
-def take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool] | None:
-    """Stores the answer of a plain turn (``Run.fill``); None where it is not plain."""
+def take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool] | None:
+    """Stores the answer to a plain turn that was ``sent_ms`` (``Run.fill``); None where it is not plain."""
     answer = read_plain(run.sight, turn, result)
     if answer is None:
         return None
@@ -129,7 +129,9 @@ def take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool] | Non
         return None
     touched = form.pick_touched((sight.task, sight.thread))
     first_event = f"ev{minted[0]}{form.first_event}"
-    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call)
+    pace = turn.form.pace
+    pace.note(now_ms - sent_ms)
+    packed = PackedBatch(turn.place.session.id, shard, touched, first_event, call, pace.within_s)
     row = form.row
     if row is not None:
         row = IndexRow(row.owner, row.agent, sight.task.id, now_ms, row.part)

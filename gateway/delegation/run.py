@@ -128,8 +128,11 @@ class Run:
     driver: Incarnation | None
     """Whose run it is by its task's hash: the fence of every append. None: nobody's at the moment."""
     asks: Callable[[Step, JsonObject, RunStatus], Asked]
-    post_row: Callable[[IndexRow], Awaitable[bool]]
-    """Sends an owner-index row at once; what is returned says whether it was written."""
+    post_row: Callable[[IndexRow, float], Awaitable[bool]]
+    """Sends an owner-index row beside an append that may wait for company as long as is said, in seconds.
+
+    What is returned says whether it was written.
+    """
     list_row: Callable[[IndexRow], Awaitable[None]]
     """Writes one that was not; the relay writes the same row, so a failure loses nothing."""
     on_cost: Callable[[TaskRecord, CostRecorded], None] = lambda _record, _cost: None
@@ -285,7 +288,10 @@ class Run:
             if self.plain is not turn:
                 return False
             writing = self.writes.append(packed, feed=form.feed, pause_s=self.store_pause_s)
-            outcome = await (writing if row is None else self._list_beside(row, writing))
+            if row is None:
+                outcome = await writing
+            else:
+                outcome = await self._list_beside(row, writing, packed.within_s)
             if isinstance(outcome, Appended):
                 refs = (self.sight.task, self.sight.thread)
                 self.kept, self.plain = Unread(self.writes.log, packed, outcome.first, refs), None
@@ -346,8 +352,8 @@ class Run:
             return await writing
         return await self._list_beside(make_row(record), writing)
 
-    async def _list_beside(self, row: IndexRow, writing: Awaitable[T]) -> T:
-        posted = self.post_row(row)
+    async def _list_beside(self, row: IndexRow, writing: Awaitable[T], within_s: float = 0.0) -> T:
+        posted = self.post_row(row, within_s)
         try:
             return await writing
         finally:

@@ -113,7 +113,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
                 and (turn := driver.run.plain) is not None
                 # Where a hook wants to know of answers, none of them is plain.
                 and not driver.means.consulting.find_rules().watches_answers
-                and (filling := take(driver.run, turn, outcome.result)) is not None
+                and (filling := take(driver.run, turn, outcome.result, driver.sent_ms)) is not None
                 and await filling
             ):
                 driver.learn()

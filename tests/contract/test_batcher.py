@@ -15,6 +15,9 @@ from tests.support.engine import Server, ask
 
 pytestmark = pytest.mark.anyio
 PING = pack("PING")
+WITHIN_S = 15.0
+LONG_S = 60.0
+"""Longer than any test may take."""
 
 
 @asynccontextmanager
@@ -78,3 +81,48 @@ async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: 
             [told] = await batcher.call(pack("INFO", "commandstats"))
             assert isinstance(told, bytes)
             assert told.count(b"cmdstat_ping:calls=1,") == pings
+
+
+async def turn(times: int = 8) -> None:
+    """Lets whatever would begin by itself begin."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        calls = [asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)) for _ in range(4)]
+        row = asyncio.ensure_future(batcher.post(PING, LONG_S))
+        await turn()
+        assert not exchanges, "what is posted beside them is no company"
+        calls.append(asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)))
+        await asyncio.wait_for(asyncio.gather(row, *calls), WITHIN_S)
+        assert exchanges == {6: 1}
+
+
+@pytest.mark.parametrize("alone", [False, True])
+async def test_a_call_without_time_takes_with_it_those_that_have(
+    engine_server: Server, *, alone: bool
+) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
+        await turn()
+        assert not exchanges
+        await asyncio.wait_for(asyncio.gather(patient, batcher.call(PING, alone=alone)), WITHIN_S)
+        assert exchanges == {2: 1}
+
+
+async def test_who_waits_in_vain_waits_no_more_until_calls_meet(engine_server: Server) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        for _ in range(3):
+            await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+        assert exchanges == {1: 3}
+        await asyncio.wait_for(batcher.call(PING, within_s=LONG_S), WITHIN_S)
+        assert exchanges == {1: 4}, "nobody came three times"
+        await asyncio.gather(batcher.call(PING), batcher.call(PING))
+        assert exchanges == {1: 4, 2: 1}
+        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
+        await turn()
+        assert exchanges == {1: 4, 2: 1}, "two have met, so it is worth the while again"
+        await batcher.call(PING)
+        await patient

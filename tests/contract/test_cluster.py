@@ -145,11 +145,13 @@ async def test_row_of_an_owner_is_written_also_where_its_slot_has_moved(
         move_slot(cluster, shard, target)
         try:
             row = IndexRow(owner, "echo", "task_a", 200)
-            assert not await store.projections.post_index(row), "nobody has looked for its node yet"
+            assert not await store.projections.post_index(row, 0.0), (
+                "nobody has looked for its node yet"
+            )
             await store.projections.index_now(row)
             found = await store.projections.read_index(owner, "echo", None, 10)
             assert found == [("task_a", 200)]
-            assert await store.projections.post_index(IndexRow(owner, "echo", "task_b", 300))
+            assert await store.projections.post_index(IndexRow(owner, "echo", "task_b", 300), 0.0)
             found = await store.projections.read_index(owner, "echo", None, 10)
             assert found == [("task_b", 300), ("task_a", 200)]
         finally:

@@ -127,11 +127,11 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
     learnt, take, open_turn = Learnt(), plain_answers.take, PlainTurns.open
 
-    def see_take(run: Run, turn: PlainTurn, result: JsonObject) -> Awaitable[bool]:
+    def see_take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool]:
         learnt.turns.append(turn)
         learnt.forms.append(turn.form)
         learnt.runs.append(run)
-        filling = take(run, turn, result)
+        filling = take(run, turn, result, sent_ms)
         assert filling is not None, "the plainest answer of all is not plain"
         return filling
 
@@ -241,9 +241,9 @@ async def test_a_filled_task_is_in_its_owners_list_before_its_caller_is_told(
     projections, posted = house.store.projections, list[str]()
     post = projections.post_index
 
-    async def post_or_not(row: IndexRow) -> bool:
+    async def post_or_not(row: IndexRow, within_s: float) -> bool:
         posted.append(row.facade)
-        return is_written and await post(row)
+        return is_written and await post(row, within_s)
 
     monkeypatch.setattr(projections, "post_index", post_or_not)
     task = (await house.talk("echo again"))[0].task_id
