@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Coroutine
+    from typing import Any
 
     from passerelle.core.json import JsonObject
 
@@ -129,7 +130,9 @@ class Peer(Protocol):
         """The card as it is known by now; nobody is asked."""
         ...
 
-    async def send(self, params: JsonObject, *, timeout_s: float | None = None) -> PeerOutcome:
+    def send(
+        self, params: JsonObject, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, PeerOutcome]:
         """SendMessage: waits for the answer."""
         ...
 

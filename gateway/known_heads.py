@@ -205,7 +205,7 @@ class KnownHeads(BoundedRequests):
         if knows is not None and known.kept.reading is not None:
             # What is begun here is this request's alone, and so is its context.
             own = copy_context()
-            if not own.run(knows.begin_offered, request, body, request.receive, request.send):  # type: ignore[arg-type]
+            if not own.run(knows.begin_offered, request, body, request.receive, request.send):
                 self._start_asgi_task(request, partial(knows.serve_offered, request))
             return
         # Who reads the scope may change it, and finds the offer there.

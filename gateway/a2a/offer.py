@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_check
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from starlette.types import Receive, Scope, Send
+    from starlette.types import Scope
 
     from passerelle.gateway.a2a.leaving import Left
     from passerelle.gateway.a2a.reading import Reading
@@ -53,9 +53,12 @@ class Offer(Protocol):
         ...
 
 
-BeginOffered: TypeAlias = "Callable[[Offer, bytes, Receive, Send], bool]"
-"""Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served."""
-ServeOffered: TypeAlias = "Callable[[Offer, Scope, Receive, Send], Coroutine[Any, Any, None]]"
+BeginOffered: TypeAlias = "Callable[[Offer, bytes, Any, Any], bool]"
+"""Takes a request by its body, and answers it by and by; False, and nothing is done: it has to be served.
+
+Receive and send come last; a server has types of its own for them.
+"""
+ServeOffered: TypeAlias = "Callable[[Offer, Any, Any, Any], Coroutine[Any, Any, None]]"
 """Serves a request as ``__call__`` does; the offer is given, since the scope is that of all requests with its head."""
 
 

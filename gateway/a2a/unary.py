@@ -179,9 +179,12 @@ class _Sender:
             return
         self._turn = turn
         self._calls.operations.waits.add(self)
-        # During a drain it waits no more by now.
-        if self._turn is not None:
+        if self._is_waiting:  # not during a drain
             self._unwatch = self._visit.watch(self._leave)
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._turn is not None
 
     def fail(self, failure: BaseException) -> None:
         if not isinstance(failure, Exception):

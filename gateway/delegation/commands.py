@@ -27,11 +27,11 @@ _LAST_S: Final = 1.0
 class Told(Protocol[T_contra]):
     """Whoever hears of one command, once: what came of it, or how it failed. It may have gone by then."""
 
-    def succeed(self, result: T_contra) -> None:
+    def succeed(self, result: T_contra, /) -> None:
         """It was carried out."""
         ...
 
-    def fail(self, failure: BaseException) -> None:
+    def fail(self, failure: BaseException, /) -> None:
         """It was not; ``asyncio.CancelledError`` where this instance has ended it."""
         ...
 

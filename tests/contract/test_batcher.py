@@ -96,7 +96,8 @@ async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> 
         await turn()
         assert not exchanges, "what is posted beside them is no company"
         calls.append(asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)))
-        await asyncio.wait_for(asyncio.gather(row, *calls), WITHIN_S)
+        await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S)
+        assert await row
         assert exchanges == {6: 1}
 
 

@@ -101,13 +101,18 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Trips:
     trips, numbers, call = Trips(), itertools.count(1), Batcher.call
 
     async def noted(
-        batcher: Batcher, packed: bytes, count: int = 1, *, alone: bool = False
+        batcher: Batcher,
+        packed: bytes,
+        count: int = 1,
+        *,
+        alone: bool = False,
+        within_s: float = 0.0,
     ) -> list[Reply]:
         now = asyncio.get_running_loop().time
         trip = Trip(_errand.get(), _read_names(packed), packed, now())
         trips.all.append(trip)
         try:
-            return await call(batcher, packed, count, alone=alone)
+            return await call(batcher, packed, count, alone=alone, within_s=within_s)
         finally:
             trip.ended_s = now()
 

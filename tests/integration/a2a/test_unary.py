@@ -13,6 +13,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.gateway.a2a.unary import UnaryCalls
+from passerelle.gateway.correlation import REQUEST
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from tests.integration.a2a.rig import OWNER, Answer, Rig
 from tests.integration.a2a.test_revoked import quick, revoke
@@ -285,6 +286,35 @@ async def test_command_that_a_shutdown_ends_is_answered(
         assert status == 503, "no new runs"
     assert begun == [True, True]
     assert rig.counted() == 1
+
+
+async def test_what_follows_belongs_to_the_request_whoever_causes_it(
+    rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str | None] = []
+    count = rig.metrics.count_request
+
+    def note(*given: Any) -> None:  # noqa: ANN401  whatever it takes
+        counted.append(REQUEST.get())
+        count(*given)
+
+    async with connect(rig) as line:
+        monkeypatch.setattr(rig.metrics, "count_request", note)
+        rig.peer.hold()
+        line.write(rig.message("go"))
+        await wait_until(lambda: rig.counted() == 2, WITHIN_S, "the peer has the message")
+    await wait_until(lambda: len(counted) == 1, WITHIN_S, "the caller is counted as gone")
+    rig.peer.release_all()
+    async with connect(rig) as line:
+        rig.peer.hold()
+        line.write(rig.message("go"))
+        await wait_until(lambda: rig.counted() == 4, WITHIN_S, "the peer has the message")
+        await asyncio.wait_for(rig.face.drain(), WITHIN_S)
+        await line.read()
+    rig.peer.release_all()
+    assert begun == [True, True]
+    assert None not in counted
+    assert len(set(counted)) == len(counted) == 3
 
 
 async def test_every_request_is_counted_and_lets_go(rig: Rig, begun: list[bool]) -> None:

@@ -13,6 +13,7 @@ from passerelle.core.batch import AppendResult, Batch, PackedBatch
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.ids import ORDINALS
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.peer import PeerCard
 from passerelle.core.ports.projections import IndexRow
 from passerelle.core.principal import Principal
 from passerelle.core.status import Status
@@ -34,6 +35,7 @@ from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
 from passerelle.gateway.delegation.run import Run
+from passerelle.gateway.peers.agent import AgentPeer
 from passerelle.store.connection import pack, unpack
 from tests.support.faults import FaultyLog
 from tests.support.house import ADA, House
@@ -146,6 +148,28 @@ async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     await house.talk("echo hi")
     assert learnt.runs[0].filled is not None, "the plainest turn of all is filled in"
     return learnt
+
+
+async def test_a_card_that_says_the_same_changes_no_form(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    card = house.registry.find("echo").fresh
+    assert card is not None
+
+    def read_anew(_peer: AgentPeer) -> PeerCard:
+        return replace(card, card={**card.card})
+
+    def read_another(_peer: AgentPeer) -> PeerCard:
+        return replace(card, sha256="another")
+
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_anew))
+    for _ in range(3):
+        await house.talk("echo hi")
+    assert [form is learnt.forms[0] for form in learnt.forms] == [True] * 4
+    monkeypatch.setattr(AgentPeer, "fresh", property(read_another))
+    await house.talk("echo hi")
+    assert learnt.forms[-1] is not learnt.forms[0]
 
 
 def make_trace(chance: random.Random, state: str | None) -> Trace:
