@@ -250,14 +250,15 @@ def read_feed_rows(reply: Reply) -> list[FeedRow]:
 
 def _feed_row(identifier: bytes, flat: list[bytes]) -> FeedRow:
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    # By their places: each task has a row.
     return FeedRow(
-        id=identifier.decode(),
-        session=fields[b"s"].decode(),
-        first=int(fields[b"f"]),
-        last=int(fields[b"t"]),
-        epoch=int(fields[b"e"]),
-        look=fields[b"l"] == b"1",
-        index=tuple(map(_index_row, fields[b"x"].decode().splitlines())),
+        identifier.decode(),
+        fields[b"s"].decode(),
+        int(fields[b"f"]),
+        int(fields[b"t"]),
+        int(fields[b"e"]),
+        fields[b"l"] == b"1",
+        tuple([_index_row(line) for line in fields[b"x"].decode().splitlines()]),
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from passerelle.core.payloads.approval import ClosingState
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FeedRow:
     """Says that a session got events ``first`` to ``last``; ``id`` orders the rows of a shard.
 

@@ -147,6 +147,8 @@ class Relay:
         self, shard: Shard, feed: list[FeedRow], known: Known
     ) -> list[tuple[str, list[ProjectionRow]]]:
         """The rows of each feed row that has some, in the order of the feed; what is ``known`` is not read."""
+        if not any(row.look for row in feed):
+            return [(row.id, [*row.index]) for row in feed if row.index]
         pages = await self._read_pages(feed, known)
         wanted = [list(self._find_wanted(page)) for page in pages]
         given = [_list_records(known.get(name_row(row))) for row in feed]
@@ -184,8 +186,6 @@ class Relay:
         return len(feed)
 
     async def _read_pages(self, feed: list[FeedRow], known: Known) -> list[list[Entry]]:
-        if not any(row.look for row in feed):
-            return [[] for _ in feed]
         return await join_all(self._read_events(row, known.get(name_row(row))) for row in feed)
 
     async def _read_events(self, row: FeedRow, seen: Glimpse | None) -> list[Entry]:
