@@ -30,7 +30,7 @@ _BATCH_LIMIT: Final = 32
 """Calls of one exchange; those that are left travel over a further connection meanwhile."""
 _WAITED_LIMIT: Final = 256
 """The same where each batch waits for a replica."""
-_COMPANY: Final = 5
+_COMPANY: Final = 6
 """So many calls wait for no more, beside which others may be posted."""
 _LEAST_S: Final = 0.001
 """Timers are no finer."""

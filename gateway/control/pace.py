@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_SHARE: Final = 5
+_SHARE: Final = 4
 """An append waits for so small a part of what an answer takes, at most."""
 _MOST_S: Final = 0.004
 _WEIGHT: Final = 0.125

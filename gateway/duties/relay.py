@@ -216,7 +216,12 @@ class Relay:
 
     async def _send(self, source: Shard, found: list[tuple[str, list[ProjectionRow]]]) -> None:
         parcels = pack_parcels(found)
-        await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
+        if len(parcels) == 1:
+            # Most shards write for one owner in so short a time.
+            [(target, mine)] = parcels.items()
+            await self._send_to(source, target, mine)
+        else:
+            await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
 
     async def _send_to(self, source: Shard, target: Shard, parcels: list[Parcel]) -> None:
         for parcel in parcels:

@@ -91,14 +91,14 @@ async def turn(times: int = 8) -> None:
 
 async def test_a_call_that_has_time_waits_for_company(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
-        calls = [asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)) for _ in range(4)]
+        calls = [asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)) for _ in range(5)]
         row = asyncio.ensure_future(batcher.post(PING, LONG_S))
         await turn()
         assert not exchanges, "what is posted beside them is no company"
         calls.append(asyncio.ensure_future(batcher.call(PING, within_s=LONG_S)))
         await asyncio.wait_for(asyncio.gather(*calls), WITHIN_S)
         assert await row
-        assert exchanges == {6: 1}
+        assert exchanges == {7: 1}
 
 
 @pytest.mark.parametrize("alone", [False, True])
