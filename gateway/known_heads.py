@@ -9,7 +9,6 @@ a head that was read just now.
 from __future__ import annotations
 
 import asyncio
-from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -204,7 +203,7 @@ class KnownHeads(BoundedRequests):
         knows = self._knows
         if knows is not None and known.kept.reading is not None:
             # What is begun here is this request's alone, and so is its context.
-            own = copy_context()
+            own = self.context.copy()
             if not own.run(knows.begin_offered, request, body, request.receive, request.send):
                 self._start_asgi_task(request, partial(knows.serve_offered, request))
             return

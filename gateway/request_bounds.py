@@ -9,6 +9,7 @@ Beside that it offers what ASGI has no messages for (``a2a.offer``).
 from __future__ import annotations
 
 import asyncio
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import ref
@@ -21,6 +22,7 @@ from passerelle.gateway.a2a.offer import OFFER, Kept
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 HEAD_BYTES: Final = 65_536
@@ -147,6 +149,8 @@ class BoundedRequests(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.context = copy_context()
+        """Of the connection: that of each request is a copy of it."""
         self.watchers = Watchers()
         self._start_timer(self.head_s)
 
@@ -188,6 +192,10 @@ class BoundedRequests(HttpToolsProtocol):
         self._unread_bytes = 0
         self._await(None)
         super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        # One that has waited behind another is started from within that one, which may have shown a credential.
+        self.context.copy().run(super()._start_asgi_task, cycle, app)
 
     def _await(self, within_s: float | None) -> None:
         """From now on something else is awaited, or nothing."""

@@ -35,7 +35,7 @@ _COMPANY: Final = 6
 _LEAST_S: Final = 0.001
 """Timers are no finer."""
 _VAIN: Final = 3
-"""After so many waits for which nobody came, nobody waits until two calls meet by themselves."""
+"""After so many waits for which nobody came, nobody waits until one with time meets another call by itself."""
 
 
 class _Call:
@@ -142,7 +142,10 @@ class Batcher:
         self._rested: asyncio.Future[None] | None = None
         self._kicked = False
         self._timer: asyncio.TimerHandle | None = None
-        """While all that wait have time."""
+        """While all that wait have time, until the first of them has none."""
+        self._until_s = 0.0
+        self._has_time = False
+        """Whether somebody waits who had time."""
         self._in_vain = 0
         self._posts = 0
         """How many of those that wait were posted beside others."""
@@ -187,6 +190,8 @@ class Batcher:
             return self._stand_in_line(call)
         self._room -= 1
         self._queue.append(call)
+        if within_s >= _LEAST_S:
+            self._has_time = True
         if self._hurries or not self._kicked:
             self._kick(within_s)
         return call.done
@@ -235,15 +240,25 @@ class Batcher:
         elif self._kicked:
             return
         elif (
-            within_s < _LEAST_S
-            or self._in_vain >= _VAIN
-            or len(self._queue) - self._posts >= _COMPANY
+            within_s >= _LEAST_S
+            and self._in_vain < _VAIN
+            and len(self._queue) - self._posts < _COMPANY
         ):
+            self._await_company(within_s)
+        else:
             self._kicked = True
             # One tick for calls of those who are running, one for what has come in on other sockets meanwhile.
             self._loop.call_soon(self._loop.call_soon, self._start)
-        elif self._timer is None:
-            self._timer = self._loop.call_later(within_s, self._lapse)
+
+    def _await_company(self, within_s: float) -> None:
+        """No longer than anybody has time."""
+        until_s = self._loop.time() + within_s
+        if self._timer is not None:
+            if until_s >= self._until_s:
+                return
+            self._timer.cancel()
+        self._until_s = until_s
+        self._timer = self._loop.call_later(within_s, self._lapse)
 
     def _lapse(self) -> None:
         """Whoever waits for company has no more time."""
@@ -282,8 +297,9 @@ class Batcher:
             self._room += call.has_place
         written = self._room - room
         self._posts -= len(calls) - written
-        if written > 1:
+        if written > 1 and self._has_time:
             self._in_vain = 0
+        self._has_time = False
         if self._line:
             self._let_in()
         self._batches[len(calls)] += 1

@@ -31,7 +31,7 @@ class OwnerIndex:
         self._nodes = nodes
 
     def post(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends a row at once, beside a call of the same caller; to be awaited: whether it was written.
+        """Sends a row beside a call of the same caller, with as much time; to be awaited: whether it was written.
 
         Nobody looks for another node for it: ``add`` does.
         """

@@ -114,7 +114,7 @@ class RedisProjections:
         await self._index.add(row)
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends such a row at once, beside an append; to be awaited: whether it was written."""
+        """Sends such a row beside an append that may wait so long for others; to be awaited: whether it was written."""
         return self._index.post(row, within_s)
 
     async def read_index(

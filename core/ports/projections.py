@@ -109,9 +109,9 @@ class Projections(Protocol):
         ...
 
     def post_index(self, row: IndexRow, within_s: float) -> Awaitable[bool]:
-        """Sends an owner-index row at once, beside an append; to be awaited: whether it was written.
+        """Sends an owner-index row beside an append; to be awaited: whether it was written.
 
-        What was not is for ``index_now``.
+        What was not is for ``index_now``. Like the append it may wait for others, so long in seconds.
         """
         ...
 

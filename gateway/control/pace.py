@@ -27,5 +27,7 @@ class Pace:
 
     def note(self, took_ms: int) -> None:
         """An answer has come so long after its question."""
-        self._mean_s += (took_ms / 1000 - self._mean_s) * _WEIGHT
-        self.within_s = min(max(self._mean_s / _SHARE, 0.0), _MOST_S)
+        # Whatever is longer makes no difference, and would be remembered for long.
+        took_s = min(max(took_ms / 1000, 0.0), _MOST_S * _SHARE)
+        self._mean_s += (took_s - self._mean_s) * _WEIGHT
+        self.within_s = self._mean_s / _SHARE

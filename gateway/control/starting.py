@@ -150,7 +150,7 @@ class Starting:
         once: Once,
     ) -> TaskChanged:
         plan = await self.planning.plan(principal, turn, peer)
-        plan = change(plan, policy=bound_policy(owned.record, plan.policy))
+        plan = change(plan, policy=bound_policy(owned.record, plan.policy), ground=object())
         charge = await self.planning.charge(principal, turn)
         try:
             _check_constraints(owned.record, turn.agent, plan, charge.facts)

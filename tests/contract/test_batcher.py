@@ -113,6 +113,23 @@ async def test_a_call_without_time_takes_with_it_those_that_have(
         assert exchanges == {2: 1}
 
 
+async def test_nobody_waits_longer_than_it_has_time_for(engine_server: Server) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
+        await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+        assert exchanges == {2: 1}
+        await patient
+
+
+async def test_others_that_meet_make_nobody_wait_again(engine_server: Server) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        for _ in range(3):
+            await asyncio.wait_for(batcher.call(PING, within_s=0.002), WITHIN_S)
+        await asyncio.gather(batcher.call(PING), batcher.call(PING))
+        await asyncio.wait_for(batcher.call(PING, within_s=LONG_S), WITHIN_S)
+        assert exchanges == {1: 4, 2: 1}
+
+
 async def test_who_waits_in_vain_waits_no_more_until_calls_meet(engine_server: Server) -> None:
     async with warm(engine_server) as (batcher, exchanges):
         for _ in range(3):
@@ -120,7 +137,7 @@ async def test_who_waits_in_vain_waits_no_more_until_calls_meet(engine_server: S
         assert exchanges == {1: 3}
         await asyncio.wait_for(batcher.call(PING, within_s=LONG_S), WITHIN_S)
         assert exchanges == {1: 4}, "nobody came three times"
-        await asyncio.gather(batcher.call(PING), batcher.call(PING))
+        await asyncio.gather(batcher.call(PING), batcher.call(PING, within_s=LONG_S))
         assert exchanges == {1: 4, 2: 1}
         patient = asyncio.ensure_future(batcher.call(PING, within_s=LONG_S))
         await turn()

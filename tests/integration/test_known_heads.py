@@ -7,6 +7,7 @@ import re
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -372,6 +373,32 @@ async def test_known_request_that_was_answered_goes_without_the_cycle_collector(
             assert [request() for request in app.known[:-1]] == [None] * 7
     finally:
         gc.enable()
+
+
+SHOWN: Final[ContextVar[bytes]] = ContextVar("shown", default=b"nothing")
+
+
+class Showing(App):
+    """Answers with what was shown before in its context, and shows its own body from then on."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read(receive)
+        shown = SHOWN.get()
+        SHOWN.set(body)
+        await Reply(200, shown, "text/plain").write(send)
+
+
+async def test_request_behind_another_one_sees_nothing_of_what_that_one_has_shown() -> None:
+    async with (
+        serving(Showing()) as listener,
+        asyncio.timeout(WITHIN_S),
+        connect(listener) as (reader, writer),
+    ):
+        writer.write(post(b"one") + post(b"two") + post(b"three"))
+        answers = [await ask(reader, writer, b"") for _ in range(3)]
+        answers.append(await ask(reader, writer, post(b"four")))
+        answers.append(await ask(reader, writer, post(b"five")))
+    assert answers == [b"nothing"] * 5
 
 
 class Beginning(Keeping):

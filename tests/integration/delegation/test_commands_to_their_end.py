@@ -10,6 +10,7 @@ import pytest
 
 from passerelle.core.commands import SubmitTurn
 from passerelle.core.errors import NotFound
+from passerelle.core.json import JsonObject
 from passerelle.gateway.delegation import commands
 from passerelle.gateway.delegation.runs import Runs
 from tests.support.house import ADA, House, task_of
@@ -56,6 +57,27 @@ async def test_caller_is_told_what_came_of_its_command(house: House) -> None:
     failed.may_end.set()
     with pytest.raises(NotFound):
         await dispatch.commands.see_through(failed.run())
+
+
+class Deaf:
+    """Told of a command, and fails."""
+
+    def succeed(self, result: object) -> None:
+        raise KeyError(result)
+
+    def fail(self, failure: BaseException) -> None:
+        raise failure
+
+
+@pytest.mark.requirement("I6")
+async def test_run_goes_on_when_whoever_is_told_of_it_fails(house: House) -> None:
+    message: JsonObject = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "echo hi"}]}
+    house.service.begin(ADA, SubmitTurn("echo", message, "a2a", "unary"), Deaf())
+
+    async def has_ended() -> bool:
+        return bool(house.peer.messages) and not house.service.dispatch.runs.list_tasks()
+
+    await wait_until(has_ended, 5, "the run has gone on to its end")
 
 
 @pytest.mark.requirement("I6")

@@ -172,6 +172,25 @@ async def test_a_card_that_says_the_same_changes_no_form(
     assert learnt.forms[-1] is not learnt.forms[0]
 
 
+async def test_task_that_has_the_name_of_its_context_is_not_plain(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (run,), (turn,) = learnt.runs, learnt.turns
+    context = turn.remote_context_id
+
+    def answer(native: str) -> JsonObject:
+        status: JsonObject = {"state": "TASK_STATE_COMPLETED"}
+        artifact: JsonObject = {"artifactId": f"a-{context}", "parts": [{"text": "hi"}]}
+        return {
+            "task": {"id": native, "contextId": context, "status": status, "artifacts": [artifact]}
+        }
+
+    sight = replace(run.sight, content=None)
+    assert plain_answers.read_plain(sight, turn, answer("t-1")) is not None
+    assert plain_answers.read_plain(sight, turn, answer(context)) is None
+
+
 def make_trace(chance: random.Random, state: str | None) -> Trace:
     """A place in some trace of a caller."""
     return Trace(f"{chance.getrandbits(128):032x}", f"{chance.getrandbits(64):016x}", "01", state)
