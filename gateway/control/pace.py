@@ -11,6 +11,8 @@ from typing import Final
 _SHARE: Final = 4
 """An append waits for so small a part of what an answer takes, at most."""
 _MOST_S: Final = 0.004
+_LONGEST_S: Final = 0.024
+"""Whatever took longer counts as this: it makes no difference, and would be remembered for long."""
 _WEIGHT: Final = 0.125
 """Of the last answer in the mean."""
 
@@ -27,7 +29,6 @@ class Pace:
 
     def note(self, took_ms: int) -> None:
         """An answer has come so long after its question."""
-        # Whatever is longer makes no difference, and would be remembered for long.
-        took_s = min(max(took_ms / 1000, 0.0), _MOST_S * _SHARE)
+        took_s = min(max(took_ms / 1000, 0.0), _LONGEST_S)
         self._mean_s += (took_s - self._mean_s) * _WEIGHT
-        self.within_s = self._mean_s / _SHARE
+        self.within_s = min(self._mean_s / _SHARE, _MOST_S)
