@@ -193,7 +193,12 @@ class Face:
     def begin_offered(self, offer: Offer, body: bytes, receive: Receive, send: Send) -> bool:
         """Begins a message of which nothing has to be awaited before; False, and nothing is done: serve it."""
         reading = offer.kept.reading
-        if reading is None or reading.names is not self.parts.agents.names or self.parts.spans:
+        if (
+            reading is None
+            or reading.target is not Resource.ENDPOINT
+            or reading.names is not self.parts.agents.names
+            or self.parts.spans
+        ):
             return False
         return self._unary.begin(reading, body, offer, receive, send)
 

@@ -36,6 +36,8 @@ class Line:
     rig: Rig
     token: str
     version: str
+    path: str = ""
+    """Below that of the agent."""
 
     def write(self, params: JsonObject, method: str = "SendMessage") -> None:
         self.write_body(
@@ -44,7 +46,7 @@ class Line:
 
     def write_body(self, body: bytes) -> None:
         head = (
-            "POST /agents/echo HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"POST /agents/echo{self.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             f"Authorization: Bearer {self.token}\r\nA2A-Version: {self.version}\r\n"
             f"Content-Length: {LENGTH}\r\n\r\n"
         )
@@ -186,6 +188,18 @@ async def test_what_is_no_such_message_is_served_as_ever(
         assert await line.send("hello")
         assert await line.send("hello")
         assert begun[-1]
+
+
+async def test_paths_of_http_json_take_no_calls_of_json_rpc(rig: Rig, begun: list[bool]) -> None:
+    async with connect(rig) as line:
+        line.path = "/message:send"
+        for _ in range(2):
+            line.write_body(orjson.dumps(rig.message("hello")))
+            status, answer = await line.read()
+            assert (status, list(answer)) == (200, ["task"])
+        status, answer = await line.ask(rig.message("hello"))
+        assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert begun == []
 
 
 @pytest.mark.requirement("LT-15")
