@@ -216,7 +216,6 @@ class _Sender:
         if answer is None:
             self._spawn(self._serve(self._wait(turn)))
         else:
-            self._entered.leave()
             self._context.run(self._answer, answer)
 
     def _answer(self, answer: Whole) -> None:
@@ -227,8 +226,9 @@ class _Sender:
                 reply = self._render(cut_answer(answer.frame, self._request))
             is_sent = self._visit.answer_now(reply)
         except Exception as error:  # noqa: BLE001  the top of a request, as in the face
-            self._spawn(self._refuse(error))
+            self._spawn(self._serve(_fail(error)))
             return
+        self._entered.leave()
         if is_sent:
             self._finish()
         else:
@@ -268,12 +268,6 @@ class _Sender:
         except CallerLeftError:
             self._visit.outcome = "left"
         except Exception as error:  # noqa: BLE001  the top of a request, as in the face
-            await self._visit.refuse(self._calls.visits.judge(self._visit, error))
-        finally:
-            self._finish()
-
-    async def _refuse(self, error: Exception) -> None:
-        try:
             await self._visit.refuse(self._calls.visits.judge(self._visit, error))
         finally:
             self._finish()
