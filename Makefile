@@ -8,14 +8,14 @@ JOBS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: client demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench clean help
+.PHONY: client demo serve test conformance fuzz mutants chaos stress races memory interop conversations check fix generate lock bench clean help
 
 .venv/.ready: pyproject.toml requirements.lock
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock && uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .; \
 	else $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock && $(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .; fi
 	@touch $@
 
-client demo serve test conformance fuzz mutants chaos stress races interop check fix generate lock bench: .venv/.ready
+client demo serve test conformance fuzz mutants chaos stress races memory interop conversations check fix generate lock bench: .venv/.ready
 
 demo: ## the whole story on one machine, played and checked
 	@$(BIN)/passerelle demo --once
@@ -27,13 +27,17 @@ test: ## unit, contract, integration, e2e; TIER=unit runs one, SEED=n repeats an
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(SEED),--randomly-seed=$(SEED)) $(if $(COVER),--cov --cov-report=) $(addprefix tests/,$(TIER))
 	@$(if $(COVER),$(BIN)/python -m tools.coverage)
 
-conformance: ## our port of the official A2A conformance kit; KIT=<checkout> runs the kit itself as well
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance
+conformance: ## our port of the official A2A conformance kit, and payloads byte for byte; KIT=<checkout> runs the kit itself as well
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile tests/conformance tests/fidelity
 	@$(if $(KIT),$(BIN)/python -m tests.conformance.kit $(KIT))
 
 interop: ## foreign SDKs as callers and as agents, through a gateway; makes their environments first, needs Node 20
 	@$(BIN)/python -m tests.interop.environments
 	@$(BIN)/python -m pytest -n 0 tests/interop
+
+conversations: ## conversations with agents of every make, directly and through a gateway; SHORT=1 plays each pair, not each triple
+	@$(BIN)/python -m tests.interop.environments
+	@$(BIN)/python -m tests.conversations $(if $(SHORT),,--whole)
 
 client: ## types and vectors of the JavaScript client, in Node and in Chromium; needs Node 20
 	@cd clients/js && npm ci --silent && npm run --silent check && npm test --silent >/dev/null
@@ -53,6 +57,9 @@ stress: ## channels under load and every fault; SEED=n plans the same again, SHO
 
 races: ## everybody answers at once, at two gateways; SEED=n plans the same again, SHORT=1 has 50 questions instead of 1,000
 	@$(BIN)/python -m tests.races $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
+
+memory: ## what callers and agents can make a gateway hold is bounded; ONLY=case plays one, SHORT=1 what fits into two minutes
+	@$(BIN)/python -m tests.memory $(if $(ONLY),--only "$(ONLY)") $(if $(SHORT),--short)
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging
 	@$(BIN)/python -m tools.check

@@ -15,7 +15,7 @@ from typing import Final
 
 import orjson
 
-from passerelle.a2a_mapping.extensions import PREFIX
+from passerelle.a2a_mapping.extensions import INTERFACES, PREFIX, UNDERSTOOD
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
 from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
@@ -29,6 +29,7 @@ from passerelle.core.json import Json, JsonObject
 PROTOCOL_VERSION: Final = "1.0"
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
 """What every agent is served over, the preferred one first."""
+EVERY_BINDING: Final = frozenset({*BINDINGS, "GRPC", SOCKET_BINDING})
 
 _POINTS_AT_PEER: Final = ("documentationUrl", "iconUrl", "provider")
 _REPLACED: Final = LEGACY_MEMBERS | {
@@ -59,6 +60,11 @@ class Edge:
     links: bool = True
     sockets: bool = False
     """Whether A2A is served over WebSocket too, which is a binding of our own."""
+    listed: frozenset[str] | None = None
+    """The bindings that stand on cards. None: those at the origin of the card.
+
+    Clients refuse a whole card for one interface elsewhere (google-adk), or in a scheme that they do not know.
+    """
     versions: tuple[str, ...] = SERVED
 
 
@@ -79,15 +85,20 @@ def rewrite_card(card: JsonObject, place: Place, edge: Edge) -> JsonObject:
     rest["skills"] = as_list(list(_clean_skills(lifted)))
     origins = list_origins(card, place.card_url)
     cleaned = replace_origins(rest, origins, place.base_url)
+    shown, further = split_interfaces(place, edge)
     served: JsonObject = {
         **(cleaned if isinstance(cleaned, dict) else {}),
         **(pointers if edge.links else {}),
-        "supportedInterfaces": list_interfaces(place, edge),
+        "supportedInterfaces": shown,
         "capabilities": {
             "streaming": True,
             "pushNotifications": edge.push,
             "extendedAgentCard": edge.extended,
-            "extensions": [*edge.extensions, *_pass_extensions(lifted, origins, place, edge)],
+            "extensions": [
+                *edge.extensions,
+                *_declare_further(further),
+                *_pass_extensions(lifted, origins, place, edge),
+            ],
         },
         **_demand(edge),
     }
@@ -115,6 +126,53 @@ def list_interfaces(place: Place, edge: Edge) -> list[Json]:
         if edge.sockets and version != LEGACY:
             listed.append(_describe(_find_socket(place.base_url), SOCKET_BINDING, version))
     return listed
+
+
+def split_interfaces(place: Place, edge: Edge) -> tuple[list[Json], list[Json]]:
+    """Those of our interfaces that stand on the card of an agent, and the further ones."""
+    shown: list[Json] = []
+    further: list[Json] = []
+    for interface in list_interfaces(place, edge):
+        named = object_at({"": interface}, "")
+        (shown if _is_listed(named, place, edge) else further).append(interface)
+    return shown, further
+
+
+def _is_listed(interface: JsonObject, place: Place, edge: Edge) -> bool:
+    binding = text_at(interface, "protocolBinding")
+    if edge.listed is not None:
+        return binding in edge.listed
+    if binding in BINDINGS:
+        return True
+    # Compared as a dialer reads it, which knows host and port alone.
+    return binding == "GRPC" and read_origin(f"{_read_scheme(place)}://{edge.grpc}") == read_origin(
+        place.base_url
+    )
+
+
+def _read_scheme(place: Place) -> str:
+    return place.base_url.partition("://")[0]
+
+
+def _declare_further(further: list[Json]) -> Iterator[JsonObject]:
+    """What stands on the card of readers that ask for it."""
+    if further:
+        yield {
+            "uri": INTERFACES,
+            "description": "Further interfaces. They stand on the card of readers that activate this extension.",
+            "required": False,
+            "params": {"interfaces": further},
+        }
+
+
+def list_further(card: JsonObject) -> list[JsonObject]:
+    """The interfaces that a card names in the params of our extension."""
+    return [
+        interface
+        for extension in objects_at(object_at(card, "capabilities"), "extensions")
+        if text_at(extension, "uri") == INTERFACES
+        for interface in objects_at(object_at(extension, "params"), "interfaces")
+    ]
 
 
 def _find_socket(base_url: str) -> str:
@@ -152,7 +210,10 @@ def _clean_skills(card: JsonObject) -> Iterator[JsonObject]:
 def _pass_extensions(
     card: JsonObject, origins: set[str], place: Place, edge: Edge
 ) -> Iterator[JsonObject]:
-    """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here."""
+    """The peer's extensions: what is asked for by these names is forwarded. Those that are ours end here.
+
+    No caller has to know of one that is activated for it.
+    """
     for extension in objects_at(object_at(card, "capabilities"), "extensions"):
         uri = text_at(extension, "uri")
         cleaned = replace_origins(extension, origins, place.base_url)
@@ -160,7 +221,8 @@ def _pass_extensions(
             continue
         if cleaned["uri"] == uri or edge.links:
             # A name is no address: another one would be another extension.
-            yield {**cleaned, "uri": uri}
+            known: JsonObject = {"required": False} if uri in UNDERSTOOD else {}
+            yield {**cleaned, "uri": uri, **known}
 
 
 def _demand(edge: Edge) -> JsonObject:

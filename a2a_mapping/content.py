@@ -8,10 +8,16 @@ a Task frame that lacks one keeps the one that is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.frames import STATUS_NOTE
 from passerelle.a2a_mapping.history import add_to_history, same_message
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
+
+_NAMES: Final = ("messageId", "role", "taskId", "contextId")
+_REMARK: Final = "remark"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,12 @@ def fold(task: JsonObject | None, frame: JsonObject) -> JsonObject | None:
     if "artifactUpdate" in frame:
         return _fold_artifact(task, object_at(frame, "artifactUpdate"))
     return task
+
+
+def settle_status(task: JsonObject) -> JsonObject:
+    """``task`` as a further message finds it: what its status says was said before, so it stands in the history."""
+    history = _move_status_message(task, {})
+    return {**task, "history": as_list(history)} if history else task
 
 
 def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
@@ -96,7 +108,17 @@ def _fold_status(known: JsonObject | None, event: JsonObject) -> JsonObject:
     if history:
         task["history"] = as_list(history)
     task["status"] = status
-    return _merge_metadata(task, event)
+    return _merge_metadata(_drop_note(task), event)
+
+
+def _drop_note(task: JsonObject) -> JsonObject:
+    """``task`` without what explains the status that it had."""
+    known = object_at(task, "metadata")
+    if STATUS_NOTE not in known:
+        return task
+    left: JsonObject = {name: value for name, value in known.items() if name != STATUS_NOTE}
+    bare: JsonObject = {name: value for name, value in task.items() if name != "metadata"}
+    return {**bare, "metadata": left} if left else bare
 
 
 def _fold_artifact(known: JsonObject | None, event: JsonObject) -> JsonObject:
@@ -114,7 +136,8 @@ def _fold_artifact(known: JsonObject | None, event: JsonObject) -> JsonObject:
     else:
         artifacts[place] = piece
     task["artifacts"] = as_list(artifacts)
-    return _merge_metadata(task, event)
+    # Unlike that of a status, the metadata of the event is about this piece, not about the task.
+    return task
 
 
 def _append(artifact: JsonObject, piece: JsonObject) -> JsonObject:
@@ -137,7 +160,31 @@ def _move_status_message(task: JsonObject, following: JsonObject | None) -> list
     message = object_at(object_at(task, "status"), "message")
     if not message or (following and same_message(following, message)):
         return history
+    remarks = [part for part in objects_at(message, "parts") if is_remark(part)]
+    if remarks:
+        # The question that it stands before went into the history when the remark was made.
+        kept: JsonObject = {name: message[name] for name in _NAMES if name in message}
+        return add_to_history(history, {**kept, "parts": as_list(remarks)})
+    # A question in our form has the agent's own id; where the agent keeps its history, it stands there in its own form.
+    has_form = any(PERMISSION in object_at(part, "data") for part in objects_at(message, "parts"))
+    if has_form and any(_is_same_question(item, message) for item in history):
+        return history
     return add_to_history(history, message)
+
+
+def make_remark(text: str) -> JsonObject:
+    """A part of ours before the question of a task that goes on waiting; the next one takes its place."""
+    return {"text": text, "metadata": {PERMISSION: {_REMARK: True}}}
+
+
+def is_remark(part: JsonObject) -> bool:
+    """Whether a part of a status message is such a remark."""
+    return object_at(object_at(part, "metadata"), PERMISSION).get(_REMARK) is True
+
+
+def _is_same_question(known: JsonObject, message: JsonObject) -> bool:
+    ids = (text_at(known, "messageId"), text_at(message, "messageId"))
+    return text_at(known, "role") == text_at(message, "role") and ids[0] == ids[1] != ""
 
 
 def _open_task(event: JsonObject) -> JsonObject:

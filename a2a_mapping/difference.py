@@ -9,7 +9,7 @@ history. Both Tasks are in the same id space: relabel first.
 from __future__ import annotations
 
 from passerelle.a2a_mapping.content import find_artifact
-from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.extensions import PERMISSION, STATE
 from passerelle.a2a_mapping.frames import ROLE_AGENT, artifact_frame, status_frame, task_frame
 from passerelle.a2a_mapping.history import same_message
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
@@ -56,7 +56,10 @@ def is_same_status(known: JsonObject, fresh: JsonObject) -> bool:
 
 def _status_key(task: JsonObject) -> tuple[str, str, str]:
     status = object_at(task, "status")
-    message_id = text_at(object_at(status, "message"), "messageId")
+    message = object_at(status, "message")
+    # Words of ours in the place of the peer's name those that they stand for.
+    instead = object_at(object_at(message, "metadata"), STATE)
+    message_id = text_at(instead or message, "messageId")
     return text_at(status, "state"), text_at(status, "timestamp"), message_id
 
 

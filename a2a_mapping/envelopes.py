@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from passerelle.a2a_mapping.errors import ROWS, ErrorKind, classify
+from passerelle.a2a_mapping.errors import ROWS, ErrorKind, choose_code, classify
 from passerelle.core.errors import (
     ContentTypeNotSupported,
     InvalidInput,
     Limited,
     PasserelleError,
+    PeerRefused,
     RemoteError,
 )
 from passerelle.core.json import Json, JsonObject
@@ -41,7 +42,11 @@ def render_rpc_error(error: PasserelleError, rpc_id: str | int | None) -> ErrorA
     body: JsonObject = {
         "jsonrpc": "2.0",
         "id": rpc_id,
-        "error": {"code": row.jsonrpc, "message": error.message, "data": list_details(error)},
+        "error": {
+            "code": choose_code(error),
+            "message": error.message,
+            "data": list_details(error),
+        },
     }
     status = row.http if row.http in _TRANSPORT_STATUSES else 200
     return ErrorAnswer(status, body, _retry_headers(error))
@@ -63,7 +68,7 @@ def render_status(error: PasserelleError) -> ErrorAnswer:
 
 
 def list_details(error: PasserelleError) -> list[Json]:
-    """The typed details: what kind of error, and for bad input which field."""
+    """The typed details: what kind of error, for bad input which field, and what an agent said of its own error."""
     kind: ErrorKind = classify(error)
     metadata: JsonObject = {name: str(value) for name, value in error.details.items()}
     details: list[Json] = [
@@ -77,6 +82,8 @@ def list_details(error: PasserelleError) -> list[Json]:
     if isinstance(error, InvalidInput):
         violation: JsonObject = {"field": error.field, "description": error.reason}
         details.append({"@type": BAD_REQUEST, "fieldViolations": [violation]})
+    if isinstance(error, PeerRefused):
+        details += error.given
     return details
 
 

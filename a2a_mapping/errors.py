@@ -119,6 +119,7 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.InvalidContent: ErrorKind.INVALID_PARAMS,
     errors.UnknownOption: ErrorKind.INVALID_PARAMS,
     errors.TooLarge: ErrorKind.TOO_LARGE,
+    errors.ArtifactTooLarge: ErrorKind.TOO_LARGE,
     errors.UnknownMethod: ErrorKind.METHOD_NOT_FOUND,
     errors.VersionNotSupported: ErrorKind.VERSION_NOT_SUPPORTED,
     errors.ContentTypeNotSupported: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
@@ -144,7 +145,8 @@ KINDS: Final[dict[type[errors.PasserelleError], ErrorKind]] = {
     errors.StoreUnavailable: ErrorKind.UNAVAILABLE,
     errors.EngineFailed: ErrorKind.UNAVAILABLE,
     errors.PeerUnavailable: ErrorKind.UNAVAILABLE,
-    errors.PeerRefused: ErrorKind.INVALID_AGENT_RESPONSE,  # refined by its native code
+    errors.PeerBusy: ErrorKind.LIMITED,
+    errors.PeerRefused: ErrorKind.INTERNAL,  # refined by its native code
     errors.InvalidAgentResponse: ErrorKind.INVALID_AGENT_RESPONSE,
     errors.IssuerUnavailable: ErrorKind.UNAVAILABLE,
     errors.InstanceFull: ErrorKind.UNAVAILABLE,
@@ -161,13 +163,24 @@ _PASSED_ON: Final = {
 }
 
 
+_RESERVED: Final = frozenset(range(-32768, -32099)) | frozenset(
+    row.jsonrpc for row in ROWS.values()
+)
+"""Codes to which JSON-RPC or A2A has given a meaning."""
 _AS_TASKS: Final = frozenset({"task", "push config"})
 """A2A has no error of its own for a config that is not there."""
 
 
 def classify_native(native_code: int) -> ErrorKind:
-    """What a peer's JSON-RPC code is to our caller; an internal error or an unknown code is no A2A answer."""
-    return _PASSED_ON.get(native_code, ErrorKind.INVALID_AGENT_RESPONSE)
+    """What a peer's JSON-RPC code is to our caller; one that A2A does not have is an error inside the agent."""
+    return _PASSED_ON.get(native_code, ErrorKind.INTERNAL)
+
+
+def choose_code(error: errors.PasserelleError) -> int:
+    """The JSON-RPC code that ``error`` is answered with; one of the agent's own is passed on as it is."""
+    if isinstance(error, errors.PeerRefused) and error.native_code not in _RESERVED:
+        return error.native_code
+    return ROWS[classify(error)].jsonrpc
 
 
 def classify(error: errors.PasserelleError) -> ErrorKind:

@@ -1,8 +1,13 @@
-"""The URIs of our A2A extensions. A breaking change makes a new number at the end of the URI."""
+"""The URIs of the A2A extensions that are spoken here. A breaking change of ours makes a new number at the end."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
+
+if TYPE_CHECKING:
+    from passerelle.core.json import JsonObject
 
 PREFIX: Final = "urn:passerelle:ext:"
 PERMISSION: Final = f"{PREFIX}permission:1"
@@ -15,5 +20,22 @@ CORRELATION: Final = f"{PREFIX}correlation:1"
 """In the metadata of a message, where an agent is configured so: a key by which its task is found again."""
 ACCEPTANCE: Final = f"{PREFIX}acceptance:1"
 """In the metadata of a message that opens a task: what the task must bring before it counts as done."""
+INTERFACES: Final = f"{PREFIX}interfaces:1"
+"""On a card: further interfaces, which stand on the card itself for readers that activate this extension."""
 STATE: Final = f"{PREFIX}state:1"
 """In the metadata of a status: ``{"known": false}`` where the agent told a state that A2A does not have."""
+APPROVAL: Final = "https://a2a-extensions.agentstack.beeai.dev/interactions/approval/v1"
+"""Of AgentStack: an approval on a waiting status, and the answer to it."""
+KAGENT_HITL: Final = "https://kagent.dev/extensions/hitl/v1"
+"""Of kagent: tools to approve and questions to answer on a waiting status, and the answers."""
+KAGENT_USAGE: Final = "https://kagent.dev/extensions/usage/v1"
+"""Of kagent: in the metadata of a status, the tokens that the task has used so far."""
+UNDERSTOOD: Final = frozenset({PERMISSION, APPROVAL, KAGENT_HITL, KAGENT_USAGE})
+"""What the gateway reads or answers by itself, and activates in its own name at every agent that declares it (A2A 1.0
+section 4.6)."""
+
+
+def list_required(card: JsonObject) -> frozenset[str]:
+    """The URIs of the extensions that a card requires."""
+    offered = objects_at(object_at(card, "capabilities"), "extensions")
+    return frozenset(text_at(item, "uri") for item in offered if item.get("required") is True)

@@ -17,6 +17,7 @@ import orjson
 
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import value
+from passerelle.core.times import complete_time
 
 TEXT_ID_LENGTH: Final = 8
 
@@ -131,13 +132,10 @@ def relabel_places(
                 copy[name] = here
             else:
                 del copy[name]
-    if others in copy:
-        # A reference that has no counterpart names nothing on the other side.
-        kept = _translate(copy[others], ids)
-        if kept:
-            copy[others] = kept
-        else:
-            del copy[others]
+    if others is not None and others in copy:
+        _translate_all(copy, others, ids)
+    if kind == "TaskStatus":
+        _complete_time(copy)
     for name in members:
         member = copy.get(name)
         if isinstance(member, dict):
@@ -145,6 +143,22 @@ def relabel_places(
         elif member is not None:
             copy[name] = _descend(member, members[name], ids, scrubs=scrubs)
     return copy
+
+
+def _translate_all(copy: JsonObject, others: str, ids: Relabel) -> None:
+    """A reference that has no counterpart names nothing on the other side."""
+    kept = _translate(copy[others], ids)
+    if kept:
+        copy[others] = kept
+    else:
+        del copy[others]
+
+
+def _complete_time(status: JsonObject) -> None:
+    """A time that an agent wrote without an offset is its UTC: parsers of RFC 3339 refuse it as it is."""
+    said_at = status.get("timestamp")
+    if isinstance(said_at, str):
+        status["timestamp"] = complete_time(said_at)
 
 
 def _scrub_beside(value: JsonObject, places: Places, ids: Relabel) -> JsonObject:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from passerelle.a2a_mapping.extensions import APPROVAL
 from passerelle.a2a_mapping.scalars import (
     read_flag,
     read_text,
@@ -203,10 +204,13 @@ def _read_message(params: JsonObject) -> JsonObject:
         raise InvalidInput("message", "is required" if value is None else "must be an object")
     message = _rename(value, _MESSAGE_NAMES, "message.")
     role = message.get("role")
+    if role == 1 and type(role) is int:
+        # ProtoJSON parsers take an enum by its number too.
+        message["role"] = role = ROLE_USER
     if role != ROLE_USER:
         raise InvalidInput("message.role", f"must be {ROLE_USER}")
     parts = message.get("parts")
-    if not isinstance(parts, list) or not parts:
+    if not isinstance(parts, list) or not (parts or _says_all_in_metadata(message)):
         raise InvalidInput("message.parts", "must be a list with at least one part")
     message["parts"] = [
         _read_part(part, f"message.parts[{index}]") for index, part in enumerate(parts)
@@ -214,6 +218,12 @@ def _read_message(params: JsonObject) -> JsonObject:
     if "metadata" in message:
         _read_object(message, "metadata", "message.")
     return message
+
+
+def _says_all_in_metadata(message: JsonObject) -> bool:
+    """Whether it is a decision in the form of AgentStack, whose messages have no parts."""
+    metadata = message.get("metadata")
+    return isinstance(metadata, dict) and APPROVAL in metadata
 
 
 def _read_part(value: Json, path: str) -> JsonObject:

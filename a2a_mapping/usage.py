@@ -1,7 +1,8 @@
 """What an agent says that it used: tokens, in the metadata of its answer.
 
 A2A has no field for it. Frameworks put a mapping under a name of their own, with one of a few spellings; the last one
-that is found counts, since agents that stream report what has come together so far.
+that is found counts, since agents that stream report what has come together so far. Of kagent the sum over the task,
+which stands under the address of its extension, counts before what it says of single answers.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.extensions import KAGENT_USAGE
 from passerelle.a2a_mapping.members import object_at, objects_at
 
 if TYPE_CHECKING:
@@ -16,7 +18,14 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import Json, JsonObject
 
-_NAMES: Final = ("usage", "token_usage", "tokenUsage", "adk_usage_metadata", "usage_metadata")
+_NAMES: Final = (
+    "usage",
+    "token_usage",
+    "tokenUsage",
+    "adk_usage_metadata",
+    "kagent_usage_metadata",
+    "usage_metadata",
+)
 _INPUT: Final = ("input_tokens", "inputTokens", "prompt_tokens", "promptTokens", "promptTokenCount")
 _OUTPUT: Final = (
     "output_tokens",
@@ -39,10 +48,12 @@ class Usage:
 def read_usage(answer: JsonObject) -> Usage | None:
     """The usage in a Task or a Message; None where there is none that can be read."""
     found: Usage | None = None
+    whole: Usage | None = None
     for metadata in _list_metadata(answer):
+        whole = _read_whole(object_at(metadata, KAGENT_USAGE)) or whole
         for name in _NAMES:
             found = _read(object_at(metadata, name)) or found
-    return found
+    return whole or found
 
 
 def _list_metadata(answer: JsonObject) -> Iterator[JsonObject]:
@@ -50,6 +61,16 @@ def _list_metadata(answer: JsonObject) -> Iterator[JsonObject]:
     for artifact in objects_at(answer, "artifacts"):
         yield object_at(artifact, "metadata")
     yield object_at(object_at(object_at(answer, "status"), "message"), "metadata")
+
+
+def _read_whole(usage: JsonObject) -> Usage | None:
+    """The sum of kagent; what a model writes while it reasons is counted apart there, and was written all the same."""
+    found = _read(usage)
+    if found is None:
+        return None
+    return Usage(
+        found.input_tokens, found.output_tokens + (_count(usage.get("reasoningTokens")) or 0)
+    )
 
 
 def _read(usage: JsonObject) -> Usage | None:

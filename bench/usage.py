@@ -15,7 +15,7 @@ from typing import Final
 from bench.rows import BenchBroken
 from passerelle.store.connection import Endpoint
 from passerelle.store.info import parse_info
-from passerelle.store.nodes import ask_once
+from passerelle.store.topology import ask_once
 
 _PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -91,6 +91,15 @@ async def read_used_bytes(endpoint: Endpoint) -> int:
             return int(info["used_memory"]) - sum(int(info.get(name, "0")) for name in _PASSING)
         await asyncio.sleep(_FREEING_LOOK_S)
     raise BenchBroken("the engine does not come to an end of freeing memory")
+
+
+async def read_logged_bytes(endpoint: Endpoint) -> int:
+    """Bytes in the append-only file of an engine.
+
+    Raises:
+        StoreUnavailable: it does not answer.
+    """
+    return int(parse_info(await ask_once(endpoint, "INFO", "persistence"))["aof_current_size"])
 
 
 def _read_stat(pid: int) -> list[str] | None:

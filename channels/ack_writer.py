@@ -71,7 +71,7 @@ class AckWriter:
             name_ack(known.device, stream, grant),
             known.generation,
             cursor,
-            services.clock.now_ms(),
+            services.store_clock.now_ms(),
         )
 
 

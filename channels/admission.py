@@ -87,7 +87,7 @@ async def admit(
     """
     device = join_tab(hello.device, hello.tab)
     channel = name_channel(principal, device)
-    now = format_ms(services.clock.now_ms())
+    now = format_ms(services.store_clock.now_ms())
     record = to_bytes(_describe(hello, principal, channel, now))
     driver = services.links.find_driver(principal.key)
     greeted = await services.channels.say_hello(principal.key, channel, record, driver)

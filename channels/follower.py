@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, Head, Hints, StreamRef
 
 PAGE_EVENTS: Final = 256
+PAGE_BYTES: Final = 262_144
+"""What a page holds at the most, or one event: a reader that is slow keeps its page, and there may be many of them."""
 _BUFFERED_HINTS: Final = 256
 _PROVES_LOSS: Final = frozenset({GapReason.AHEAD, GapReason.FORKED})
 
@@ -77,8 +79,18 @@ async def read_verified(log: StreamReads, stream: StreamRef, cursor: Cursor) -> 
     head, page = await log.read_resume(stream, cursor.sequence, PAGE_EVENTS)
     verdict = verify(head, page, cursor)
     if isinstance(verdict, ReadAgain):
-        return verify_again(*await log.read_resume(stream, cursor.sequence, PAGE_EVENTS), cursor)
-    return verdict
+        verdict = verify_again(*await log.read_resume(stream, cursor.sequence, PAGE_EVENTS), cursor)
+    return _bound(verdict) if isinstance(verdict, Held) else verdict
+
+
+def _bound(held: Held) -> Held:
+    """As much of a page as is kept; the rest of it is read again by whoever has come so far."""
+    size = 0
+    for number, linked in enumerate(held.entries):
+        size += len(linked.entry.data)
+        if size > PAGE_BYTES and number:
+            return Held(held.entries[:number], held.head)
+    return held
 
 
 class Follower:

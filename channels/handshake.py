@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from passerelle.channels.frames import SUBPROTOCOL
+from passerelle.core.headers import REASON, find_repeated
 
 if TYPE_CHECKING:
     from starlette.types import Scope
@@ -65,6 +66,9 @@ FULL: Final = Refused(
 
 def judge_handshake(scope: Scope, origins: Collection[str]) -> Refused | None:
     """Why a handshake cannot be served, or None. A web page must be listed or of the same host (``origins``)."""
+    repeated = find_repeated([name for name, _ in scope["headers"]])
+    if repeated is not None:
+        return Refused(400, "invalid_input", f"{repeated} {REASON}")
     if SUBPROTOCOL not in scope.get("subprotocols", ()):
         return Refused(400, "subprotocol", f"the subprotocol is {SUBPROTOCOL}")
     origin = _read_first(scope, b"origin")
@@ -84,7 +88,7 @@ def read_shown(services: ChannelServices, scope: Scope) -> Credentials:
 
 
 def _read_first(scope: Scope, wanted: bytes) -> str | None:
-    """A header, and of a repeated one the first, as the guard of an open gateway reads it."""
+    """A header that stands there once."""
     pairs: list[tuple[bytes, bytes]] = scope["headers"]
     for name, value in pairs:
         if name == wanted:

@@ -178,6 +178,9 @@ class ChannelServices:
     read_credentials: Callable[[Scope], Credentials]
     """What the handshake shows, from its ASGI scope."""
     clock: Clock
+    """Of this machine: credentials end by it."""
+    store_clock: Clock
+    """Of the store: what is stored has its times."""
     ids: Ids
     agents: AgentHost | None = None
     """Serves agents that dial in; None: nobody does here."""

@@ -5,10 +5,11 @@ A question is opened once and closed at most once (I7). Two things are kept apar
 peer that waits for it. A person who has decided is done, even while the peer is away.
 
 Resolution. A question is *pending* until the first valid answer, its expiry, or the end of what asked for it. It
-then is *allowed*, *rejected*, *answered* (words were wanted, and came), *expired*, *cancelled* or *superseded*, and
-nothing moves it again: whoever comes late learns who closed it and how. The repeat of the very answer that won is no
-loser: it changes nothing and is told the same as the first time. A timeout never allows. Who may decide is checked
-before anything else, so that a stranger learns nothing.
+then is *allowed*, *rejected*, *answered* (words were wanted, and came), *answered by the caller* (an authorization was
+wanted, and its task's own caller wrote to the agent), *expired*, *cancelled* or *superseded*, and nothing moves it
+again: whoever comes late learns who closed it and how. The repeat of the very answer that won is no loser: it changes
+nothing and is told the same as the first time. A timeout never allows. Who may decide is checked before anything else,
+so that a stranger learns nothing.
 
 Return. Where a peer waits, the append that closes the question also owes it the answer: *owed*, then *returning* for
 each attempt (stored before anything is sent), then *returned* or *undeliverable*. The latter is visible and can be
@@ -122,7 +123,7 @@ Stand: TypeAlias = ActionState | ReturnState
 
 TABLE: Final[dict[type[ActionCommand], dict[Stand | None, frozenset[Stand]]]] = {
     OpenAction: {None: frozenset({"pending"})},
-    Answer: {"pending": frozenset({*OUTCOMES.values(), "pending"})},
+    Answer: {"pending": frozenset({*OUTCOMES.values(), "answered_by_caller", "pending"})},
     WithdrawVotes: {"pending": frozenset({"pending"})},
     SeeAction: {"pending": frozenset({"pending"})},
     Escalate: {"pending": frozenset({"pending"})},
@@ -371,7 +372,7 @@ def _answer(state: ActionRecord, answer: Answer, now_ms: int) -> list[Fact]:
         vote = make_vote(answer, option, now_ms)
         if not closes(state, vote, answer.void):
             return [] if is_cast(state, vote) else [tell_vote(state, vote)]
-    decision = record_answer(answer, option, now_ms)
+    decision = record_answer(state, answer, option, now_ms)
     if option.grant is not None and decision.outcome == "allowed":
         written = name_grant(state.request.action_id, state.request.owner)
         decision = replace(decision, grant_id=written)

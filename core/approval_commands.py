@@ -56,6 +56,8 @@ class Answer:
     """Verified by whoever made this."""
     must_sign: bool = False
     """Whether a yes to something of this risk takes a signature here."""
+    native: JsonObject | None = None
+    """The answer as it was given in the agent's own form, which the agent is sent in place of ours."""
     void: frozenset[str] = frozenset()
     """Devices whose votes do not count any more: they were revoked since."""
 

@@ -56,12 +56,14 @@ def tell_opening(scope: Scope, request: Request) -> list[Fact]:
     return facts
 
 
-def record_answer(answer: Answer, option: Option, now_ms: int) -> Decision:
-    """The decision that a valid answer makes."""
+def record_answer(state: ActionRecord, answer: Answer, option: Option, now_ms: int) -> Decision:
+    """The decision that a valid answer makes. A message that may be a credential is not in it."""
     who = answer.who
+    offered = state.find_option(option.option_id)
+    by_caller = answer.turn_id is not None and state.request.kind == "auth"
     return Decision(
         decision_id=answer.decision_id,
-        outcome=OUTCOMES[option.kind],
+        outcome="answered_by_caller" if by_caller else OUTCOMES[option.kind],
         # A service that decides is policy at work; nobody may read it as a person's word.
         cause="human" if who.kind == "person" and not answer.is_host else "host_policy",
         source="answer",
@@ -70,14 +72,15 @@ def record_answer(answer: Answer, option: Option, now_ms: int) -> Decision:
         decided_by=who.id,
         decided_kind=who.kind,
         decided_at=format_ms(now_ms),
-        option_id=option.option_id,
+        option_id=offered.option_id if offered is not None else None,
         device=who.device,
         # A device that was never given a name is known by what it calls itself.
         device_name=who.device_name or who.device,
         comment=answer.comment,
-        content=answer.content,
+        content=None if by_caller else answer.content,
         assurance=("bearer", "signature") if answer.signature else ("bearer",),
         signature=answer.signature,
+        native=answer.native,
     )
 
 

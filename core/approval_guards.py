@@ -17,6 +17,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.events import check_scope
 from passerelle.core.ids import read_shard
+from passerelle.core.payloads.approval import Option
 from passerelle.core.payloads.device import NEGATIVE, reaches
 from passerelle.core.principal import PrincipalKind, Scope
 from passerelle.core.response_schema import check_content, check_schema, is_blank
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_commands import Answer, ConsumeAction, OpenAction
     from passerelle.core.approval_record import ActionRecord
     from passerelle.core.json import JsonObject
-    from passerelle.core.payloads.approval import Option, Request
+    from passerelle.core.payloads.approval import Request
     from passerelle.core.principal import Principal
 
 TITLE_LIMIT: Final = 120
@@ -34,6 +35,11 @@ CONTENT_LIMIT_BYTES: Final = 8192
 DECISION_ID_LIMIT: Final = 128
 MAX_LIFETIME_MS: Final = 30 * 24 * 3_600_000
 
+_WORDS: Final = frozenset({"input", "auth"})
+"""Kinds of questions that a message to the task is an answer to."""
+_MESSAGE: Final = Option("message", "Write to the agent", "answer")
+"""What a message to the task is to a request for an authorization that offers no answer: never on offer, since nobody
+but who owns the task may write to its agent."""
 _DECIDERS: Final[frozenset[PrincipalKind]] = frozenset({"person", "service"})
 
 
@@ -65,8 +71,8 @@ def check_audience(record: ActionRecord, answer: Answer) -> None:
     """Only its audience decides, and only as a person or a service that holds the right.
 
     An agent's credential never decides, whatever its scopes say, nor does the one that this very question comes from:
-    it is the asking side. Words are no decision: who owns a task may answer a question of kind input by writing to the
-    task, as in any A2A conversation (ST-6).
+    it is the asking side. Words are no decision: who owns a task may answer a question of kind input or auth by writing
+    to the task, as in any A2A conversation (ST-6).
 
     Raises:
         NotFound: the question of others looks like none.
@@ -80,7 +86,7 @@ def check_audience(record: ActionRecord, answer: Answer) -> None:
         return
     if not may_read(record, who):
         raise NotFound("action", request.action_id)
-    if request.kind == "input" and answer.turn_id is not None and who.key == request.owner:
+    if request.kind in _WORDS and answer.turn_id is not None and who.key == request.owner:
         return
     if who.kind not in _DECIDERS:
         raise Forbidden(f"a credential of kind {who.kind} never decides", kind=who.kind)
@@ -174,6 +180,8 @@ def check_use(record: ActionRecord, command: ConsumeAction, now_ms: int) -> None
 def choose_option(record: ActionRecord, answer: Answer) -> Option:
     """The option that an answer names; without a name, the one that takes an answer.
 
+    A message of who owns the task answers a request for an authorization without any.
+
     Raises:
         UnknownOption: the question does not offer it.
     """
@@ -183,6 +191,8 @@ def choose_option(record: ActionRecord, answer: Answer) -> Option:
             raise UnknownOption("optionId", "is not one of the options")
         return option
     answering = [option for option in record.request.options if option.kind == "answer"]
+    if not answering and answer.turn_id is not None and record.request.kind == "auth":
+        return _MESSAGE
     if len(answering) != 1 or answer.content is None:
         raise UnknownOption("optionId", "must name one of the options")
     return answering[0]
@@ -206,15 +216,19 @@ def check_words(record: ActionRecord, answer: Answer, option: Option) -> None:
         raise InvalidInput(
             "decisionId", "only an answer that came as a turn has the id of its turn"
         )
-    if names_turn and (option.kind != "answer" or record.request.kind != "input"):
+    if names_turn and (option.kind != "answer" or record.request.kind not in _WORDS):
         raise InvalidInput("optionId", "a message answers questions in words, and nothing else")
     if answer.comment is not None and len(answer.comment) > COMMENT_LIMIT:
         raise InvalidInput("comment", f"must have at most {COMMENT_LIMIT} characters")
     if option.kind == "answer":
-        _check_content(answer.content, record.request.response_schema)
-        _check_size(answer.content)
+        # A message goes to the agent as it is, which judges it as it would without us; the content only shows it.
+        if not names_turn:
+            _check_content(answer.content, record.request.response_schema)
+            _check_size(answer.content)
     elif answer.content is not None:
         raise InvalidContent("content", f"the option {option.option_id} takes none")
+    if answer.native is not None:
+        _check_size(answer.native)
 
 
 def _check_content(content: JsonObject | None, schema: JsonObject | None) -> None:

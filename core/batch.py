@@ -196,6 +196,8 @@ class Batch:
     """Rows of owners' lists, which the relay passes on as they are."""
     targets: tuple[TargetChange, ...] = ()
     idem: IdempotencyRow | None = None
+    at: str = ""
+    """The time of its events (RFC 3339, ms), which is not before that of the last one in the stream."""
 
     @property
     def shard(self) -> Shard:
@@ -278,4 +280,13 @@ class StaleEpoch:
     epoch: int
 
 
-AppendResult: TypeAlias = Appended | Again | Conflict | Fenced | Unclaimed | Late | StaleEpoch
+@dataclass(frozen=True, slots=True)
+class Early:
+    """The stream has an event of a later time, ``at``: the events are to be decided again, as of then."""
+
+    at: str
+
+
+AppendResult: TypeAlias = (
+    Appended | Again | Conflict | Fenced | Unclaimed | Late | StaleEpoch | Early
+)

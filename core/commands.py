@@ -62,6 +62,8 @@ class SubmitTurn:
     tracestate: str | None = None
     push: PushConfig | None = None
     """Where to tell of the task, from its first event on."""
+    sealed: str | None = None
+    """Where the message itself stands until it is sent; ``message`` has a placeholder then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +146,15 @@ Command: TypeAlias = SubmitTurn | OtherCommand
 class GetTask:
     """One task as its owner sees it. ``history_length`` None means all that is kept, 0 none.
 
-    ``marked``: with its generation and the cursor behind it, from which its stream can be followed on.
+    ``marked``: with its generation and the cursor behind it, from which its stream can be followed on. ``in_pieces``:
+    one that is large and stands as it is asked for is not read, but told where it can be read (``LongTaskError``).
     """
 
     task: str
     agent: str | None = None
     history_length: int | None = None
     marked: bool = False
+    in_pieces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from passerelle.core.batch import (
     OpenChange,
     Stamp,
 )
+from passerelle.core.edge_list import list_changes
 from passerelle.core.events import Event, encode_event
 from passerelle.core.machine import Record, evolve, find_targets, write_snapshot
 from passerelle.core.record import change
@@ -78,14 +79,16 @@ class Decision:
         shard: Shard,
         now_ms: int,
         runtime_id: str,
+        not_before: str = "",
     ) -> None:
+        """``not_before``: a time that the stream has reached; its events are of then, deadlines go from ``now_ms``."""
         self.session = session
         self.now_ms = now_ms
         self._held = dict(held)
         self._ids = ids
         self._shard = shard
         self._runtime_id = runtime_id
-        self._timestamp = format_ms(now_ms)
+        self._timestamp = max(format_ms(now_ms), not_before)
         self._base = (_BASE_FLOOR + ids.draw(_BASE_BITS)) * 10**_DIGITS
         self._events: list[Event] = []
         self._touched: dict[EntityRef, None] = {}
@@ -193,6 +196,7 @@ class Decision:
             op=op,
             shard_epoch=shard_epoch,
             stream_epoch=f"{self._ids.draw(32):08x}",
+            at=self._timestamp,
             entities=tuple(self._write(ref) for ref in self._touched),
             events=tuple(self._encode()),
             fence=fence,
@@ -217,7 +221,7 @@ class Decision:
         if ref not in self._touched:
             return before
         fields = {**before.fields}
-        for name, value in self._fields.get(ref, {}).items():
+        for name, value in self._list_fields(ref).items():
             if value is None:
                 fields.pop(name, None)
             else:
@@ -232,8 +236,17 @@ class Decision:
             ref=ref,
             expected=self._held[ref].stamp,
             snapshot=split_snapshot(snapshot, self._base),
-            fields=self._fields.get(ref, {}),
+            fields=self._list_fields(ref),
         )
+
+    def _list_fields(self, ref: EntityRef) -> dict[str, bytes | None]:
+        """What changes beside the snapshot: what was set, and the edges of a task that the snapshot does not hold."""
+        fields, after = self._fields.get(ref, {}), self._states[ref]
+        if not isinstance(after, TaskRecord):
+            return fields
+        before = self._held[ref]
+        known = before.record if isinstance(before.record, TaskRecord) else None
+        return fields | list_changes(known, before.fields, after)
 
     def _encode(self) -> Iterable[EncodedEvent]:
         return (encode_event(event) for event in self._events)

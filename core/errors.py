@@ -10,6 +10,7 @@
     │   │   ├── InvalidContent      an answer that does not fit the question
     │   │   └── UnknownOption       an option the question does not offer
     │   ├── TooLarge                over a size limit
+    │   │   └── ArtifactTooLarge    what an agent has brought is over a limit of its outputs
     │   ├── UnknownMethod           no such operation
     │   ├── VersionNotSupported     a protocol version that is not served
     │   ├── ContentTypeNotSupported a media type that is not served
@@ -32,6 +33,7 @@
         ├── StoreUnavailable        the store did not answer, or cannot write
         ├── EngineFailed            the embedded engine cannot be started or kept up
         ├── PeerUnavailable         a peer agent cannot be reached
+        │   └── PeerBusy            it takes no more for now
         ├── PeerRefused             a peer answered with an error of its own
         ├── InvalidAgentResponse    a peer answered with something that is not A2A
         ├── IssuerUnavailable       the keys of an identity provider cannot be had
@@ -145,6 +147,12 @@ class TooLarge(CallerError):
         )
 
 
+class ArtifactTooLarge(TooLarge):
+    """What an agent has brought is over a limit of its outputs."""
+
+    code = "artifact_too_large"
+
+
 class UnknownMethod(CallerError):
     """No such operation."""
 
@@ -159,9 +167,16 @@ class VersionNotSupported(CallerError):
 
     code = "version_not_supported"
 
-    def __init__(self, asked: str, served: tuple[str, ...]) -> None:
+    def __init__(self, asked: str, served: tuple[str, ...], *, unsaid: bool = False) -> None:
+        """``unsaid``: the caller named no version, and ``asked`` was assumed."""
+        refusal = f"protocol version {asked or 'unset (read as 0.3)'} is not supported"
+        if unsaid:
+            refusal = (
+                f"the header A2A-Version is missing, so {asked} was assumed, and it has no such operation: "
+                f"send A2A-Version: {served[0]}"
+            )
         super().__init__(
-            f"protocol version {asked or 'unset (read as 0.3)'} is not supported; served: {', '.join(served)}",
+            f"{refusal}; served: {', '.join(served)}",
             asked=asked,
             served=", ".join(served),
         )
@@ -337,9 +352,13 @@ class StoreUnavailable(RemoteError):
 
 
 class EngineFailed(RemoteError):
-    """The embedded engine cannot be found, started or kept running."""
+    """The embedded engine cannot be found, started or kept running; ``hint`` says what helps, where that is known."""
 
     code = "engine_failed"
+
+    def __init__(self, message: str, *, hint: str | None = None, **details: str | None) -> None:
+        super().__init__(message, retry_after_s=None, **details)
+        self.hint = hint
 
 
 class PeerUnavailable(RemoteError):
@@ -348,15 +367,33 @@ class PeerUnavailable(RemoteError):
     code = "peer_unavailable"
 
 
+class PeerBusy(PeerUnavailable):
+    """A peer agent takes no more for now (429), or a limit keeps more from it."""
+
+    code = "peer_busy"
+
+
 class PeerRefused(RemoteError):
-    """A peer answered with an A2A error; ``native_code`` is its JSON-RPC code."""
+    """A peer answered with an error; ``native_code`` is its JSON-RPC code.
+
+    ``http_status`` is given where it said no more than that; ``given`` are the typed details of its error.
+    """
 
     code = "peer_refused"
     retryable = False
 
-    def __init__(self, message: str, native_code: int) -> None:
-        super().__init__(message, native_code=native_code)
+    def __init__(
+        self,
+        message: str,
+        native_code: int,
+        http_status: int | None = None,
+        given: tuple[JsonObject, ...] = (),
+    ) -> None:
+        # The code of an answer that is no A2A is our own word for it.
+        native = native_code if http_status is None else None
+        super().__init__(message, native_code=native, http_status=http_status)
         self.native_code = native_code
+        self.given = given
 
 
 class InvalidAgentResponse(RemoteError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
+from passerelle.core.json import JsonObject
 from passerelle.core.record import record
 
 EdgeKind: TypeAlias = Literal[
@@ -24,6 +25,22 @@ EdgeKind: TypeAlias = Literal[
 EdgeStatus: TypeAlias = Literal["open", "satisfied", "removed"]
 
 
+@record
+class Bounds:
+    """What a task is bound to outside of this runtime: references that its maker knows how to read (CMD-4, TR-10).
+
+    They are kept and shown, and grant nothing.
+    """
+
+    workspace: str | None = None
+    project: str | None = None
+    thread: str | None = None
+    account: str | None = None
+    environment: str | None = None
+    host: str | None = None
+    """The boundary of a host, such as a machine or a container."""
+
+
 class ErrorCategory(StrEnum):
     """Where an error comes from (TR-19)."""
 
@@ -39,7 +56,10 @@ class ErrorCategory(StrEnum):
 
 @record
 class Failure:
-    """A structured error (TR-19). ``native`` is the peer's own code, as text."""
+    """A structured error (TR-19). ``native`` is the peer's own code, as text.
+
+    ``http_status`` is that of its answer, where it said no more; ``details`` are its typed details, cleaned.
+    """
 
     code: str
     category: ErrorCategory
@@ -47,6 +67,8 @@ class Failure:
     retryable: bool = False
     source: str | None = None
     native: str | None = None
+    http_status: int | None = None
+    details: tuple[JsonObject, ...] | None = None
 
 
 @record

@@ -17,6 +17,7 @@ from passerelle.core.approval import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import from_bytes, to_bytes
 from passerelle.core.device import DeviceList
+from passerelle.core.edge_list import cut, join
 from passerelle.core.edited_rules import EditedRules
 from passerelle.core.grant import Grants
 from passerelle.core.payloads.governance import PolicyChanged
@@ -28,6 +29,7 @@ from passerelle.core.thread import ThreadRecord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from passerelle.core.batch import Loaded
     from passerelle.core.events import Event
 
 Record: TypeAlias = (
@@ -122,11 +124,21 @@ def evolve(kind: EntityKind, state: Record | None, event: Event) -> Record | Non
 
 def write_snapshot(state: Record) -> bytes:
     """The stored bytes of a record; the same record gives the same bytes (I4)."""
-    return to_bytes(state)
+    return to_bytes(cut(state) if isinstance(state, TaskRecord) else state)
+
+
+def read_loaded(loaded: Loaded) -> Record | None:
+    """The whole record of an entity as it is stored, with what stands beside its snapshot; None when there is none.
+
+    Raises:
+        InvalidInput: the bytes are of another schema than this version writes.
+    """
+    record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+    return join(record, loaded.fields) if isinstance(record, TaskRecord) else record
 
 
 def read_snapshot(kind: EntityKind, snapshot: bytes) -> Record | None:
-    """The record of stored bytes; None when there are none.
+    """The record of stored bytes, of a task with the first of its edges; None when there are none.
 
     Raises:
         InvalidInput: the bytes are of another schema than this version writes.

@@ -31,12 +31,18 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The peer answered with an error of its own: it did not take the request. ``code`` is its JSON-RPC code."""
+    """The peer answered with an error of its own: it did not take the request. ``code`` is its JSON-RPC code.
+
+    ``details`` are the typed details of the error. ``is_bare``: it said no more than its HTTP status, and the code
+    stands for that.
+    """
 
     code: int
     message: str
     http_status: int = 200
     retry_after_s: int | None = None
+    details: tuple[JsonObject, ...] = ()
+    is_bare: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,14 @@ class Unreached:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The request may have been taken: the connection broke, or the answer did not come in time."""
+    """The request may have been taken: the connection broke, or the answer did not come in time.
+
+    ``http_status`` is what came in place of an answer, where anything did, and ``message`` what the peer wrote with it.
+    """
 
     reason: str
+    http_status: int | None = None
+    message: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,6 +333,8 @@ class PolicyView:
     classifies: bool = False
     grant_scope: str | None = None
     unsound: str | None = None
+    skipped: tuple[str, ...] = ()
+    """Edited rules that count for nothing, since they allow without a condition."""
     edited: EditedRulesView | None = None
     """For whoever may edit them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import ActionKind, ActionType, Option, Risk
@@ -10,6 +10,9 @@ from passerelle.core.record import record
 
 if TYPE_CHECKING:
     from passerelle.core.payloads.approval import Decision
+
+
+_GIVEN: Final = frozenset({"allowed", "answered", "answered_by_caller"})
 
 
 @record
@@ -55,9 +58,9 @@ def read_answer(decision: Decision, option: Option | None = None) -> PeerAnswer:
     sends = option.sends if option is not None else None
     text = decision.content.get("text") if decision.content else None
     return PeerAnswer(
-        allowed=decision.outcome in {"allowed", "answered"},
+        allowed=decision.outcome in _GIVEN,
         option_id=sends or decision.option_id,
         text=text if isinstance(text, str) else decision.comment,
         content=decision.content,
-        reason=None if decision.outcome in {"allowed", "answered"} else decision.cause,
+        reason=None if decision.outcome in _GIVEN else decision.cause,
     )

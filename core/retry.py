@@ -61,6 +61,8 @@ _JITTER_PERCENT: Final = 50
 _MOST_DOUBLINGS: Final = 40
 _CODES: Final = {
     "lost": Fault.LOST,
+    "unknown_outcome": Fault.LOST,
+    "history_lost": Fault.LOST,
     "timed_out": Fault.TIMED_OUT,
     "peer_failed": Fault.FAILED,
     "acceptance": Fault.FAILED,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+from pydantic import Field, StringConstraints
 
 
 class Status(StrEnum):
@@ -39,6 +41,14 @@ class Phase(StrEnum):
     WAITING = "waiting"
     VERIFYING = "verifying"
     DELIVERING = "delivering"
+
+
+OwnPhase: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _./:-]*$", max_length=64)
+]
+"""What an implementation calls a phase of its own: letters, digits, spaces and ``_ . / : -``."""
+PhaseName: TypeAlias = Annotated[Phase | str, Field(union_mode="left_to_right")]
+"""One of the five that all know, or an own value (PO-2)."""
 
 
 class Visibility(StrEnum):

@@ -62,7 +62,7 @@ from passerelle.core.task_commands import (
     WaitFor,
     WithholdEnd,
 )
-from passerelle.core.task_record import CHUNKS, WITHHELD
+from passerelle.core.task_record import CHUNKS, KEPT_ARTIFACTS, WITHHELD
 from passerelle.core.trace import SPAN_ID, TRACE_ID
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _observe(
         case ObserveStatus(status=status, said=said, step_id=step_id):
             scope = scope_of(state, step_id)
             facts = [Fact(scope, said)] if _says_something(state, said) else []
-            move = _move(state, status, said.native_status)
+            move = _move(state, status, said)
             return facts + ([Fact(scope, move)] if move else [])
         case ObserveOutput(summary=summary, step_id=step_id, chunks=chunks):
             works = state.status in _ACTIVE and state.status is not _S.RUNNING
@@ -267,10 +267,13 @@ def _says_something(state: TaskRecord, said: RunStatus) -> bool:
     run = state.run
     if run is None or said.text is not None or said.remote_task_id or said.delivery_mechanism:
         return True
+    if said.title is not None or said.detail is not None or said.checkpoints is not None:
+        return True
     return said.native_status != run.native_status
 
 
-def _move(state: TaskRecord, status: Status, native: str | None) -> say.TaskPayload | None:
+def _move(state: TaskRecord, status: Status, said: RunStatus) -> say.TaskPayload | None:
+    native = said.native_status
     if status is state.status or TABLE[ObserveStatus][state.status] is SAME:
         return None
     if status is _S.QUEUED:
@@ -278,7 +281,7 @@ def _move(state: TaskRecord, status: Status, native: str | None) -> say.TaskPayl
     if status is _S.RUNNING and (state.status in _PARKED or state.status is _S.LOST):
         return say.TaskResumed("the peer goes on", native_status=native)
     if status in {_S.RUNNING, _S.UNKNOWN}:
-        phase = Phase.WORKING if status is _S.RUNNING else None
+        phase = (said.phase or Phase.WORKING) if status is _S.RUNNING else None
         return say.TaskProgress(phase=phase, status=status, native_status=native)
     raise InvalidInput("status", f"a peer cannot put a task into {status}")
 
@@ -350,6 +353,8 @@ def find_missing(state: TaskRecord) -> str | None:
     unstored = find_unstored(state)
     if unstored is not None:
         return f"artifact {unstored.artifact_id} is not stored"
+    if state.awaited:
+        return f"{state.awaited} of the artifacts after the first {KEPT_ARTIFACTS} are not stored"
     if state.acceptance and (state.coverage is None or state.coverage.state != "met"):
         return "its conditions are not met"
     if is_owed_to_parent(state):
@@ -367,8 +372,13 @@ def is_owed_to_parent(state: TaskRecord) -> bool:
 
 
 def find_unstored(state: TaskRecord) -> ArtifactRef | None:
-    """The first artifact whose content is not here yet."""
+    """The first artifact that the record names and whose content is not here yet."""
     return next((artifact for artifact in state.artifacts if not artifact.stored), None)
+
+
+def is_stored(state: TaskRecord) -> bool:
+    """Whether the content of every artifact is here, of those that are only counted, too."""
+    return find_unstored(state) is None and not state.awaited
 
 
 def _ended_scope(state: TaskRecord, step_id: str | None = None) -> Scope:

@@ -60,7 +60,7 @@ def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
         requested_by=payload.requested_by,
         owner=payload.owner,
         assignee=payload.assignee,
-        scope=TaskScope(payload.tenant, payload.requested_by, payload.context_id),
+        scope=_bound(payload),
         constraints=payload.constraints,
         profile=payload.profile,
         acceptance=payload.acceptance,
@@ -72,6 +72,22 @@ def _create(payload: say.TaskCreated, event: Event) -> TaskRecord:
         last=event.sequence,
     )
     return _close(record, event)
+
+
+def _bound(payload: say.TaskCreated) -> TaskScope:
+    scope = TaskScope(payload.tenant, payload.requested_by, payload.context_id)
+    bounds = payload.scope
+    if bounds is None:
+        return scope
+    return change(
+        scope,
+        workspace=bounds.workspace,
+        project=bounds.project,
+        thread=bounds.thread,
+        account=bounds.account,
+        environment=bounds.environment,
+        host=bounds.host,
+    )
 
 
 def _close(fresh: TaskRecord, event: Event) -> TaskRecord:

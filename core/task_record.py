@@ -12,7 +12,7 @@ from typing import Literal
 from passerelle.core.facts import Coverage, EdgeStatus, Failure, Ref, RetryPolicy, Worker
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
-from passerelle.core.status import Delivery, Phase, Status, Visibility
+from passerelle.core.status import Delivery, PhaseName, Status, Visibility
 from passerelle.core.trace import Trace, read_trace
 
 SCHEMA = 1
@@ -68,10 +68,18 @@ class Attempt:
     """For how long the task was paused or blocked meanwhile."""
     traceparent: str | None = None
     tracestate: str | None = None
+    extensions: tuple[str, ...] = ()
+    """URIs of A2A extensions that the caller asks for, on every call of the run."""
     reason: str | None = None
     """Why there is a further attempt; None for the first one."""
     asked_by: str | None = None
     """Who wanted it; None where it came by itself, or with the task."""
+    broken_at: str | None = None
+    """When the stream of the run ended under it, if nothing new has come since."""
+    stalled_at: str | None = None
+    """When callers were told that nothing has moved since."""
+    waits_on: str | None = None
+    """The native state that the peer says since it refused an answer, and in which its task waits all the same."""
     streaming: Literal[True] | None = None
     """Chunks of an artifact have come that is not whole yet; None: none have (CF-9)."""
 
@@ -128,7 +136,7 @@ class ArtifactRef:
 class Progress:
     """The last merged progress (TR-14)."""
 
-    phase: Phase | None = None
+    phase: PhaseName | None = None
     percent: int | None = None
     step: str | None = None
     summary: str | None = None
@@ -139,11 +147,17 @@ class Progress:
 
 @record
 class TaskScope:
-    """The bounds within which a task may be seen (TR-10)."""
+    """The bounds within which a task may be seen, and what its maker has bound it to (TR-10)."""
 
     tenant: str
     principal: str
     context_id: str
+    workspace: str | None = None
+    project: str | None = None
+    thread: str | None = None
+    account: str | None = None
+    environment: str | None = None
+    host: str | None = None
 
 
 @record
@@ -184,6 +198,8 @@ class TaskRecord:
     relationships: tuple[Edge, ...] = ()
     artifacts: tuple[ArtifactRef, ...] = ()
     artifact_count: int = 0
+    awaited: int | None = None
+    """How many of those that are only counted are not stored yet; None: all are (I5)."""
     evidence_refs: tuple[str, ...] = ()
     last_error: Failure | None = None
     status_reason: str | None = None

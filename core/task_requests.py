@@ -12,10 +12,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from passerelle.core.facts import EdgeKind
+from passerelle.core.facts import Bounds, EdgeKind
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
-from passerelle.core.status import Delivery, Phase, Status, Visibility
+from passerelle.core.status import Delivery, OwnPhase, Status, Visibility
 
 PAGE_LIMIT = 200
 
@@ -47,6 +47,7 @@ class CreateTask:
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: Acceptance = ()
     metadata: JsonObject | None = None
+    scope: Bounds | None = None
 
 
 @record
@@ -96,7 +97,7 @@ class AppendTaskProgress:
 
     task_id: Id
     version: Version | None = None
-    phase: Phase | None = None
+    phase: OwnPhase | None = None
     percent: Annotated[int, Field(ge=0, le=100)] | None = None
     step: Annotated[str, Field(max_length=200)] | None = None
     summary: Annotated[str, Field(max_length=2_000)] | None = None

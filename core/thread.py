@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
 
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.events import Fact
-from passerelle.core.facts import Scope
+from passerelle.core.facts import Failure, Scope
 from passerelle.core.payloads.conversation import (
     ThreadStarted,
     ThreadUpdated,
@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.core.events import Event
-    from passerelle.core.facts import Failure, Ref
+    from passerelle.core.facts import Ref
 
 SCHEMA: Final = 1
 KEPT_NAMES: Final = 32
 """Names of artifacts that a thread remembers, the last ones that were told."""
+KEPT_REFUSALS: Final = 8
+"""Turns of which a thread remembers why their message was not taken, the last ones."""
 
 
 class ThreadStatus(StrEnum):
@@ -75,6 +77,8 @@ class ThreadRecord:
     last_outcome: str | None = None
     remotes: dict[str, str] = field(default_factory=dict[str, str])
     artifacts: dict[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
+    refusals: dict[str, Failure] = field(default_factory=dict[str, Failure])
+    """By turn, why the agent did not take its message, the newest ones: the answer of a turn whose task goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class FailTurn:
     task_id: str
     error: Failure
     more: bool = False
+    refused: bool = False
+    """Whether the agent did not take the message, while its task may go on."""
 
 
 ThreadCommand: TypeAlias = OpenThread | SubmitMessage | EndTurn | FailTurn
@@ -151,8 +157,8 @@ def decide(state: ThreadRecord | None, command: ThreadCommand) -> list[Fact]:
             return _begin_turn(state, command)
         case EndTurn(completed=completed):
             return _end_turn(state, command, completed)
-        case FailTurn(error=error):
-            return _end_turn(state, command, TurnFailed(error))
+        case FailTurn(error=error, refused=refused):
+            return _end_turn(state, command, TurnFailed(error, True if refused else None))
         case _:
             assert_never(command)
 
@@ -249,6 +255,10 @@ def _fold(state: ThreadRecord, event: Event) -> ThreadRecord:
             return change(state, active_turns=active, status=ThreadStatus.RUNNING)
         case TurnCompleted(answer=answer, status=status):
             return _end(state, turn_id, status or answer)
+        case TurnFailed(error=error, refused=True):
+            kept = list(state.refusals.items())[1 - KEPT_REFUSALS :]
+            state = change(state, refusals=dict([*kept, (turn_id, error)]))
+            return _end(state, turn_id, error.code)
         case TurnFailed(error=error):
             return _end(state, turn_id, error.code)
         case TaskAttemptStarted(worker=worker, remote_context_id=str(context)):

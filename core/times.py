@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from functools import lru_cache
+from typing import Final
+
+_NAIVE: Final = re.compile(r"(\d{4}-\d{2}-\d{2})[Tt ](\d{2}:\d{2}:\d{2}(?:\.\d+)?)", re.ASCII)
 
 
 def format_ms(ms: int) -> str:
@@ -28,3 +32,10 @@ def parse_ms(text: str) -> int:
         message = "a time needs an offset, such as Z"
         raise ValueError(message)
     return round(moment.timestamp() * 1000)
+
+
+def complete_time(text: str) -> str:
+    """An RFC 3339 time as it came; one without an offset is read as UTC, and gets its ``Z``."""
+    if text.endswith("Z") or (naive := _NAIVE.fullmatch(text)) is None:
+        return text
+    return f"{naive[1]}T{naive[2]}Z"

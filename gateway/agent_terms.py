@@ -9,6 +9,7 @@ from passerelle.gateway.auth.grants import enter_client
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.auth.principals import find_principal
 from passerelle.gateway.delegation.peer_terms import PeerTerms
+from passerelle.gateway.delegation.volume import OutputLimits
 from passerelle.gateway.rulebook import Rulebook
 from passerelle.gateway.settings_peers import make_retry_policy
 from passerelle.gateway.settings_policy import read_policy
@@ -37,6 +38,7 @@ class AgentTerms:
 
     def reload(self, settings: Settings) -> None:
         """The agents of another configuration."""
+        self._outputs = settings.outputs
         gone = {name: PeerTerms(self.patience, one.policy) for name, one in self._known.items()}
         served = [(name, agent) for agent in settings.agents for name in agent.served_names]
         self._known = gone | {name: self._read(agent) for name, agent in served}
@@ -50,13 +52,22 @@ class AgentTerms:
                 self.patience,
                 doubt_s=timeout.arrival.seconds,
                 liveness_s=timeout.liveness.seconds,
+                stalled_s=timeout.stalled.seconds,
+                told_s=agent.busy.told_after.seconds,
+                refuses=agent.busy.callers == "refuse",
+                busy_s=agent.busy.give_up.seconds if agent.busy.give_up else None,
             ),
             policy=make_retry_policy(agent),
             tags=frozenset(agent.tags),
             acceptance=agent.conditions,
             always_task=agent.answers == "always_task",
             correlates=agent.correlation,
+            await_approval=agent.streams.await_approval,
             connect_ms=round(agent.connect_s * 1000),
+            limits=OutputLimits(
+                agent.artifact_bytes or self._outputs.artifact_bytes,
+                agent.task_bytes or self._outputs.task_bytes,
+            ),
         )
 
     def find(self, agent: str) -> PeerTerms:

@@ -76,9 +76,10 @@ async def run_gateway(
                     settings.channels.inbound_bytes,
                     tls.context if tls else None,
                     settings.requests.body_bytes,
+                    edges.connections.admission,
                 )
                 async with (
-                    open_grpc(settings, edges.face, tls) as port,
+                    open_grpc(settings, edges.face, tls, edges.connections.grpc) as port,
                     open_channel_port(settings, edges, tls) as channels,
                 ):
                     grpc = None if port is None else f"{settings.host}:{port}"

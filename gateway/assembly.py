@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from passerelle.gateway.agent_terms import AgentTerms
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.clock_skew import SkewWatch
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.control.home import Home
 from passerelle.gateway.control.recoveries import Recoveries
@@ -40,11 +41,14 @@ from passerelle.gateway.limits.limiter import Limiter
 from passerelle.gateway.limits.notices import Notices
 from passerelle.gateway.limits.spending import Spending
 from passerelle.gateway.links import LinkFacts
+from passerelle.gateway.memory.budget import Budget
+from passerelle.gateway.memory.room import MemoryRoom
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.outages import Outages
 from passerelle.gateway.outputs.policy import make_policy
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.registry import PeerRegistry
+from passerelle.gateway.replica_watch import ReplicaWatch
 from passerelle.gateway.reverse.dialling import Dialling
 from passerelle.gateway.reverse.local import LocalLinks
 from passerelle.gateway.reverse.opening import open_host
@@ -55,6 +59,7 @@ from passerelle.gateway.settings_bounds import list_bounds, list_prices, list_qu
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.signing.signer import Signer, load_signer
 from passerelle.gateway.span_export import open_spans
+from passerelle.gateway.store_opening import open_store
 from passerelle.gateway.surroundings import Surroundings
 from passerelle.gateway.targets.deliveries import Deliveries
 from passerelle.gateway.targets.job import Means
@@ -63,17 +68,20 @@ from passerelle.gateway.targets.webhooks import load_webhooks
 from passerelle.store.data_directory import make_data_directory
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
-from passerelle.store.store import Store, StoreSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from passerelle.gateway.control.service import Service
+    from passerelle.gateway.memory.budget import Lack
+    from passerelle.gateway.memory.room import Kind
     from passerelle.gateway.reverse.host import Host
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.spans import Spans
     from passerelle.gateway.targets.webhooks import Webhooks
+    from passerelle.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,7 @@ class Gateway:
     signer: Signer | None = None
     spans: Spans | None = None
     host: Host | None = None
+    memory: MemoryRoom = field(default_factory=MemoryRoom)
 
 
 @asynccontextmanager
@@ -108,16 +117,18 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         spans = await stack.enter_async_context(open_spans(settings.spans.otlp_endpoint))
         outages = Outages(store.log, metrics, structlog.get_logger("passerelle"))
         stack.push_async_callback(outages.close)
+        await stack.enter_async_context(_watch_store(store, outages))
         hub = await stack.enter_async_context(_make_hub(store, outages))
-        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), SystemClock())
+        limiter = Limiter(store.limits, SystemIds().mint("inst", Shard(0)), store.clock)
         await stack.enter_async_context(limiter)
         dialling = Dialling(store.agents, LocalLinks())
-        peers = _make_peers(settings, limiter, metrics, spans, dialling)
+        memory = _make_memory(settings, outages, metrics)
+        peers = _make_peers(settings, limiter, metrics, spans, dialling, memory)
         stack.push_async_callback(peers.close)
-        notices = Notices(lambda: Home(service.writes), SystemClock(), metrics.count_refusal)
+        notices = Notices(lambda: Home(service.writes), store.clock, metrics.count_refusal)
         spending = Spending(
             limiter,
-            SystemClock(),
+            store.clock,
             list_quotas(settings),
             list_prices(settings),
             notices.tell_blocked,
@@ -132,7 +143,9 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             ),
             _load_webhooks(settings, data_dir, signer, outages),
         )
-        following = RuleFollowing(service.policy_control.editing, outages.log)
+        following = RuleFollowing(
+            service.policy_control.editing, outages.log, metrics.config.skipped_rules.set
+        )
         await stack.enter_async_context(following.follow())
         deliveries = Deliveries(
             _make_delivery_means(store, outages, late), service.dead_letters.kinds
@@ -145,6 +158,8 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
         forwarding = _make_forwarding(store, service, settings, late)
         duties = _make_duties(store, service, forwarding, deliveries, links, routing, outages, late)
         late.bind(duties)
+        outages.on_epoch = duties.repair.note_epoch
+        service.dispatch.on_loss = duties.repair.find_loss
         await duties.start()
         _listen_to_others(store, service, duties.keeper.instance)
         stack.push_async_callback(deliveries.stop)
@@ -170,6 +185,7 @@ async def open_gateway(settings: Settings) -> AsyncGenerator[Gateway]:
             signer,
             spans,
             host,
+            memory,
         )
 
 
@@ -188,16 +204,16 @@ async def _open_store(
     stack: AsyncExitStack, settings: Settings, engine: EmbeddedEngine | None, metrics: Metrics
 ) -> Store:
     url = settings.redis_url.get_secret_value() if settings.redis_url else ""
-    store = await Store.open(
-        StoreSettings(
-            engine.url if engine else url,
-            settings.blob_place,
-            replicated_acts=settings.replicated_acts,
-            batches=metrics.store.batches.counts,
-        )
-    )
+    log = structlog.get_logger("passerelle")
+    batches = metrics.store.batches.counts
+    store = await open_store(settings, engine.url if engine else url, batches, log)
     stack.push_async_callback(store.close)
     return store
+
+
+def _watch_store(store: Store, outages: Outages) -> AbstractAsyncContextManager[None]:
+    skew = SkewWatch(store.clock, outages.log)
+    return ReplicaWatch(store.replicas, outages.log, skew.look).watch()
 
 
 def _make_hub(store: Store, outages: Outages) -> Hub:
@@ -211,6 +227,7 @@ def _make_peers(
     metrics: Metrics,
     spans: Spans | None,
     dialling: Dialling,
+    memory: MemoryRoom,
 ) -> PeerRegistry:
     return PeerRegistry(
         make_peer_configs(settings.agents, os.environ),
@@ -219,7 +236,18 @@ def _make_peers(
         metrics.count_peer_call,
         spans,
         dialling,
+        memory,
     )
+
+
+def _make_memory(settings: Settings, outages: Outages, metrics: Metrics) -> MemoryRoom:
+    def tell(kind: Kind, holder: str, lack: Lack, waits: bool) -> None:  # noqa: FBT001  a fact, not a mode
+        outages.log.warning("memory.short", of=kind, holder=holder, lack=lack.value, waits=waits)
+
+    def count(kind: Kind, outcome: str) -> None:
+        metrics.memory.lacks.counts[kind, outcome] += 1
+
+    return MemoryRoom(Budget(settings.memory.find_budget()), tell, count)
 
 
 def _list_surroundings(
@@ -235,7 +263,8 @@ def _list_surroundings(
     return Surroundings(
         store=store,
         hub=hub,
-        clock=SystemClock(),
+        clock=store.clock,
+        shard_ms=store.clock.read_ms,
         ids=SystemIds(),
         find_peer=peers.find,
         drives=late.drives,
@@ -277,7 +306,7 @@ def _make_delivery_means(store: Store, outages: Outages, late: LateDuties) -> Me
         due=store.due,
         log=store.log,
         sender=WebhookSender(SystemClock()),
-        clock=SystemClock(),
+        clock=store.clock,
         chance=lambda: SystemIds().draw(32) / 2**32,
         may_send=late.may_send,
         drop=late.drop,
@@ -364,6 +393,9 @@ def _make_duties(
             ),
             lose_link=links.lose,
             count=outages.metrics.count_duty,
+            lose=outages.lose_tail,
+            drivers=service.dispatch,
+            note_epoch=outages.note_epoch,
         ),
         outages.log,
     )

@@ -101,8 +101,17 @@ class Callbacks:
         # Before the peer has answered its id is not known; the call may well be faster.
         return known.task if said is not None and remote in {None, said} else None
 
+    def count_runs(self) -> int:
+        """How many runs it is known of when they called last."""
+        return len(self._calls)
+
     def is_too_often(self, run: str) -> bool:
-        """Whether a run calls more often than is listened to; a repeat of a hint says nothing new."""
+        """Whether a run calls more often than is listened to; a repeat of a hint says nothing new.
+
+        Nothing is kept of a name that is no id: anybody who reaches the port may choose it.
+        """
+        if read_shard(run) is None:
+            return False
         second = self.clock.now_ms() // 1_000
         since, count = self._calls.pop(run, (second, 0))
         count = count + 1 if since == second else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from passerelle.channels.endpoint import ChannelEndpoint
@@ -36,11 +36,18 @@ class ChannelEdges:
 
 
 def make_channel_edges(
-    gateway: Gateway, settings: Settings, access: Access, tickets: Tickets, face: Face
+    gateway: Gateway,
+    settings: Settings,
+    access: Access,
+    tickets: Tickets,
+    face: Face,
+    most: int | None = None,
 ) -> ChannelEdges:
-    """The edges over a gateway that works."""
+    """The edges over a gateway that works; ``most`` connections there is room for."""
     service, store = gateway.service, gateway.store
     limits = settings.channels.limits()
+    if most is not None:
+        limits = replace(limits, connections=min(limits.connections, most))
     rights, snapshots = ServiceAccess(service), ServiceSnapshots(service)
     states = States(store.log, snapshots)
     services = ChannelServices(
@@ -59,6 +66,7 @@ def make_channel_edges(
         authenticator=access.authenticator,
         read_credentials=access.reader.read_scope,
         clock=SystemClock(),
+        store_clock=store.clock,
         ids=SystemIds(),
         redeem=tickets.redeem,
         agents=gateway.host,
@@ -72,8 +80,9 @@ def make_channel_edges(
         access.reader,
         tickets.redeem,
         lambda: SystemIds().draw(32) / 2**32,
-        StreamLinks(store.channels, gateway.links, SystemClock()),
+        StreamLinks(store.channels, gateway.links, store.clock),
         limits.connections,
+        face.operations.seats,
     )
     rest = CollectorRest()
     endpoint = ChannelEndpoint(services, limits, settings.channels.origins, rest.join)

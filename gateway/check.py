@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from passerelle.core.errors import (
     ConfigInvalid,
@@ -18,6 +19,8 @@ from passerelle.gateway.auth.jwks import read_keys
 from passerelle.gateway.auth.key_sources import HttpKeySource
 from passerelle.gateway.channel_port import require_extra
 from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.peers.agent import AgentPeer
+from passerelle.gateway.peers.interface import Security, is_unsaid
 from passerelle.gateway.peers.registry import PeerRegistry
 from passerelle.gateway.peers.sessions import PeerSessions
 from passerelle.gateway.screening import Screen
@@ -29,12 +32,14 @@ from passerelle.gateway.settings_callers import IssuerSettings
 from passerelle.gateway.settings_peers import make_peer_configs
 from passerelle.gateway.settings_source import Sources, read_settings
 from passerelle.gateway.signing.signer import load_signer
+from passerelle.gateway.store_opening import LOSSES
 from passerelle.store.blob_stores import open_blobs
 from passerelle.store.store import Store
 
 STORE_S = 10.0
 CARD_S = 10.0
 """Longest wait for one card, whatever the configuration says."""
+_SPOKEN: Final[Mapping[Security, str]] = {"plaintext": "plain text", "tls": "TLS"}
 NO_AGENTS = (
     "no agent is configured; add one:\n"
     "  agents:\n"
@@ -109,12 +114,15 @@ async def _reach_store(settings: Settings) -> list[tuple[str, bool]]:
         return []
     try:
         async with asyncio.timeout(STORE_S):
-            primaries = await Store.examine(settings.redis_url.get_secret_value())
+            url, durability = settings.redis_url.get_secret_value(), settings.store.durability
+            primaries = await Store.examine(url, durability)
     except (PasserelleError, TimeoutError, OSError) as error:
         reason = str(error) if isinstance(error, PasserelleError) else "it does not answer"
         return [(f"redis_url: {reason}", False)]
+    count = f"{primaries} {'primary' if primaries == 1 else 'primaries'}"
     return [
-        (f"redis_url: reached, {primaries} {'primary' if primaries == 1 else 'primaries'}", True)
+        (f"redis_url: reached, {count}", True),
+        (f"store.durability: {durability} can lose: {LOSSES[durability]}", True),
     ]
 
 
@@ -196,5 +204,31 @@ async def _reach(registry: PeerRegistry, agent: AgentSettings) -> tuple[str, boo
         return f"agents.{agent.name}: its card at {url} cannot be read: {reason}", False
     except PasserelleError as error:
         return f"agents.{agent.name}: {error.message}", False
+    if (fault := await _dial(registry.find(agent.name))) is not None:
+        return f"agents.{agent.name}: {fault}", False
     streams = "streams" if card.streaming else "does not stream"
     return f"agents.{agent.name}: reached, {card.protocol} at {card.endpoint}, {streams}", True
+
+
+async def _dial(peer: AgentPeer) -> str | None:
+    """What is wrong with the way to an agent over gRPC, whose card says nothing of it; a connection is opened."""
+    interface = await peer.choose()
+    if interface.binding != "GRPC":
+        return None
+    from passerelle.gateway.peers.grpc_channels import find_security  # noqa: PLC0415  an extra
+
+    config = peer.config
+    wanted: Security = "plaintext" if interface.origin.startswith("http:") else "tls"
+    spoken = await find_security(interface.origin, config.tls, config.connect_timeout_s)
+    if spoken == wanted:
+        return None
+    if spoken is None:
+        return f"no gRPC connection to {interface.url}, neither in plain text nor over TLS"
+    address = interface.origin.partition("://")[2]
+    said = f"gRPC at {interface.url} is {_SPOKEN[spoken]}, and {_SPOKEN[wanted]} is expected"
+    if not is_unsaid(interface):
+        return f"{said}: its card says so"
+    if interface.origin in config.origins:
+        scheme = "http" if spoken == "plaintext" else "https"
+        return f"{said}: put {scheme}://{address} into allowed_origins instead"
+    return f"{said}: set `grpc: {spoken}`"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 import typer
 
 from passerelle.core.errors import ActionClosed, PasserelleError
-from passerelle.gateway.exit_status import HINTS, ExitStatus, find_exit_status
+from passerelle.gateway.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.gateway.verbs.agents import agents
 from passerelle.gateway.verbs.answers import answers
 from passerelle.gateway.verbs.approvals import approvals
@@ -81,8 +81,7 @@ def main() -> NoReturn:
     try:
         status = int(app(standalone_mode=False) or ExitStatus.DONE)
     except PasserelleError as error:
-        hints = [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
-        _complain(str(error), *hints, *_name_winner(error))
+        _complain(str(error), *find_hints(error), *_name_winner(error))
         status = find_exit_status(error)
     except typer.TyperException as error:
         _complain(error.format_message(), "passerelle COMMAND --help says what there is")

@@ -13,6 +13,7 @@ from passerelle.gateway.control.action_rows import (
     RETURN,
     STALLED,
 )
+from passerelle.gateway.control.cancelling import SUBTREE
 from passerelle.gateway.control.linking import EDGE, UNBLOCK
 from passerelle.gateway.control.outputs import OUTPUT_ROW
 from passerelle.gateway.control.preparing import PREPARE
@@ -64,6 +65,7 @@ def list_handlers(
         MINT: deadlines.on_mint,
         STOP_ROW: deadlines.on_stop,
         "cancel": deadlines.on_cancel,
+        SUBTREE: lambda shard, row, _now_ms: service.cancelling.on_due(shard, row, drop),
         "input": deadlines.on_input,
         "retry": deadlines.on_retry,
         SEND_ROW: deadlines.on_send,

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.routing import Route, WebSocketRoute
 
+from passerelle.core.errors import InvalidInput
+from passerelle.core.headers import REASON, find_repeated
 from passerelle.gateway.a2a.cards import CardOptions, make_card_options
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
@@ -22,6 +24,8 @@ from passerelle.gateway.callbacks import CallbackEdge
 from passerelle.gateway.channel_edges import make_channel_edges
 from passerelle.gateway.channel_port import CHANNEL_PATH
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.clock_skew import describe_skew
+from passerelle.gateway.connection_settings import ConnectionMetrics, Connections, make_connections
 from passerelle.gateway.correlation import Requests
 from passerelle.gateway.http.asyncapi import make_asyncapi_route
 from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
@@ -30,10 +34,13 @@ from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
+from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.http.site import find_own_hosts, make_site
 from passerelle.gateway.http.streams import make_stream_routes
 from passerelle.gateway.http.tickets import TicketEdge, make_ticket_route
 from passerelle.gateway.http.v1 import make_v1_routes
+from passerelle.gateway.limits.seats import StreamSeats
+from passerelle.gateway.replica_watch import describe_replicas
 from passerelle.gateway.signing.jwks import make_jwks_route
 from passerelle.gateway.standing_metrics import watch
 
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.offer import BeginOffered, ServeOffered
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.descriptors import Descriptors
     from passerelle.gateway.settings import Settings
 
 DRAIN_MS: Final = 1_000
@@ -62,6 +70,7 @@ class Edges:
     face: Face
     drain: Callable[[], Awaitable[None]]
     channels: ChannelEndpoint
+    connections: Connections
     admits: Callable[[Scope], bool]
     """Whether a handshake on a port of its own may come in at all, as the site judges its requests."""
 
@@ -86,6 +95,10 @@ class FaceFirst:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """One request."""
+        if scope["type"] == "http":
+            repeated = find_repeated([name for name, _ in scope["headers"]])
+            if repeated is not None:
+                return render_problem(InvalidInput(repeated, REASON))(scope, receive, send)
         if self.face.matches(scope):
             return self.face(scope, receive, send)
         self.requests.begin()
@@ -99,6 +112,8 @@ def make_edges(
     find_fault: Callable[[], str | None] = lambda: None,
 ) -> Edges:
     """The application over a gateway that works; ``find_fault`` says what is wrong with the configuration file."""
+    connections = make_connections(settings)
+    gateway.metrics.add(ConnectionMetrics(connections.admission.table))
     devices = access.know_devices(gateway.service.devices.lists)
     is_push_on = gateway.service.push_configs.is_on
     options = make_card_options(settings, gateway.signer, push=is_push_on)
@@ -115,6 +130,9 @@ def make_edges(
             reader=access.reader,
             gate=gateway.gate,
             spans=gateway.spans,
+            awaits_approval=lambda agent: gateway.terms.find(agent).await_approval,
+            seats=StreamSeats(settings.requests.streams),
+            memory=gateway.memory,
         ),
         FaceSettings(
             options,
@@ -124,12 +142,12 @@ def make_edges(
         ),
     )
     tickets = Tickets(gateway.store.tickets, SystemIds())
-    channels = make_channel_edges(gateway, settings, access, tickets, face)
+    channels = make_channel_edges(gateway, settings, access, tickets, face, connections.channels)
     endpoint, streams = channels.endpoint, channels.streams
     access.on_change(endpoint.recheck)
     watch(gateway)
     routes = [
-        *_make_routes(gateway, access, endpoint, find_fault),
+        *_make_routes(gateway, access, endpoint, connections.descriptors, find_fault),
         *make_pairing_routes(PairingEdge(gateway.service.devices.pairing)),
         make_button_route(ButtonEdge(gateway.service.devices.tokens, devices, gateway.service)),
         make_socket_route(face, tickets, settings),
@@ -137,7 +155,11 @@ def make_edges(
         make_ticket_route(TicketEdge(tickets, access.authenticator, access.reader)),
         *make_stream_routes(streams),
     ]
-    site = make_site(routes, settings, lambda rest: FaceFirst(face, rest, Requests(SystemIds())))
+    site = make_site(
+        routes,
+        settings,
+        lambda rest: FaceFirst(face, rest, Requests(SystemIds())),
+    )
 
     async def drain() -> None:
         streams.drain()
@@ -147,7 +169,7 @@ def make_edges(
         channels.rest.end()
 
     admits = find_own_hosts(settings).admits if settings.auth == "open" else _admit_all
-    return Edges(site, face, drain, endpoint, admits)
+    return Edges(site, face, drain, endpoint, connections, admits)
 
 
 def _admit_all(_scope: Scope) -> bool:
@@ -191,16 +213,20 @@ def _make_routes(
     gateway: Gateway,
     access: Access,
     endpoint: ChannelEndpoint,
+    descriptors: Descriptors,
     find_fault: Callable[[], str | None],
 ) -> list[BaseRoute]:
     async def probe() -> Readiness:
+        if descriptors.are_out():
+            return Readiness(ready=False, reason="out of file descriptors")
         await gateway.store.probe()
         await gateway.store.replicas.look()
-        missing = gateway.store.replicas.are_missing
         return Readiness(
             ready=True,
             configuration=find_fault(),
-            replicas="none confirms; what would be sent waits" if missing else None,
+            policy=gateway.terms.rulebook.warning,
+            replicas=describe_replicas(gateway.store.replicas),
+            clock=describe_skew(gateway.store.clock),
         )
 
     return [

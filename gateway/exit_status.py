@@ -37,6 +37,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.InvalidContent: ExitStatus.CALLER,
     errors.UnknownOption: ExitStatus.CALLER,
     errors.TooLarge: ExitStatus.CALLER,
+    errors.ArtifactTooLarge: ExitStatus.CALLER,
     errors.UnknownMethod: ExitStatus.CALLER,
     errors.VersionNotSupported: ExitStatus.CALLER,
     errors.ContentTypeNotSupported: ExitStatus.CALLER,
@@ -64,6 +65,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], ExitStatus]] = {
     errors.PeerUnavailable: ExitStatus.REMOTE,
     errors.PeerRefused: ExitStatus.REMOTE,
     errors.InvalidAgentResponse: ExitStatus.REMOTE,
+    errors.PeerBusy: ExitStatus.REMOTE,
     errors.IssuerUnavailable: ExitStatus.REMOTE,
     errors.InstanceFull: ExitStatus.REMOTE,
     errors.Draining: ExitStatus.REMOTE,
@@ -75,6 +77,13 @@ HINTS: Final[dict[type[errors.PasserelleError], str]] = {
     errors.StoreUnavailable: "is the server of redis_url running, writable and within its memory?",
     errors.EngineFailed: "give --redis-url to use a server that runs already",
 }
+
+
+def find_hints(error: errors.PasserelleError) -> list[str]:
+    """What somebody can do about an error, where anything is known."""
+    if isinstance(error, errors.EngineFailed) and error.hint is not None:
+        return [error.hint]
+    return [HINTS[kind] for kind in HINTS if isinstance(error, kind)]
 
 
 def find_exit_status(error: errors.PasserelleError) -> ExitStatus:

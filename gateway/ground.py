@@ -14,6 +14,7 @@ from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.references import References
 from passerelle.gateway.control.refusals import Refusals
+from passerelle.gateway.control.withholding import make_withholding
 from passerelle.gateway.control.writes import Writes
 from passerelle.gateway.delegation.consulting import Consulting
 from passerelle.gateway.delegation.dispatch import Dispatch
@@ -24,6 +25,7 @@ from passerelle.gateway.devices.assurance import Assurance
 from passerelle.gateway.devices.device_lists import DeviceLists
 
 if TYPE_CHECKING:
+    from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.surroundings import Surroundings
     from passerelle.store.store import Store
 
@@ -47,7 +49,7 @@ class Ground:
         return self.around.store
 
 
-def lay_ground(around: Surroundings) -> Ground:
+def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
     """The ground of one service; nothing is driven yet."""
     store = around.store
     writes = Writes(
@@ -58,8 +60,10 @@ def lay_ground(around: Surroundings) -> Ground:
         around.tally,
         around.news,
         glimpse=around.glimpse,
+        shard_ms=around.shard_ms,
     )
-    contents, ownership = Contents(store.log, store.blobs), Ownership(writes)
+    withholding = make_withholding(sealer, store.blobs, around.ids.draw)
+    contents, ownership = Contents(store.log, store.blobs, withholding), Ownership(writes)
     references, lists = References(ownership, contents), DeviceLists(writes)
     return Ground(
         around=around,

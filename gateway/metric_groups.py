@@ -45,12 +45,41 @@ class CallMetrics:
         )
 
 
+class MemoryMetrics:
+    """What callers and agents have the process hold."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.held: Final = Gauge(
+            "passerelle_memory_held_bytes",
+            "Drawn from the memory budget: large bodies of requests, large answers of agents.",
+            ["of"],
+            registry=registry,
+        )
+        self.budget: Final = Gauge(
+            "passerelle_memory_budget_bytes",
+            "The memory budget of this process.",
+            registry=registry,
+        )
+        self.lacks: Final = Tally(
+            "passerelle_memory_short",
+            "How often there was no room in the budget, and what came of it: `refused` or `waited`.",
+            ["of", "outcome"],
+            registry,
+        )
+
+
 class StoreMetrics:
     """What goes to the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.appends: Final = Tally(
             "passerelle_appends", "Appends by result.", ["result"], registry
+        )
+        self.lost_tails: Final = Counter(
+            "passerelle_lost_tails",
+            "Losses of acknowledged writes of a shard, by what proved them.",
+            ["noticed_by"],
+            registry=registry,
         )
         self.append_seconds: Final = Spread(
             "passerelle_append_seconds",
@@ -68,6 +97,16 @@ class StoreMetrics:
         self.replicas_missing: Final = Gauge(
             "passerelle_replicas_missing",
             "1: no replica of the store confirms what is written, so nothing is sent to agents and webhooks.",
+            registry=registry,
+        )
+        self.clock_skew: Final = Gauge(
+            "passerelle_store_clock_skew_seconds",
+            "How far the clock of the store is ahead of that of this machine.",
+            registry=registry,
+        )
+        self.primaries_alone: Final = Gauge(
+            "passerelle_primaries_alone",
+            "Promoted primaries without a replica at which messages and webhooks are sent all the same.",
             registry=registry,
         )
 
@@ -152,5 +191,10 @@ class ConfigMetrics:
         self.faulty: Final = Gauge(
             "passerelle_config_faulty",
             "1 while the configuration file is wrong and the one before is in force.",
+            registry=registry,
+        )
+        self.skipped_rules: Final = Gauge(
+            "passerelle_policy_rules_skipped",
+            "Edited rules that count for nothing, since they allow without a condition.",
             registry=registry,
         )

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from passerelle.gateway.metric_groups import (
     CallMetrics,
     ConfigMetrics,
+    MemoryMetrics,
     PeerMetrics,
     StoreMetrics,
     WebhookMetrics,
@@ -37,6 +38,7 @@ class Metrics:
         self._build = Gauge("passerelle_build_info", "1.", ["version"], registry=registry)
         self._build.labels(VERSION).set(1)
         self.calls: Final = CallMetrics(registry)
+        self.memory: Final = MemoryMetrics(registry)
         self.store: Final = StoreMetrics(registry)
         self.work: Final = WorkMetrics(registry)
         self.peers: Final = PeerMetrics(registry)

@@ -98,7 +98,8 @@ class _Working:
 
 def make_service(around: Surroundings, webhooks: Webhooks | None = None) -> Service:
     """The service object over its surroundings; without webhooks push is refused."""
-    ground, webhooks = lay_ground(around), webhooks or Webhooks()
+    webhooks = webhooks or Webhooks()
+    ground = lay_ground(around, webhooks.sealer)
     store, dispatch, actions = ground.store, ground.dispatch, ground.actions
     writes, contents, ownership = ground.writes, ground.contents, ground.ownership
     telling = _make_telling(ground, webhooks)
@@ -159,7 +160,7 @@ def _make_telling(ground: Ground, webhooks: Webhooks) -> _Telling:
     )
     kinds: dict[str, TargetKind] = {
         PUSH: PushKind(push_configs, following, webhooks.authority),
-        STREAM: StreamKind(stream_webhooks, store.log, around.clock),
+        STREAM: StreamKind(stream_webhooks, store.log, around.machine),
         NOTIFIER: _make_notifiers(around, writes),
     }
     dead_letters = DeadLetters(store.targets, kinds, around.news)
@@ -194,7 +195,8 @@ def _make_records(ground: Ground) -> Records:
 def _make_models(ground: Ground) -> Models:
     store = ground.store
     receivers = Receivers(store.targets, store.acks)
-    return Models(ground.writes, store.log, ground.ownership, ground.around.clock, receivers)
+    clock, contents = ground.around.clock, ground.contents
+    return Models(ground.writes, store.log, ground.ownership, clock, receivers, contents)
 
 
 def _make_task_control(ground: Ground, working: _Working, webhooks: StreamWebhooks) -> TaskControl:
@@ -256,7 +258,7 @@ def _make_device_streams(ground: Ground, webhooks: StreamWebhooks) -> DeviceStre
 def _make_notifiers(around: Surroundings, writes: Writes) -> NotifierKind:
     store = around.store
     named = {one.name: one for one in around.notifiers}
-    return NotifierKind(named, store.log, store.projections, around.clock, Home(writes), OWNER)
+    return NotifierKind(named, store.log, store.projections, around.machine, Home(writes), OWNER)
 
 
 def _make_devices(ground: Ground, webhooks: Webhooks) -> Devices:
@@ -280,7 +282,7 @@ def _make_web_push(around: Surroundings, webhooks: Webhooks) -> WebPush | None:
     if sender is None or sealer is None or not is_installed():
         return None
     return WebPush(
-        around.store.push_keys, sealer, sender, webhooks.rules, around.clock, around.push_contact
+        around.store.push_keys, sealer, sender, webhooks.rules, around.machine, around.push_contact
     )
 
 

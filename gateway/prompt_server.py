@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from uvicorn.server import Protocols
 
 _TICK_S: Final = 1.0
+_HANDSHAKE_S: Final = 15.0
+"""For TLS, as for the head of a request."""
 _LOOK_S: Final = 0.005
 _TURNS: Final = 5
 """Turns of the loop until a connection that was accepted just now is among those that are known."""
@@ -42,6 +44,25 @@ class PromptServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        tls = self.config.ssl
+        self.servers = [
+            await loop.create_server(
+                self._make_protocol,
+                sock=bound,
+                ssl=tls,
+                backlog=self.config.backlog,
+                ssl_handshake_timeout=_HANDSHAKE_S if tls else None,
+            )
+            for bound in sockets or ()
+        ]
+        self.started = True
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = self.config.http_protocol_class
+        return make(config=self.config, server_state=self.server_state, app_state={})  # type: ignore[call-arg]
 
     async def main_loop(self) -> None:
         # Each tick draws the Date header anew, which has whole seconds.

@@ -1,7 +1,8 @@
-"""Bounds on a request that the HTTP parser does not have: the bytes beside its body, and the time it may take to come.
+"""Bounds on requests that the HTTP parser does not have: bytes beside a body, time to come in, and requests that wait.
 
-Without them anybody who reaches the port could fill the memory with a head that never ends, or hold connections for
-ever, before a token is asked for. The size of a body is bounded by whoever reads it.
+Without them anybody who reaches the port could fill the memory with a head that never ends or with requests whose
+answers nobody reads, or hold connections for ever, before a token is asked for. The size of a body is bounded by
+whoever reads it.
 
 Beside that it offers what ASGI has no messages for (``a2a.offer``).
 """
@@ -14,22 +15,38 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import ref
 
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from passerelle.gateway.a2a.leaving import Left
 from passerelle.gateway.a2a.offer import OFFER, Kept
+from passerelle.gateway.connections import SLOT, ConnectionTable
+from passerelle.gateway.socket_bounds import BoundedSockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from uvicorn._types import ASGI3Application
+    from uvicorn._types import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        Scope,
+    )
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 HEAD_BYTES: Final = 65_536
 HEAD_S: Final = 15.0
 BODY_S: Final = 60.0
+WAITING: Final = 8
+"""Requests of one connection that wait for the answers before theirs; what comes behind them is not read."""
+_END: Final = b"\r\n\r\n"
+_LINE_BYTES: Final = len(b": \r\n")
 _TOO_LARGE: Final = "431 Request Header Fields Too Large"
 _TOO_SLOW: Final = "408 Request Timeout"
+_FULL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\n"
+    b"retry-after: 5\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+)
 
 
 class _OwnLines:
@@ -131,6 +148,25 @@ class ServerOffer:
         return cycle is not None and write_at_once(cycle, status, lines, body)
 
 
+class _Reading(FlowControl):
+    """Whoever reads a body resumes reading; nobody does while enough waits to be served."""
+
+    is_full = False
+
+    def resume_reading(self) -> None:
+        if not self.is_full:
+            super().resume_reading()
+
+
+async def _refuse_head(
+    _scope: Scope, _receive: ASGIReceiveCallable, send: ASGISendCallable
+) -> None:
+    """In place of the application, where a head came whole and is too large."""
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 431, "headers": headers})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class BoundedRequests(HttpToolsProtocol):
     """uvicorn's protocol, which closes a connection whose request is out of bounds."""
 
@@ -139,9 +175,17 @@ class BoundedRequests(HttpToolsProtocol):
     """From the connection, or from the first byte of a further request, to the end of the head."""
     body_s: float = BODY_S
     """From the end of the head to the end of the body."""
+    table: ConnectionTable = ConnectionTable()
+    """Of the server; without limits where it has none."""
     _offer: ServerOffer | None = None
     """For the request that was read last."""
     _unread_bytes = 0
+    _piece_bytes = 0
+    """Of what is being parsed, with what of the same head came before."""
+    _held = b""
+    """What was read behind the requests that wait, from ``_held_at`` on."""
+    _held_at = 0
+    _is_upgraded = False
     _is_silent = True
     _awaited_s: float | None = None
     """How long what is missing of the request may take; None while nothing is."""
@@ -149,19 +193,54 @@ class BoundedRequests(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self._reading = _Reading(transport)
         self.context = copy_context()
         """Of the connection: that of each request is a copy of it."""
         self.watchers = Watchers()
+        self._slot = self.table.admit(self, self.client[0] if self.client else None)
+        if self._slot is None:
+            transport.write(_FULL)
+            transport.close()
+            return
+        self.context.run(SLOT.set, self._slot)
         self._start_timer(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        if self._slot is not None:
+            self._slot.release()
         super().connection_lost(exc)
         self.watchers.tell()
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
-        self._unread_bytes += len(data)
+        if self._held:
+            self._hold(self._held[self._held_at :] + data, 0)
+        elif data.count(_END) <= WAITING - len(self.pipeline):
+            self._parse(data)
+        else:
+            # It may have more requests than may wait, so each is parsed by itself.
+            self._parse_heads(data, 0)
+
+    @property
+    def is_idle(self) -> bool:
+        """``Connection``."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def evict(self) -> None:
+        """``Connection``."""
+        self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_upgraded = True
+        self.context.copy().run(super().handle_websocket_upgrade)
+        socket = self.transport.get_protocol()
+        if self._slot is not None and isinstance(socket, BoundedSockets):
+            socket.take_slot(self._slot)
+            self.table.hand_over(self._slot, socket)
+
+    def _parse(self, data: bytes) -> None:
+        self._unread_bytes = self._piece_bytes = self._unread_bytes + len(data)
         super().data_received(data)
         if self._unread_bytes > HEAD_BYTES:
             self._refuse(_TOO_LARGE)
@@ -169,13 +248,43 @@ class BoundedRequests(HttpToolsProtocol):
             # A request that came in one piece, as nearly all do, never has a timer.
             self._start_timer(self._awaited_s)
 
+    def _parse_heads(self, data: bytes, start: int) -> None:
+        """Parses to the end of one head after the other, until enough of them wait."""
+        while start < len(data) and not self._is_upgraded and not self.transport.is_closing():
+            if len(self.pipeline) >= WAITING:
+                self._hold(data, start)
+                return
+            end = data.find(_END, start) + len(_END)
+            if end < len(_END):
+                end = len(data)
+            self._parse(data[start:end])
+            start = end
+
+    def _hold(self, data: bytes, start: int) -> None:
+        self._held, self._held_at = data, start
+        self._reading.is_full = True
+        self.flow.pause_reading()
+
+    def on_response_complete(self) -> None:
+        self._reading.is_full = bool(self._held) or (len(self.pipeline) > 1 and self._is_large())
+        super().on_response_complete()
+        if self._held:
+            data, self._held = self._held, b""
+            self._reading.is_full = False
+            self._parse_heads(data, self._held_at)
+            self.flow.resume_reading()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._await(self.head_s)
 
     def on_headers_complete(self) -> None:
         self._await(self.body_s)
+        app = self.app
+        if self._piece_bytes > HEAD_BYTES and self._measure_head() > HEAD_BYTES:
+            self.app = _refuse_head
         super().on_headers_complete()
+        self.app = app
         cycle = self.cycle
         if cycle is None:  # a WebSocket, which is served elsewhere
             return
@@ -183,10 +292,21 @@ class BoundedRequests(HttpToolsProtocol):
         self._offer = offer = ServerOffer(cycle, self, Kept())
         self.scope["extensions"] = {OFFER: offer}  # type: ignore[dict-item]
 
+    def _is_large(self) -> bool:
+        """Whether no more is read of the body that came last before somebody takes it."""
+        return self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
+
+    def _measure_head(self) -> int:
+        """Of a head that came in one piece with its body, or with other requests: its bytes without blanks."""
+        lines = sum(len(name) + len(said) + _LINE_BYTES for name, said in self.headers)
+        return len(self.url) + lines
+
     def on_body(self, body: bytes) -> None:
         # What is left are heads, the frames of chunks and trailers: none of them may grow without end.
         self._unread_bytes -= len(body)
         super().on_body(body)
+        if self.pipeline and self._is_large():
+            self._reading.is_full = True
 
     def on_message_complete(self) -> None:
         self._unread_bytes = 0
@@ -217,7 +337,8 @@ class BoundedRequests(HttpToolsProtocol):
             return
         # A connection that was opened in advance and never used is closed without a word.
         cycle = self.cycle
-        if not self._is_silent and (cycle is None or not cycle.response_started):
+        is_answered = cycle is not None and (cycle.response_started or bool(self.pipeline))
+        if not self._is_silent and not is_answered:
             head = f"HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(head.encode())
         self.transport.close()

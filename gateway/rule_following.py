@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.gateway.control.policy_editing import HOME
+from passerelle.permission_bridge.rules import UNCONDITIONAL
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -24,11 +25,18 @@ _AGAIN_S: Final = 0.5
 class RuleFollowing:
     """Reads the rules of ``editing`` again and again. While the store is away those of before count."""
 
-    def __init__(self, editing: PolicyEditing, log: FilteringBoundLogger) -> None:
+    def __init__(
+        self,
+        editing: PolicyEditing,
+        log: FilteringBoundLogger,
+        count_skipped: Callable[[int], None] = lambda _count: None,
+    ) -> None:
         self._editing = editing
+        self._count_skipped = count_skipped
         self._log = log
         self._news = asyncio.Event()
         self._told: str | None = None
+        self._skipped: tuple[str, ...] = ()
 
     @asynccontextmanager
     async def follow(self) -> AsyncGenerator[None]:
@@ -79,6 +87,7 @@ class RuleFollowing:
 
     async def _read(self) -> None:
         await self._editing.refresh()
+        self._tell_skipped(self._editing.rulebook.skipped)
         fault = self._editing.rulebook.fault
         if fault == self._told:
             return
@@ -87,3 +96,9 @@ class RuleFollowing:
             self._log.info("rules.sound")
         else:
             self._log.error("rules.unsound", fault=fault, effect="everything is denied")
+
+    def _tell_skipped(self, skipped: tuple[str, ...]) -> None:
+        if skipped != self._skipped:
+            self._skipped = skipped
+            self._count_skipped(len(skipped))
+            self._log.warning("rules.skipped", rules=skipped, reason=UNCONDITIONAL)

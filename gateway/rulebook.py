@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.edited_rules import UNEDITED
 from passerelle.core.errors import InvalidInput
-from passerelle.permission_bridge.edited_rules import distrust, lay, read_rules
-from passerelle.permission_bridge.rules import DEFAULT_POLICY
+from passerelle.permission_bridge.edited_rules import (
+    distrust,
+    lay,
+    name_skipped,
+    read_rules,
+    read_stored,
+)
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, UNCONDITIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +40,20 @@ class Rulebook:
     def fault(self) -> str | None:
         """Why the edited rules are not in force, and nothing is allowed."""
         return self._fault
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """Edited rules that are stored and count for nothing, since they allow without a condition."""
+        return () if self._edited is None else name_skipped(self._edited.rules)
+
+    @property
+    def warning(self) -> str | None:
+        """What an operator has to mend in the edited rules; None where nothing is wrong."""
+        if self._fault is not None:
+            return f"the edited rules cannot be read: {self._fault}"
+        if self.skipped:
+            return f"edited rules are skipped, {UNCONDITIONAL}: {', '.join(self.skipped)}"
+        return None
 
     @property
     def revision(self) -> int:
@@ -68,7 +88,7 @@ class Rulebook:
     def _compose(self) -> None:
         stated = self._edited.rules if self._edited is not None else ()
         try:
-            self._policy = self.preview(stated)
+            self._policy = lay(self._configured, read_stored(stated))
         except InvalidInput as wrong:
             # They were checked when they were put: another version of the gateway knows fields that this one does not.
             self._fault = self._fault or wrong.message

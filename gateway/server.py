@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -21,6 +21,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.gateway.connections import ConnectionTable
 from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.prompt_server import PromptServer
 from passerelle.gateway.socket_bounds import make_socket_protocol
@@ -84,6 +85,18 @@ def bind(host: str, port: int, scheme: str = "http", field: str = "port") -> Lis
     return Listener(bound, _compose_url(bound, scheme))
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Who is let in: ``backlog`` connections wait to be accepted, ``table`` has those that were.
+
+    ``watch`` is called once a second.
+    """
+
+    table: ConnectionTable = field(default_factory=ConnectionTable)
+    backlog: int = BACKLOG
+    watch: Callable[[], None] = lambda: None
+
+
 class Server:
     """Serves one ASGI application on a listener. ``drain`` ends what would outlive a request."""
 
@@ -95,10 +108,13 @@ class Server:
         message_bytes: int = SOCKET_MESSAGE_BYTES,
         tls: ssl.SSLContext | None = None,
         frame_bytes: int = FRAME_BYTES,
+        admission: Admission | None = None,
     ) -> None:
         """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
         self._listener = listener
-        self._uvicorn = _Drained(_configure(app, message_bytes, tls, frame_bytes), drain)
+        let_in = admission or Admission()
+        config = _configure(app, message_bytes, tls, frame_bytes, let_in)
+        self._uvicorn = _Drained(config, drain, let_in.watch)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Serves until ``stop`` is set, then stops accepting, drains and closes.
@@ -150,9 +166,16 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 class _Drained(PromptServer):
     """With a drain between "no new connections" and "close them"."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, drain: Drain | None, watch: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._drain = drain
+        self._watch = watch
+
+    async def on_tick(self, counter: int) -> bool:
+        self._watch()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
@@ -167,13 +190,17 @@ class _Drained(PromptServer):
 
 
 def _configure(
-    app: ASGIApp, message_bytes: int, tls: ssl.SSLContext | None, frame_bytes: int
+    app: ASGIApp,
+    message_bytes: int,
+    tls: ssl.SSLContext | None,
+    frame_bytes: int,
+    admission: Admission,
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
         loop="none",
-        http=KnownHeads,
+        http=type("Connections", (KnownHeads,), {"table": admission.table}),
         ws=make_socket_protocol(frame_bytes),
         ws_max_size=message_bytes,
         # The channel protocol has heartbeats of its own, which also prove that the reader is alive.
@@ -186,7 +213,7 @@ def _configure(
         proxy_headers=False,
         server_header=False,
         headers=[("Server", SERVER)],
-        backlog=BACKLOG,
+        backlog=admission.backlog,
         ssl_context_factory=(lambda _config, _default: tls) if tls else None,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CONNECTIONS_S,

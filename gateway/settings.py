@@ -17,12 +17,14 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_approvals import ApprovalSettings
 from passerelle.gateway.settings_callers import ClientSettings, IssuerSettings, ProxySettings
-from passerelle.gateway.settings_limits import RequestSettings
+from passerelle.gateway.settings_limits import ConnectionSettings, RequestSettings
+from passerelle.gateway.settings_memory import MemorySettings
 from passerelle.gateway.settings_outputs import OutputSettings
 from passerelle.gateway.settings_policy import PolicySettings
 from passerelle.gateway.settings_section import Name, Section, WebUrl
 from passerelle.gateway.settings_signing import SigningSettings
 from passerelle.gateway.settings_spans import SpanSettings
+from passerelle.gateway.settings_store import StoreSection, StoreUrl
 from passerelle.gateway.settings_tls import TlsSettings
 from passerelle.gateway.settings_webhooks import WebhookSettings
 
@@ -88,6 +90,18 @@ class ChannelSettings(Section):
         )
 
 
+class CardSettings(Section):
+    """The cards that the gateway serves."""
+
+    interfaces: tuple[Literal["JSONRPC", "HTTP+JSON", "GRPC", "WEBSOCKET"], ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="Interfaces that stand on cards. Absent: those at the origin of the card, since some clients "
+        "refuse a card with any other. What is served beside them stands in the params of the extension "
+        "urn:passerelle:ext:interfaces:1, and on the card of readers that activate it.",
+    )
+
+
 class GrpcSettings(Section):
     """A2A over gRPC; it takes the extra ``grpc``."""
 
@@ -121,19 +135,28 @@ class Settings(Section):
         description="Cards for readers that name no version: `merged` has the addresses of 0.3 too, `v1` is pure. "
         "Absent: `merged`, or `v1` where cards are signed.",
     )
+    card: CardSettings = Field(default=CardSettings())
     card_links: Literal["keep", "drop"] = Field(
         default="keep",
         description="Documentation, icon and provider of an agent, and extensions named by its address: on our card, "
         "or left out so that nothing leads to the agent.",
     )
-    redis_url: Secret | None = Field(
+    redis_url: StoreUrl | None = Field(
         default=None,
-        description="redis://, rediss:// or unix:// of a server or cluster; absent: embedded engine.",
+        description="redis://, rediss:// or unix:// of a server or cluster, or redis+sentinel://host:26379/service; "
+        "several of one kind as a list, or separated by commas. Absent: embedded engine.",
     )
+    store: StoreSection = Field(default=StoreSection())
     replicated_acts: bool = Field(
         default=True,
         description="Where the server has replicas, nothing is sent to an agent or a webhook before one of them has "
         "what stands before it. False: a failover may lose that, and it may be sent again.",
+    )
+    replicated_acts_after: Duration | None = Field(
+        default=parse_duration("30s"),
+        json_schema_extra={"default": "30s"},
+        description="For how long nothing is sent at a server that was promoted in a failover and that has no replica; "
+        "null: until it has one. A server that was not seen to be promoted is always waited for.",
     )
     data_dir: Path = Field(
         default=Path("~/.local/state/passerelle"),
@@ -179,7 +202,9 @@ class Settings(Section):
         default=None, description="None: no header says whose certificate a caller has."
     )
     channels: ChannelSettings = Field(default=ChannelSettings())
+    connections: ConnectionSettings = Field(default=ConnectionSettings())
     requests: RequestSettings = Field(default=RequestSettings())
+    memory: MemorySettings = Field(default=MemorySettings())
     grpc: GrpcSettings = Field(default=GrpcSettings())
     spans: SpanSettings = Field(default=SpanSettings())
     signing: SigningSettings = Field(default=SigningSettings())

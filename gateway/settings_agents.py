@@ -14,7 +14,7 @@ from passerelle.core.agent_name import name_tenant
 from passerelle.core.json import JsonObject
 from passerelle.core.retry import RETRIED, Retryable
 from passerelle.gateway.durations import Duration, parse_duration
-from passerelle.gateway.peers.interface import PREFERENCE, Choice
+from passerelle.gateway.peers.interface import PREFERENCE, Choice, Security
 from passerelle.gateway.peers.signatures import (
     DEFAULT_ALGORITHMS,
     CardAlgorithm,
@@ -29,7 +29,7 @@ Tenant: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~-]{0
 _TAKEN: Final = frozenset({"tasks", "v1", "ws", "extendedAgentCard"})
 """A tenant stands in a path where these stand."""
 _HTTP_ALONE: Final = frozenset(
-    {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins"}
+    {"url", "tenants", "card_path", "auth", "tls", "interfaces", "allowed_origins", "grpc"}
 )
 _DIALS_IN_WITHIN_S: Final = 60.0
 Variable: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
@@ -195,6 +195,25 @@ class CardSignature(Section):
         return self
 
 
+class AgentBusy(Section):
+    """What callers get of an agent that takes no more work (429, 503 with Retry-After), or rests after failures."""
+
+    callers: Literal["task", "refuse"] = Field(
+        default="task",
+        description="`task`: whoever waits for the answer gets the Task, which waits for the agent and can be "
+        "cancelled; `refuse`: 429 (503 where the agent said that) with Retry-After, and nothing waits.",
+    )
+    told_after: Duration = Field(
+        default=parse_duration("3s"),
+        description="A wait that ends within this time since the message came is not told: its caller waits on.",
+    )
+    give_up: Duration | None = Field(
+        default=None,
+        description="How long a message that the agent never took is tried, until its task fails. "
+        "None: as long as `timeout.total`.",
+    )
+
+
 class AgentTimeout(Section):
     """How long an agent may take."""
 
@@ -230,6 +249,12 @@ class AgentTimeout(Section):
         default=parse_duration("2m"),
         json_schema_extra={"default": "2m"},
         description="How long an agent may be out of reach until its runs are `lost`, and then until they have failed.",
+    )
+    stalled: Duration = Field(
+        default=parse_duration("15s"),
+        json_schema_extra={"default": "15s"},
+        description="How long a task may stand still once the connection that told of it broke off. Then its callers "
+        "are told so and get the task as it is; the run is followed on until `total`, or `inactivity` if that is set.",
     )
     inactivity: Duration | None = Field(
         default=None,
@@ -278,6 +303,17 @@ class AgentRetry(Section):
     )
 
 
+class AgentStreams(Section):
+    """Streams of callers of an agent."""
+
+    await_approval: bool = Field(
+        default=False,
+        description="Whether the stream of a message stays open while the task waits for an approval "
+        "(AUTH_REQUIRED). If not, it ends there as the agent's own does, and SubscribeToTask goes on. "
+        "The parameter of a caller wins.",
+    )
+
+
 class AgentSettings(Section):
     """An agent that the gateway serves at ``/agents/<name>``."""
 
@@ -306,6 +342,12 @@ class AgentSettings(Section):
         description="Path of the card below the URL.",
     )
     auth: AgentAuth | None = Field(default=None, description="None: the agent is called without.")
+    artifact_bytes: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.artifact_bytes`."
+    )
+    task_bytes: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.task_bytes`."
+    )
     forward_auth: bool = Field(
         default=False,
         description="Sends the caller's own Authorization header on to the agent, where there is one.",
@@ -319,6 +361,12 @@ class AgentSettings(Section):
     allowed_origins: tuple[WebUrl, ...] = Field(
         default=(), description="Origins beside the card's own that the card may send calls to."
     )
+    grpc: Security | None = Field(
+        default=None,
+        description="How gRPC of this agent is dialled where its card gives `host:port` without a scheme, on any "
+        "port of the card's host: `plaintext`, as the samples of the SDKs serve it, or `tls`. None: such an address "
+        "is used only where allowed_origins has it, as `http://host:port` or `https://host:port`.",
+    )
     card_signature: CardSignature | None = Field(
         default=None, description="None: signatures on its card are not looked at."
     )
@@ -329,11 +377,13 @@ class AgentSettings(Section):
         description="Agents that take over, in this order: at once where this one cannot be reached or "
         "rejects the task, else when its attempts are used up. Callers need no grant for them.",
     )
+    streams: AgentStreams = Field(default=AgentStreams())
     limits: LimitSettings = Field(
         default=LimitSettings(),
         description="How much is sent to it. Questions about tasks do not count, but wait for one another: "
         "an instance asks as many at once as `concurrency` says, 64 without it.",
     )
+    busy: AgentBusy = Field(default=AgentBusy())
     price: PriceSettings | None = Field(
         default=None, description="What its calls cost; None: nothing is reckoned."
     )

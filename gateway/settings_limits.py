@@ -59,18 +59,46 @@ class LimitSettings(Section):
         return Bounds(self.concurrency, self.rate)
 
 
+class ConnectionSettings(Section):
+    """How many connections are open at once. Over it those on which nobody has authenticated end first."""
+
+    most: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Of callers, on each instance; absent: what the limit of open files leaves, a quarter of which "
+        "(64 to 4096) is kept for agents, engine and files. With gRPC a quarter of them is gRPC's.",
+    )
+    per_address: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Of these, over HTTP from one address; absent: half. Connections from this machine and from "
+        "`proxy.addresses` are not counted.",
+    )
+
+
 class RequestSettings(Section):
     """How large a request may be. The JSON of each may be nested 64 levels, its head 64 KiB."""
 
     body_bytes: int = Field(
-        default=1_048_576,
+        default=25_165_824,
         ge=1_024,
         le=67_108_864,
-        description="The body of a call of an agent over HTTP.",
+        description="The body of a call of an agent over HTTP, a frame of A2A over WebSocket, a message over gRPC. "
+        "What bodies take beyond 1 MiB each while they come in is drawn from `memory.budget_bytes`.",
     )
     parts: int = Field(default=1_000, ge=1, le=100_000, description="Parts of one message.")
     part_bytes: int = Field(
         default=16_777_216, ge=1, le=67_108_864, description="Text or base64 of one part."
+    )
+
+    streams: int = Field(
+        default=64,
+        ge=1,
+        le=100_000,
+        description="Open streams of one caller on each instance: streamed messages, subscriptions, event streams of "
+        "`/v1`. Who opens one more gets 429 with `Retry-After`. Channels have a number of their own.",
     )
 
     def bounds(self) -> MessageBounds:

@@ -55,6 +55,17 @@ class OutputSettings(Section):
         ge=1_024,
         description="Of all that one agent has uploaded within a day.",
     )
+    artifact_bytes: int = Field(
+        default=256 * _MIB,
+        ge=1_024,
+        description="Content of one artifact, in all of its pieces. Beyond it the agent is told to stop and the run "
+        "fails as `artifact_too_large`; what came until then can be read. An agent may have its own.",
+    )
+    task_bytes: int = Field(
+        default=1_024 * _MIB,
+        ge=1_024,
+        description="The same for all artifacts of a task together.",
+    )
     timeout: Duration = Field(
         default=parse_duration("1m"),
         json_schema_extra={"default": "1m"},

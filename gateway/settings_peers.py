@@ -51,6 +51,7 @@ def make_peer_config(agent: AgentSettings, environ: Mapping[str, str]) -> PeerCo
         interfaces=agent.interfaces,
         bounds=agent.limits.bounds(),
         allowed_origins=frozenset(agent.allowed_origins),
+        grpc=agent.grpc,
         connect_timeout_s=agent.connect_s,
         query_timeout_s=agent.timeout.query.seconds,
         idle_timeout_s=agent.timeout.idle.seconds,

@@ -25,12 +25,14 @@ from passerelle.permission_bridge.cases import About
 from passerelle.permission_bridge.conditions import LENGTH_LIMIT, read_condition
 from passerelle.permission_bridge.hook_terms import HookTerms, OnError
 from passerelle.permission_bridge.rules import (
+    UNCONDITIONAL,
     Effect,
     GrantTerms,
     MatchBy,
     Mode,
     Policy,
     Rule,
+    is_unconditional,
     make_policy,
 )
 
@@ -102,7 +104,8 @@ class RuleSettings(Section):
     )
     when: When | None = Field(
         default=None,
-        description="A condition in CEL over action.*, peer.*, caller.name, direction, mode and now.",
+        description="A condition in CEL over action.*, peer.*, caller.name, direction, mode and now. A rule that "
+        'allows has one, or `argv`; `when: "true"` allows everything that it is about.',
     )
     argv: tuple[str, ...] = Field(
         default=(),
@@ -119,6 +122,12 @@ class RuleSettings(Section):
         description="Who decides what this rule asks. Where a tier or a rule names others as well, those decide of "
         "whom more must agree; of as many, those of this rule.",
     )
+
+    @model_validator(mode="after")
+    def _judge_condition(self) -> Self:
+        if is_unconditional(self.effect, self.when, self.argv):
+            raise ValueError(UNCONDITIONAL)
+        return self
 
     @model_validator(mode="after")
     def _judge_approvers(self) -> Self:

@@ -10,6 +10,8 @@ from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_agents import AgentSettings
 from passerelle.gateway.settings_callers import CallerSettings
 from passerelle.gateway.settings_file import KeyPath
+from passerelle.gateway.settings_policy import DeciderSettings
+from passerelle.permission_bridge.approvers import ROLE_MARK
 
 OWNER = "owner"
 
@@ -50,6 +52,55 @@ def find_contradictions(
     if (name := settings.grpc.default_agent) and name not in {one.name for one in settings.agents}:
         yield ("grpc", "default_agent"), f"there is no agent {name!r}"
     yield from _find_issuer_faults(settings)
+    yield from _find_unknown_approvers(settings)
+
+
+def find_notices(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """What may be right and cannot be checked: an identity provider makes its people when they first come."""
+    prefixes = tuple(f"{issuer.name}:" for issuer in settings.issuers)
+    for path, name in _list_approvers(settings):
+        if prefixes and name.startswith(prefixes):
+            yield path, f"{name!r} decides once the identity provider has sent it: not checked"
+
+
+def _find_unknown_approvers(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    known = {OWNER, *(client.name for client in settings.clients)}
+    prefixes = tuple(f"{issuer.name}:" for issuer in settings.issuers)
+    for path, name in _list_approvers(settings):
+        if name not in known and not (prefixes and name.startswith(prefixes)):
+            yield (
+                path,
+                f"nobody is {name!r}: name a client, {OWNER}, <issuer>:<subject>, or a role as @ and its name",
+            )
+
+
+def _list_approvers(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Every principal that a section names as one who decides."""
+    policy = settings.policy
+    for role, people in policy.roles.items():
+        yield from _list_names(("policy", "roles", role), people)
+    for index, tier in enumerate(policy.approvers):
+        yield from _list_deciders(("policy", "approvers", index), tier)
+    for index, rule in enumerate(policy.rules):
+        if rule.approvers is not None:
+            yield from _list_deciders(("policy", "rules", index, "approvers"), rule.approvers)
+    for owner, section in policy.owners.items():
+        for index, rule in enumerate(section.rules):
+            if rule.approvers is not None:
+                place: KeyPath = ("policy", "owners", owner, "rules", index, "approvers")
+                yield from _list_deciders(place, rule.approvers)
+
+
+def _list_deciders(place: KeyPath, deciders: DeciderSettings) -> Iterator[tuple[KeyPath, str]]:
+    yield from _list_names((*place, "who"), deciders.who)
+    for index, step in enumerate(deciders.escalate):
+        yield from _list_names((*place, "escalate", index, "to"), step.to)
+
+
+def _list_names(place: KeyPath, names: Iterable[str]) -> Iterator[tuple[KeyPath, str]]:
+    for index, name in enumerate(names):
+        if not name.startswith(ROLE_MARK):
+            yield (*place, index), name
 
 
 def _find_retry_faults(

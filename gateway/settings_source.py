@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_file import KeyPath, SettingsFile, read_settings_file
-from passerelle.gateway.settings_rules import find_contradictions
+from passerelle.gateway.settings_rules import find_contradictions, find_notices
 from passerelle.gateway.settings_schema import Shape
 from passerelle.gateway.settings_section import NAME_RULE
 
@@ -107,6 +107,8 @@ def read_settings(sources: Sources) -> Reading:
         layers.explain(path, reason)
         for path, reason in find_contradictions(settings, sources.environ)
     )
+    found = (layers.explain(path, reason) for path, reason in find_notices(settings))
+    notices = (*notices, *(f"{one.where}: {one.key}: {one.reason}" for one in found))
     resolved = settings.model_copy(
         update={
             "data_dir": settings.data_dir.expanduser(),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, get_args
+
+from passerelle.gateway.memory.room import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from passerelle.gateway.assembly import Gateway
+    from passerelle.gateway.memory.room import MemoryRoom
     from passerelle.gateway.metrics import Metrics
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.registry import PeerRegistry
@@ -22,9 +26,21 @@ def watch(gateway: Gateway) -> None:
     gateway.metrics.work.runs.set_function(lambda: len(runs.list_tasks()))
     gateway.metrics.work.leases.set_function(lambda: keeper.held)
     gateway.metrics.work.duties.set_function(lambda: len(keeper.duties))
+    watch_memory(gateway.metrics, gateway.memory)
     replicas = gateway.store.replicas
     gateway.metrics.store.replicas_missing.set_function(lambda: replicas.are_missing)
+    clock = gateway.store.clock
+    gateway.metrics.store.clock_skew.set_function(lambda: clock.skew_ms / 1000)
+    gateway.metrics.store.primaries_alone.set_function(lambda: len(replicas.alone))
     gateway.metrics.look(watch_agents(gateway.peers))
+
+
+def watch_memory(metrics: Metrics, room: MemoryRoom) -> None:
+    """Shows what is drawn from the budget."""
+    shown = metrics.memory
+    shown.budget.set(room.budget.total)
+    for kind in get_args(Kind):
+        shown.held.labels(kind).set_function(partial(room.held.__getitem__, kind))
 
 
 def watch_agents(peers: PeerRegistry) -> Callable[[Metrics], None]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.gateway.clock import SystemClock
 from passerelle.gateway.control.catalogue import Catalogue
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.devices.assurance import Demand
@@ -41,6 +42,7 @@ class Surroundings:
     store: Store
     hub: Hub
     clock: Clock
+    """Time of the store: what becomes a deadline or a timestamp."""
     ids: Ids
     find_peer: Callable[[str], Peer]
     drives: Callable[[Shard], Incarnation]
@@ -75,5 +77,9 @@ class Surroundings:
     """Of whom signed decisions are wanted."""
     find_principal: Callable[[str, str], Principal | None] = lambda _id, _tenant: None
     """A principal by id and tenant, as far as the configuration says; None where it is not in there."""
+    shard_ms: Callable[[Shard], int] | None = None
+    """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
+    machine: Clock = field(default_factory=SystemClock)
+    """Time of this machine: what others judge by their own, such as signatures."""
     find_entrance: Callable[[], Entrance] = Entrance
     """Where devices come in."""

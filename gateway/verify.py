@@ -20,8 +20,9 @@ from passerelle.core.edited_rules import EditedRules
 from passerelle.core.errors import ConfigInvalid, InvalidInput, NotFound
 from passerelle.core.grant import Grants
 from passerelle.core.ids import read_shard
-from passerelle.core.machine import read_snapshot
+from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.gateway.verification.content import find_missing_content
 from passerelle.gateway.verification.drive import find_undriven
 from passerelle.gateway.verification.rebuild import compare_rebuilt
 from passerelle.gateway.verification.report import Problem, VerifyReport
@@ -61,7 +62,9 @@ async def run_verify(
                 raise ConfigInvalid("data_dir", f"there is no store in {data_dir}")
             wanted = EngineSettings(data_dir, settings.engine_path, settings.durability)
             url = (await stack.enter_async_context(await EmbeddedEngine.start(wanted))).url
-        opened = await Store.open(StoreSettings(url, settings.blob_place))
+        opened = await Store.open(
+            StoreSettings(url, settings.blob_place, durability=settings.store.durability)
+        )
         return await verify_store(await stack.enter_async_context(opened), session, rebuild=rebuild)
 
 
@@ -119,6 +122,7 @@ class Walk:
             return
         report.problems += compare_all(look, report)
         report.problems += await find_undriven(self.store, look)
+        report.problems += await find_missing_content(self.store, look)
         if self.rebuild:
             report.problems += await self._rebuild(session)
             report.rebuilt += 1
@@ -158,7 +162,7 @@ class Walk:
 
 def _read_session(loaded: Loaded) -> str:
     try:
-        record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+        record = read_loaded(loaded)
     except InvalidInput:
         return ""
     if record is None:

@@ -11,6 +11,7 @@ from passerelle.core.payloads.approval import Option, Origin, Request
 from passerelle.core.prompt import PeerPrompt
 from passerelle.permission_bridge.requests import DELEGATION_LIFETIME_MS
 from passerelle.permission_bridge.subject import Shown, find_whole, show_subject
+from passerelle.permission_bridge.titles import quote
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def make_delegation_request(
         action_id=asking.action_id,
         kind="permission",
         action_type="delegation",
-        title=_TITLE.format(escape_line(asking.peer)[:room]),
+        title=quote(_TITLE.format(escape_line(asking.peer)[:room]), _read_words(message)),
         description=escape_line(evaluation.reason),
         owner=asking.owner,
         tenant=asking.tenant,
@@ -71,6 +72,17 @@ def show_message(message: JsonObject) -> Shown:
 def find_whole_message(message: JsonObject, subject: JsonObject) -> bytes | None:
     """All of the message, where ``subject`` has no more than its digest."""
     return find_whole(_make_prompt(message), subject)
+
+
+def _read_words(message: JsonObject) -> str:
+    """The texts of a message, for its title."""
+    parts = message.get("parts")
+    texts = (
+        [one.get("text") for one in parts if isinstance(one, dict)]
+        if isinstance(parts, list)
+        else []
+    )
+    return " ".join(one for one in texts if isinstance(one, str))
 
 
 def _make_prompt(message: JsonObject) -> PeerPrompt:

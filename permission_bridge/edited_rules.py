@@ -16,7 +16,13 @@ from passerelle.core.codec import to_bytes
 from passerelle.core.edited_rules import BYTES_LIMIT, RULE_LIMIT
 from passerelle.core.errors import InvalidInput
 from passerelle.permission_bridge.conditions import read_condition
-from passerelle.permission_bridge.rules import Policy, Rule, state_rule
+from passerelle.permission_bridge.rules import (
+    UNCONDITIONAL,
+    Policy,
+    Rule,
+    is_unconditional,
+    state_rule,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,10 +37,22 @@ _OWNER_LIMIT: Final = 256
 
 
 def read_rules(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
-    """All of the rules, or none.
+    """All of the rules of an edit, or none.
 
     Raises:
         InvalidInput: one is not a rule; the field is named by the place of its rule, such as ``rules.2.when``.
+    """
+    for place, one in enumerate(stated):
+        if is_unconditional(one.effect, one.when, one.argv):
+            raise InvalidInput(f"rules.{place}.when", UNCONDITIONAL)
+    return read_stored(stated)
+
+
+def read_stored(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
+    """The rules of a record, without those that ``name_skipped`` names.
+
+    Raises:
+        InvalidInput: this version does not understand one of them.
     """
     if len(stated) > RULE_LIMIT:
         raise InvalidInput("rules", f"are {len(stated)}, and at most {RULE_LIMIT}")
@@ -45,7 +63,20 @@ def read_rules(stated: Sequence[StatedRule]) -> tuple[Rule, ...]:
         if (one.owner, one.name) in seen:
             raise InvalidInput(f"rules.{place}.name", f"{one.name!r} is there twice")
         seen.add((one.owner, one.name))
-    return tuple(_read(one, place) for place, one in enumerate(stated))
+    return tuple(
+        _read(one, place)
+        for place, one in enumerate(stated)
+        if not is_unconditional(one.effect, one.when, one.argv)
+    )
+
+
+def name_skipped(stated: Iterable[StatedRule]) -> tuple[str, ...]:
+    """Stored rules that allow without a condition: an older version took them, and they count for nothing."""
+    return tuple(
+        one.name if one.owner is None else f"{one.owner}/{one.name}"
+        for one in stated
+        if is_unconditional(one.effect, one.when, one.argv)
+    )
 
 
 def lay(configured: Policy, edited: Iterable[Rule]) -> Policy:

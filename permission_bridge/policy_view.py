@@ -11,6 +11,7 @@ from passerelle.core.policy_requests import (
     PolicyView,
     RuleView,
 )
+from passerelle.permission_bridge.edited_rules import name_skipped
 
 if TYPE_CHECKING:
     from passerelle.core.edited_rules import EditedRules
@@ -34,6 +35,7 @@ def show_policy(
         classifies=policy.classifier is not None,
         grant_scope=policy.grants.scope,
         unsound=policy.unsound,
+        skipped=name_skipped(edited.rules) if may_edit and edited is not None else (),
         rev=UNEDITED if edited is None else edited.revision,
         edited=_show_edited(edited) if may_edit else None,
     )

@@ -1,8 +1,9 @@
-"""From what a peer asks to the question that people see: our title, its words made harmless, bound by a digest.
+"""From what a peer asks to the question that people see: a title, its words made harmless, bound by a digest.
 
-The title is ours, so that no peer writes the line that people read first. What cannot be shown whole, or may have
-lost digits, cannot be allowed: the options that allow are left out, and the question says why. "Always" writes
-a grant, and is offered only where the settings say so; a peer's own "always" is never passed on.
+The title begins with our own words, so that no peer writes the beginning of the line that people read first. What
+cannot be shown whole, or may have lost digits, cannot be allowed: the options that allow are left out, and the question
+says why. "Always" writes a grant, and is offered only where the settings say so; a peer's own "always" is never passed
+on.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from passerelle.core.approval_guards import MAX_LIFETIME_MS, TITLE_LIMIT
+from passerelle.core.approval_guards import MAX_LIFETIME_MS
 from passerelle.core.canonical import canonicalize
-from passerelle.core.display import escape_line
 from passerelle.core.errors import InvalidInput
 from passerelle.core.facts import Scope
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import (
     ActionKind,
-    ActionType,
     GrantOffer,
     OnTimeout,
     Origin,
@@ -32,6 +31,7 @@ from passerelle.permission_bridge.approvers import Tier
 from passerelle.permission_bridge.options import WORDS, add_always, choose_options
 from passerelle.permission_bridge.policy import Evaluation
 from passerelle.permission_bridge.subject import show_subject
+from passerelle.permission_bridge.titles import make_title
 from passerelle.permission_bridge.views import compute_digest, render_request
 
 MINUTE_MS: Final = 60_000
@@ -49,20 +49,6 @@ _ON_TIMEOUT: Final[dict[ActionKind, OnTimeout]] = {
     "confirmation": "reject",
     "input": "keep_waiting",
     "auth": "cancel_task",
-}
-_PHRASES: Final[dict[ActionType, str]] = {
-    "delegation": "to pass work on",
-    "inbound_call": "to be called",
-    "tool_call": "to run a tool",
-    "command": "to run a command",
-    "file_change": "to change files",
-    "network": "to use the network",
-    "process": "to control a process",
-    "credential": "to use a credential",
-    "cancel_task": "to cancel a task",
-    "policy_change": "to change the policy",
-    "device_pairing": "to pair a device",
-    "free_input": "to go on",
 }
 
 
@@ -99,7 +85,7 @@ def make_request(
         action_id=asking.action_id,
         kind=prompt.kind,
         action_type=prompt.action_type,
-        title=make_title(prompt.kind, prompt.action_type, asking.peer),
+        title=make_title(prompt.kind, prompt.action_type, asking.peer, prompt),
         owner=asking.owner,
         tenant=asking.tenant,
         principal=asking.principal,
@@ -133,20 +119,6 @@ def make_request(
         audience = asking.tier.list_audience(asking.principal)
         request = replace(request, quorum=asking.tier.quorum, audience=audience)
     return replace(request, digest=compute_digest(render_request(request, asking.scope)))
-
-
-def make_title(kind: ActionKind, action_type: ActionType, peer: str) -> str:
-    """One line of ours, with the configured name of the peer and none of its words."""
-    phrase = _PHRASES[action_type]
-    wants = {
-        "permission": f"asks for permission {phrase}",
-        "confirmation": f"asks for a confirmation {phrase}",
-        "input": "asks for an answer",
-        "auth": "asks for an authorization",
-    }[kind]
-    name = escape_line(peer)
-    room = TITLE_LIMIT - len(wants) - 1
-    return f"{name if len(name) <= room else name[: room - 1] + '…'} {wants}"
 
 
 def choose_expiry(prompt: PeerPrompt, risk: Risk, now_ms: int) -> int:

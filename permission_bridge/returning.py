@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 BACKOFF_MS: Final = 10_000
 BACKOFF_MAX_MS: Final = 300_000
-_FINAL_CODES: Final = frozenset({-32001, -32004, -32602})
-"""Task not found, unsupported operation, invalid params: sending again cannot help."""
+REFUSED: Final = "peer_refused"
+"""What the reason begins with of a return that the peer did not take."""
+_TOO_MANY: Final = 429
+_AWAY: Final = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +71,12 @@ Sight: TypeAlias = StillWaiting | RunningOn | Ended | Gone | Unreachable
 class Attempts:
     """The attempts *before* this step; any of them may have reached the peer.
 
-    ``last_ms`` is the time of the last one, if there was any; ``refused`` says that it was answered with an error
-    that no repeat can change.
+    ``last_ms`` is the time of the last one, if there was any; ``untaken`` says that it certainly did not arrive.
     """
 
     count: int = 0
     last_ms: int = 0
-    refused: bool = False
+    untaken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,10 @@ class WaitUntil:
 Step: TypeAlias = Send | Returned | Undeliverable | WaitUntil
 
 
-def read_attempts(record: ActionRecord, *, refused: bool = False) -> Attempts:
+def read_attempts(record: ActionRecord, *, untaken: bool = False) -> Attempts:
     """The attempts that stand in a record, to be read before a further one is stored."""
     # After a retry that a person asked for, the time is that of the asking: later than the attempt, never earlier.
-    return Attempts(record.return_attempts, parse_ms(record.updated_at), refused)
+    return Attempts(record.return_attempts, parse_ms(record.updated_at), untaken)
 
 
 def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
@@ -124,6 +125,8 @@ def choose_step(sight: Sight, attempts: Attempts, now_ms: int, doubt_ms: int) ->
             return WaitUntil(now_ms + back_off(attempts.count))
         case Gone():
             return Undeliverable("task_not_found")
+        case StillWaiting(same=True, has_message=True) if attempts.count:
+            return _judge_unmoved(attempts, now_ms, doubt_ms)
         case StillWaiting() | RunningOn() | Ended() if sight.has_message:
             return Returned(sight.native_status)
         case StillWaiting(same=False):
@@ -148,35 +151,55 @@ def back_off(attempts: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LookAgain:
-    """Ask GetTask again, not before ``at_ms``; ``refused`` belongs into the ``Attempts`` of that step."""
+    """Ask GetTask again, not before ``at_ms``; ``untaken`` belongs into the ``Attempts`` of that step."""
 
     at_ms: int
-    refused: bool = False
+    untaken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedDown:
+    """The peer has answered, and does not take the answer: whoever gave it is told, and may give another one."""
+
+    outcome: Refused | Malformed
 
 
 def judge_sending(
     outcome: PeerOutcome, native_status: str | None, attempts: int, now_ms: int
-) -> Returned | LookAgain:
-    """What a sent answer came to: only an answer of the peer is a delivery, everything else goes back to GetTask.
+) -> Returned | TurnedDown | LookAgain:
+    """What a sent answer came to: where the peer has not answered, or is only busy, GetTask is asked again.
 
     ``attempts`` counts this one; ``native_status`` is the state in the peer's answer, None for a bare Message.
     """
     match outcome:
         case Answered():
             return Returned(native_status or "unknown")
-        case Refused(code=code):
-            is_final = code in _FINAL_CODES
-            return LookAgain(now_ms if is_final else now_ms + back_off(attempts), is_final)
-        case Unreached() | Unknown() | Malformed():
+        case Refused(http_status=status, retry_after_s=wait_s) if status == _TOO_MANY or (
+            status == _AWAY and wait_s is not None
+        ):
+            return LookAgain(
+                now_ms + (back_off(attempts) if wait_s is None else wait_s * 1000), True
+            )
+        case Refused() | Malformed():
+            return TurnedDown(outcome)
+        case Unreached():
+            return LookAgain(now_ms + back_off(attempts), untaken=True)
+        case Unknown():
             return LookAgain(now_ms + back_off(attempts))
         case _:
             assert_never(outcome)
 
 
+def _judge_unmoved(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
+    """The peer has our answer and waits for it: it may be about to take it, or it has refused it and nobody heard."""
+    settled_ms = min(attempts.last_ms, now_ms) + doubt_ms
+    if now_ms > settled_ms:
+        return Undeliverable(f"{REFUSED}: the agent has the answer, and waits for it still")
+    return WaitUntil(settled_ms + 1)
+
+
 def _try_again(attempts: Attempts, now_ms: int, doubt_ms: int) -> Step:
-    if attempts.refused:
-        return Undeliverable("peer_refused")
-    if attempts.count == 0:
+    if attempts.count == 0 or attempts.untaken:
         return Send()
     # A time in the future is another machine's clock; it counts as now, which only waits longer.
     settled_ms = min(attempts.last_ms, now_ms) + doubt_ms

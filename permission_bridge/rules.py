@@ -163,6 +163,16 @@ class Policy:
         return self.unsound is not None or about in self._about
 
 
+UNCONDITIONAL: Final = (
+    'a rule that allows wants a condition: write when: "true" to allow everything that it is about'
+)
+
+
+def is_unconditional(effect: Effect, when: str | None, argv: tuple[str, ...]) -> bool:
+    """Whether a stated rule would allow everything without saying so, as it does when a line of it is lost."""
+    return effect == "allow" and when is None and not argv
+
+
 def make_policy(
     rules: tuple[Rule, ...] = (),
     mode: Mode = "normal",

@@ -37,10 +37,11 @@ from a2a.utils.task import (
     encode_list_tasks_cursor,
 )
 
-from passerelle.store.connection import pack, read_url
+from passerelle.store.connection import pack
 from passerelle.store.hints import RedisHints
 from passerelle.store.info import parse_info, read_facts, refuse_unfit
 from passerelle.store.nodes import Nodes
+from passerelle.store.seeds import read_seeds
 from passerelle.store.shared_events import EventsGoneError, SharedEvents
 from passerelle.store.shared_lists import Place, SharedLists, Wanted
 from passerelle.store.shared_space import SharedSpace
@@ -110,7 +111,7 @@ class RedisVersionedTaskStore(VersionedTaskStore):
             raise ValueError(message)
         if keep_events < 1 or keep_ended_s <= 0:
             raise ValueError("keep_events and keep_ended_s: more than nothing")
-        self._endpoint = read_url(url)
+        self._seeds = read_seeds(url)
         self._space = SharedSpace(name)
         self._owner = owner_resolver
         self._keep_events = keep_events
@@ -201,13 +202,13 @@ class RedisVersionedTaskStore(VersionedTaskStore):
         await opened.tasks.delete(task_id, self._owner(context))
 
     async def _connect(self) -> _Opened:
-        nodes = await Nodes.open(self._endpoint)
+        nodes = await Nodes.open(self._seeds)
         try:
             for node in nodes.all:
                 [reply] = await node.reads.call(pack("INFO"))
                 facts = read_facts(parse_info(reply))
                 # How much a crash may cost is for whoever runs the agent to say.
-                refuse_unfit(facts, node.endpoint.name, durable_otherwise=True)
+                refuse_unfit(facts, node.endpoint.name, "service")
         except BaseException:
             await nodes.close()
             raise

@@ -24,7 +24,7 @@ _Row: TypeAlias = tuple[str, str, str | bool, str, str, str]
 """Device, generation, whole cursor or False, epoch and sequence of it, when the device was seen."""
 
 KEEP_MS: Final = 7 * 24 * 3600 * 1000
-"""An ack holds its stream for a week after the device was last seen."""
+"""An ack holds its stream for a week after the device was last seen; one unseen for longer is forgotten."""
 TAB_KEEP_MS: Final = 3600 * 1000
 """One of several tabs: most of them never come back."""
 

@@ -11,6 +11,7 @@ from passerelle.core.batch import (
     Again,
     Appended,
     Conflict,
+    Early,
     EntityKind,
     EntityRef,
     Fenced,
@@ -119,6 +120,7 @@ def pack_append(batch: Batch) -> PackedBatch:
         "op": batch.op,
         "shard_epoch": str(batch.shard_epoch),
         "mint": batch.stream_epoch,
+        "at": batch.at if batch.events else "",
         "events": events,
         "entities": [_entity(write, arguments) for write in batch.entities],
         "fence": _fence(batch, arguments),
@@ -229,6 +231,8 @@ def read_append(reply: Reply, packed: PackedBatch) -> AppendResult:
             return Unclaimed()
         case [b"late", bytes(now)]:
             return Late(int(now))
+        case [b"early", bytes(at)]:
+            return Early(at.decode())
         case [b"epoch", bytes(epoch)]:
             return StaleEpoch(int(epoch))
         case other:

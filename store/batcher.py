@@ -1,8 +1,8 @@
 """Calls of one event-loop tick travel together: one write, one read, each caller its own reply.
 
 A call that has time waits for company, unless that was in vain lately. What was gathered before, and reads, wait for no
-others. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is
-written once: what it means when no reply comes is for the caller to judge, by its operation id.
+others. At most ``QUEUE_LIMIT`` calls wait; then callers do. A call is written once, and not at all if its caller was
+cancelled before: what it means when no reply comes is for the caller to judge, by its operation id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections import Counter, deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import ConnectionError as ConnectionBroken
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 
 from passerelle.store.connection import Reply, pack
 from passerelle.store.failures import explain_break, explain_reply
@@ -151,6 +152,11 @@ class Batcher:
         """How many of those that wait were posted beside others."""
         self._hurries = False
         """Whether a call waits for a connection only, and for no others."""
+
+    @property
+    def opened(self) -> int:
+        """How often one of its connections was opened."""
+        return sum(link.opened for link in self._all)
 
     def call(
         self, packed: bytes, count: int = 1, *, alone: bool = False, within_s: float = 0.0
@@ -302,6 +308,11 @@ class Batcher:
         self._has_time = False
         if self._line:
             self._let_in()
+        # Nobody waits any more for a call whose caller was cancelled: it has not been written, and is not now.
+        calls = [call for call in calls if not call.done.done()]
+        if not calls:
+            self._rest(link)
+            return
         self._batches[len(calls)] += 1
         packed, count = self._join(calls)
         replies: list[Reply | RedisError] = []
@@ -329,6 +340,9 @@ class Batcher:
             self._rest(link)
             return
         self._deal(replies, calls)
+        if broken is None and _is_demoted(replies):
+            # Another server may be at the address by now, and this one lives on with its connections.
+            broken = ConnectionBroken("a replica by now")
         if broken is not None or _names_unknown_script(replies):
             self._spawn(self._work(link, calls, sent=True, broken=broken))
             return
@@ -413,6 +427,13 @@ class Batcher:
         for call in unknown:
             call.replies.clear()
         await self._send_and_collect(link, unknown)
+
+
+def _is_demoted(replies: Sequence[Reply | RedisError]) -> bool:
+    for reply in replies:  # noqa: SIM110  as below
+        if isinstance(reply, ReadOnlyError):
+            return True
+    return False
 
 
 def _names_unknown_script(replies: Sequence[Reply | RedisError]) -> bool:

@@ -16,6 +16,7 @@ from passerelle.core.ids import Shard
 from passerelle.store.digests import is_digest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _PROBE: Final = b"passerelle blob probe"
@@ -34,12 +35,20 @@ class DirectoryBlobs:
             StoreUnavailable: the directory cannot take it.
         """
         digest = hashlib.sha256(content).hexdigest()
+        await self.put_pieces(shard, digest, (content,))
+        return digest
+
+    async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
+        """Stores content whose hash is known, piece by piece; ``pieces`` are taken in another thread.
+
+        Raises:
+            StoreUnavailable: the directory cannot take it.
+        """
         try:
-            await asyncio.to_thread(self._write, shard, digest, content)
+            await asyncio.to_thread(self._write, shard, sha256, pieces)
         except OSError as error:
             reason = f"blob directory: {error.strerror or error}"
             raise StoreUnavailable(reason, "no") from error
-        return digest
 
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None when it is not here.
@@ -60,6 +69,22 @@ class DirectoryBlobs:
             reason = f"blob {sha256} is damaged"
             raise StoreUnavailable(reason, "no")
         return content
+
+    async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
+        """At most ``size`` bytes from ``start`` on, not compared with the hash; None when it is not here.
+
+        Raises:
+            StoreUnavailable: the file is there and cannot be read.
+        """
+        if not is_digest(sha256):
+            return None
+        try:
+            return await asyncio.to_thread(_read, self._path(shard, sha256), start, size)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"blob directory: {error.strerror or error}"
+            raise StoreUnavailable(reason, "no") from error
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content that nobody has put since ``before_ms``; whether it is not here any more.
@@ -101,7 +126,7 @@ class DirectoryBlobs:
             return True
         return True
 
-    def _write(self, shard: Shard, digest: str, content: bytes) -> None:
+    def _write(self, shard: Shard, digest: str, pieces: Iterable[bytes]) -> None:
         path = self._path(shard, digest)
         if path.exists():
             os.utime(path)  # somebody else's copy of the same may expire now
@@ -111,13 +136,21 @@ class DirectoryBlobs:
         try:
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
+                file.writelines(pieces)
                 file.flush()
                 os.fsync(file.fileno())
             fresh.replace(path)
         finally:
             fresh.unlink(missing_ok=True)
         _sync_directory(path.parent)
+
+
+def _read(path: Path, start: int, size: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, size, start)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_directory(path: Path) -> None:

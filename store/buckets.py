@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from obstore import delete_async, get_async, head_async, put_async
+from obstore import delete_async, get_async, get_range_async, head_async, put_async
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
@@ -20,11 +20,15 @@ from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.store.digests import is_digest
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
 _PROBE: Final = b"passerelle blob probe"
 _CONNECT_S: Final = 3
 _ANSWER_S: Final = 20
 _RETRIES: Final = 2
 _RETRY_S: Final = 10
+_PART_BYTES: Final = 1_048_576
 
 
 class BucketBlobs:
@@ -48,6 +52,17 @@ class BucketBlobs:
             raise _away(error) from error
         return digest
 
+    async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
+        """Stores content whose hash is known, piece by piece; ``pieces`` may be taken in another thread.
+
+        Raises:
+            StoreUnavailable: the bucket cannot take it.
+        """
+        try:
+            await put_async(self._bucket, self._name(shard, sha256), _join(pieces))
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
+
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         """The content, or None when it is not here.
 
@@ -67,6 +82,26 @@ class BucketBlobs:
             reason = f"blob {sha256} is damaged"
             raise StoreUnavailable(reason, "no")
         return content
+
+    async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
+        """At most ``size`` bytes from ``start`` on, not compared with the hash; None when it is not here.
+
+        Raises:
+            StoreUnavailable: the bucket does not answer.
+        """
+        if not is_digest(sha256):
+            return None
+        name = self._name(shard, sha256)
+        try:
+            length = (await head_async(self._bucket, name))["size"]
+            size = min(size, length - start)
+            if size <= 0:
+                return b""
+            return bytes(await get_range_async(self._bucket, name, start=start, length=size))
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            raise _away(error) from error
 
     async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
         """Removes content that nobody has put since ``before_ms``, by the clock of the bucket.
@@ -104,6 +139,17 @@ class BucketBlobs:
 
     def _name(self, shard: Shard, digest: str) -> str:
         return f"{self._part}{shard.tag}/{digest[:2]}/{digest}"
+
+
+def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in fewer pieces: each of them is handed over by itself."""
+    joined = bytearray()
+    for piece in pieces:
+        joined += piece
+        if len(joined) >= _PART_BYTES:
+            yield bytes(joined)
+            joined.clear()
+    yield bytes(joined)
 
 
 def _open(url: str) -> S3Store:

@@ -13,15 +13,17 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from passerelle.core.errors import ConfigInvalid, DirectoryInUse
+from passerelle.core.errors import ConfigInvalid, DirectoryInUse, EngineFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 LOCK_RETRY_S: Final = 3.0
 _RETRY_EVERY_S: Final = 0.05
 _MODE: Final = 0o700
-_FOR_OTHERS: Final = 0o077
+FOR_OTHERS: Final = 0o077
+"""Rights that nobody but the owner has."""
 _OURS: Final = frozenset(
     {"lock", "store.json", "blobs", "owner-token", "secret-key", "appendonlydir"}
 )
@@ -50,7 +52,7 @@ def make_data_directory(path: Path) -> Path:
     """
     try:
         path.mkdir(mode=_MODE, parents=True, exist_ok=True)
-        if path.stat().st_mode & _FOR_OTHERS:
+        if path.stat().st_mode & FOR_OTHERS:
             if _is_foreign(path):
                 raise ConfigInvalid(
                     "data_dir",
@@ -73,9 +75,13 @@ async def lock_directory(directory: Path, retry_s: float = LOCK_RETRY_S) -> Dire
 
     Raises:
         DirectoryInUse: somebody else holds it; names the directory and the process id in the file.
+        EngineFailed: the directory cannot be written.
     """
     path = directory / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise refuse_directory(directory, error) from error
     deadline = asyncio.get_running_loop().time() + retry_s
     try:
         while not _try_lock(descriptor):
@@ -90,6 +96,15 @@ async def lock_directory(directory: Path, retry_s: float = LOCK_RETRY_S) -> Dire
     return DirectoryLock(path, descriptor)
 
 
+def refuse_directory(directory: Path, error: OSError) -> EngineFailed:
+    """What it means that something cannot be written to a data directory."""
+    message = f"the data directory {directory} cannot be written: {error.strerror or error}"
+    hint = (
+        "give this user the right to write there, mount it for writing, or name another --data-dir"
+    )
+    return EngineFailed(message, hint=hint, path=str(directory))
+
+
 def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -101,3 +116,15 @@ def _try_lock(descriptor: int) -> bool:
 def _read_owner(path: Path) -> str:
     text = path.read_text(encoding="ascii", errors="replace").strip()
     return text if text.isdigit() else "unknown"
+
+
+def close_to_others(files: Iterable[Path]) -> None:
+    """Takes the rights of others from files that an earlier version has left open.
+
+    Raises:
+        OSError: one of them is not ours.
+    """
+    for file in files:
+        mode = file.stat().st_mode
+        if mode & FOR_OTHERS:
+            file.chmod(mode & ~FOR_OTHERS)

@@ -36,14 +36,14 @@ class RedisDueRows:
         self._nodes = nodes
 
     async def claim(self, shard: Shard, limit: int, visibility_ms: int, hold: str = "") -> Claimed:
-        """Claims up to ``limit`` rows that are due, and those of leases beyond that; none that begins with ``hold``.
+        """Claims rows of leases that are due, then up to ``limit`` others; none that begins with ``hold``.
 
         Never tried again here: a claim whose reply was lost comes due again after the visibility time.
         ``hold`` is ``LEASE_ROWS`` for one lease after an outage, so that living owners extend first. Rows of leases
         come due again soon: whoever acts on one bears that, and runs wait for it.
         """
         packed = read_script("claim_due").pack_call(
-            [keys.due(shard)],
+            [keys.due(shard), keys.lessees(shard)],
             {
                 "limit": limit,
                 "visibility": visibility_ms,

@@ -21,7 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.core.errors import EngineFailed, PasserelleError
-from passerelle.store.data_directory import DirectoryLock, lock_directory, make_data_directory
+from passerelle.store.data_directory import (
+    DirectoryLock,
+    close_to_others,
+    lock_directory,
+    make_data_directory,
+)
 from passerelle.store.engine_binary import EngineBinary, find_engine
 from passerelle.store.engine_process import (
     EngineProcess,
@@ -82,6 +87,7 @@ class EmbeddedEngine:
             stamp = read_stamp(directory)
             binary = find(settings.engine_path)
             refuse_mismatch(stamp, binary)
+            close_to_others(_list_files(directory))
             sockets = _make_socket_directory(directory)
         except BaseException:
             lock.release()
@@ -173,6 +179,12 @@ class EmbeddedEngine:
             self.failed.set_result(EngineFailed(message))
 
 
+def _list_files(data_dir: Path) -> list[Path]:
+    """What lies in the directory itself, and what the engine has written so far."""
+    found = (*data_dir.iterdir(), *data_dir.glob("appendonlydir/*"))
+    return [file for file in found if file.is_file()]
+
+
 def _make_socket_directory(data_dir: Path) -> Path:
     """A new one; that of an owner which was killed is removed, since we hold its lock."""
     note = data_dir / _SOCKET_NOTE
@@ -182,6 +194,7 @@ def _make_socket_directory(data_dir: Path) -> Path:
             shutil.rmtree(left, ignore_errors=True)
     try:
         made = _make_short_directory()
+        note.touch(mode=0o600)
         note.write_text(str(made / _SOCKET_NAME), encoding="utf-8")
     except OSError as error:
         message = f"no socket directory can be made: {error}"

@@ -6,12 +6,14 @@ Knows nothing of restarts or of the data directory's lock beyond the descriptor 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from passerelle.core.errors import EngineFailed
+from passerelle.store.data_directory import FOR_OTHERS
 from passerelle.store.parent_guard import (
     GuardMode,
     PipeWatcher,
@@ -33,6 +35,7 @@ LOG_NAME: Final = "engine.log"
 _PING_EVERY_S: Final = 0.002
 _PING_SLOWEST_S: Final = 0.05
 _LOG_TAIL_LINES: Final = 8
+_DAMAGED: Final = re.compile(r"Bad file format|check-aof|Unexpected end of file", re.IGNORECASE)
 _LOG_TAIL_BYTES: Final = 4096
 
 
@@ -121,6 +124,8 @@ def spawn(
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(lock_descriptor,),
+            # A copy of the folder that loses its mode must not open what the engine has written.
+            umask=FOR_OTHERS,
             start_new_session=True,
             # Python ignores SIGXFSZ, and so must the engine: a file-size limit is then a write that
             # fails, like on a full disk, and not the end of the process.
@@ -143,6 +148,16 @@ def spawn(
     return running
 
 
+def _find_hint(log_tail: str) -> str:
+    """What helps an engine that does not come up: its own words are in its log."""
+    if _DAMAGED.search(log_tail):
+        return (
+            "its append-only file is damaged: restore a backup, or keep a copy of the data directory and "
+            "let the engine's tool cut the file behind the last whole command (valkey-check-aof --fix)"
+        )
+    return f"its log says why, {LOG_NAME} in the data directory"
+
+
 async def wait_ready(running: EngineProcess, socket_path: Path, data_dir: Path) -> None:
     """Returns once the engine answers PING with PONG; ``LOADING`` means that it replays its file.
 
@@ -153,8 +168,8 @@ async def wait_ready(running: EngineProcess, socket_path: Path, data_dir: Path) 
     deadline = asyncio.get_running_loop().time() + READY_WITHIN_S
     while True:
         if running.ended.is_set():
-            message = f"the engine ended at start: {read_log_tail(data_dir)}"
-            raise EngineFailed(message)
+            tail = read_log_tail(data_dir)
+            raise EngineFailed(f"the engine ended at start: {tail}", hint=_find_hint(tail))
         if await _answers_ping(socket_path):
             return
         if asyncio.get_running_loop().time() >= deadline:

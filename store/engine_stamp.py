@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from passerelle.core.errors import EngineFailed
+from passerelle.store.data_directory import refuse_directory
 from passerelle.store.engine_binary import EngineBinary, parse_version
 from passerelle.store.keys import SCHEMA
 
@@ -57,20 +58,30 @@ def read_stamp(directory: Path) -> EngineStamp | None:
         return None
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError) as error:
         message = f"{path} is damaged: {error!r}"
-        raise EngineFailed(message, path=str(path)) from error
+        hint = (
+            "take store.json of a backup of this directory: it says which engine may open the data"
+        )
+        raise EngineFailed(message, hint=hint, path=str(path)) from error
 
 
 def write_stamp(directory: Path, stamp: EngineStamp) -> None:
-    """Replaces the stamp in one step, after a successful start."""
+    """Replaces the stamp in one step, after a successful start.
+
+    Raises:
+        EngineFailed: the directory cannot be written.
+    """
     path = directory / _FILE
     fresh = directory / f"{_FILE}.{os.getpid()}"
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, orjson.dumps(asdict(stamp), option=orjson.OPT_INDENT_2))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    fresh.replace(path)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, orjson.dumps(asdict(stamp), option=orjson.OPT_INDENT_2))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        fresh.replace(path)
+    except OSError as error:
+        raise refuse_directory(directory, error) from error
 
 
 def refuse_mismatch(stamp: EngineStamp | None, binary: EngineBinary) -> None:
@@ -83,13 +94,15 @@ def refuse_mismatch(stamp: EngineStamp | None, binary: EngineBinary) -> None:
         return
     if stamp.schema > SCHEMA:
         message = f"the data directory has schema {stamp.schema}, this version knows {SCHEMA}"
-        raise EngineFailed(message)
+        hint = "start the version of passerelle that wrote it, or a newer one: there is no way back"
+        raise EngineFailed(message, hint=hint)
     if not _can_open(stamp, binary):
         message = (
             f"the data directory was last opened by {stamp.engine} {stamp.version};"
             f" {binary.name} {binary.version_text} at {binary.path} cannot read it safely"
         )
-        raise EngineFailed(message, engine=binary.name, version=binary.version_text)
+        hint = f"name that engine or a newer {stamp.engine} with engine_path"
+        raise EngineFailed(message, hint=hint, engine=binary.name, version=binary.version_text)
 
 
 def stamp_start(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from passerelle.core.errors import StoreUnavailable
 
+READ_ONLY: Final = "read-only replica"
 REASONS: Final[dict[str, str]] = {
     "LOADING": "loading",
     "MISCONF": "cannot write to disk",
@@ -19,7 +20,7 @@ REASONS: Final[dict[str, str]] = {
     "CLUSTERDOWN": "cluster is down",
     "MASTERDOWN": "primary is down",
     "OOM": "out of memory",
-    "READONLY": "read-only replica",
+    "READONLY": READ_ONLY,
     "BUSY": "busy with a script",
     "NOAUTH": "authentication required",
     "WRONGPASS": "wrong password",
@@ -30,6 +31,7 @@ REASONS: Final[dict[str, str]] = {
 REDIRECTIONS: Final = frozenset({"MOVED", "ASK", "TRYAGAIN"})
 """Answers after which the same call goes out again, once the table of nodes is fresh."""
 
+NO_PRIMARY: Final = "no primary"
 NOT_SENT: Final = "connection failed"
 BROKEN: Final = "connection lost"
 TIMED_OUT: Final = "no answer in time"
@@ -57,6 +59,9 @@ def explain_reply(error: RedisError) -> StoreUnavailable | Redirected:
 
 def explain_break(error: BaseException, *, sent: bool) -> StoreUnavailable:
     """What a broken exchange means for a call without a reply."""
+    if isinstance(error.__cause__ or error, AuthenticationError):
+        # redis-py wraps what the server answers while a connection is made.
+        return StoreUnavailable(f"{REASONS['WRONGPASS']} or user", "no")
     if not sent:
         return StoreUnavailable(f"{NOT_SENT}: {str(error) or type(error).__name__}", "no")
     if isinstance(error, TimeoutError):

@@ -2,14 +2,19 @@
 
 After any error the connection is made anew with one SSUBSCRIBE per channel (a client library that puts
 several channels in one command loses them all on a cluster), and whoever asked hears that hints may be lost.
+
+A callback that raises harms nobody else: the fault is logged, and the hints of the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, cast
 
 from redis.exceptions import RedisError
 
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import StreamRef
     from passerelle.store.nodes import Node, Nodes
 
+P = ParamSpec("P")
+
+_LOG: Final = logging.getLogger(__name__)
 CONFIRM_S: Final = 5.0
 _IDLE_S: Final = 15.0
 _PAUSE_FIRST_S: Final = 0.02
@@ -47,6 +55,12 @@ class RedisHints:
         self._readers: dict[Node, asyncio.Task[None]] = {}
         self._on_loss: list[Callable[[], None]] = []
         self._awaited: dict[Node, set[bytes]] = {}
+        self._ends: set[asyncio.Future[None]] = set()
+        self._leaving: dict[Node, Counter[bytes]] = {}
+        """Ends of subscriptions that were asked for on the present connection and not confirmed yet."""
+        self.faults = 0
+        """Faults of callbacks and of readers since the start."""
+        nodes.on_move(self._leave_former)
 
     async def subscribe(self, stream: StreamRef, on_hint: Callable[[bytes], None]) -> None:
         """Returns once the subscription is confirmed.
@@ -72,16 +86,19 @@ class RedisHints:
     async def ignore(self, shard: Shard, name: str) -> None:
         """Ends the hints of a channel."""
         channel = name.encode()
-        subscription = self._subscriptions.pop(channel, None)
+        if self._subscriptions.pop(channel, None) is not None:
+            await self._leave(shard, channel)
+
+    async def _leave(self, shard: Shard, channel: bytes) -> None:
+        """Tells the server, which would put what is stored into the hints of a channel that anybody follows."""
         node = self._nodes.node(shard)
         self._arrived(node, channel)
         wire = self._wires.get(node)
-        if subscription is not None and wire is not None and wire.is_connected:
-            try:
+        if wire is not None and wire.is_connected:
+            self._leaving[node][channel] += 1
+            # The reader of a connection that broke connects anew, without this channel.
+            with suppress(RedisError, OSError):
                 await wire.send_packed_command([pack("SUNSUBSCRIBE", channel)], check_health=False)
-            except (RedisError, OSError):
-                # The reader of this connection sees the same end and connects anew, without this channel.
-                return
 
     def on_loss(self, callback: Callable[[], None]) -> None:
         """Calls back whenever hints may have been lost: the connection was made anew."""
@@ -103,22 +120,24 @@ class RedisHints:
             message = f"{channel.decode()} is subscribed already"
             raise ValueError(message)
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._subscriptions[channel] = _Subscription(shard, on_hint, confirmed)
+        mine = _Subscription(shard, on_hint, confirmed)
+        self._subscriptions[channel] = mine
         try:
             async with asyncio.timeout(CONFIRM_S):
                 await self._ask(self._nodes.node(shard), channel)
                 await confirmed
-        except TimeoutError as error:
-            self._subscriptions.pop(channel, None)
-            reason = "a subscription was not confirmed"
-            raise StoreUnavailable(reason, "no") from error
-        except BaseException:
-            self._subscriptions.pop(channel, None)
+        except BaseException as error:
+            if self._subscriptions.get(channel) is mine:
+                del self._subscriptions[channel]
+                await self._leave(shard, channel)
+            if isinstance(error, TimeoutError):
+                reason = "a subscription was not confirmed"
+                raise StoreUnavailable(reason, "no") from error
             raise
 
     async def _ask(self, node: Node, channel: bytes) -> None:
         if node not in self._readers:
-            self._readers[node] = asyncio.create_task(self._follow(node), name="hints")
+            self._start_reader(node)
             return
         wire = self._wires.get(node)
         if wire is not None and wire.is_connected:
@@ -128,6 +147,24 @@ class RedisHints:
                 # The reader connects anew and asks for every channel.
                 return
 
+    def _start_reader(self, node: Node) -> None:
+        reader = asyncio.create_task(self._follow(node), name="hints")
+        self._readers[node] = reader
+        reader.add_done_callback(lambda ended: self._look_after(node, ended))
+
+    def _look_after(self, node: Node, ended: asyncio.Task[None]) -> None:
+        """A reader that a fault has ended is started again: without it no hint would arrive any more."""
+        if ended.cancelled() or ended.exception() is None:
+            return
+        self.faults += 1
+        _LOG.error("hints.reader_failed", exc_info=ended.exception())
+
+        def start_again() -> None:
+            if self._readers.get(node) is ended:
+                self._start_reader(node)
+
+        asyncio.get_running_loop().call_later(_PAUSE_LAST_S, start_again)
+
     async def _follow(self, node: Node) -> None:
         """Keeps one connection up for as long as this node serves a shard."""
         pause_s = _PAUSE_FIRST_S
@@ -135,6 +172,7 @@ class RedisHints:
             wire = make_connection(node.endpoint)
             try:
                 await connect(wire)
+                self._leaving[node] = Counter()
                 # Known before the list is made: who subscribes in between asks on this connection.
                 self._wires[node] = wire
                 await self._subscribe_all(node, wire)
@@ -146,8 +184,11 @@ class RedisHints:
             finally:
                 self._wires.pop(node, None)
                 await wire.disconnect(nowait=True)
+            await self._look_for_moves()
             await self._move_elsewhere(node)
         self._readers.pop(node, None)
+        # The table may have changed while the channels were asked for elsewhere.
+        await self._move_elsewhere(node)
 
     async def _subscribe_all(self, node: Node, wire: Wire) -> None:
         mine = {
@@ -159,6 +200,8 @@ class RedisHints:
             channel for channel, subscription in mine.items() if subscription.confirmed.done()
         }
         for channel in mine:
+            if channel not in self._subscriptions:
+                continue
             await wire.send_packed_command([pack("SSUBSCRIBE", channel)], check_health=False)
 
     async def _read(self, node: Node, wire: Wire) -> None:
@@ -183,11 +226,13 @@ class RedisHints:
         subscription = self._subscriptions.get(message[1])
         match message[0]:
             case b"smessage" if subscription is not None:
-                subscription.on_hint(message[2])
+                self._tell(subscription.on_hint, message[2])
             case b"ssubscribe":
                 if subscription is not None and not subscription.confirmed.done():
                     subscription.confirmed.set_result(None)
                 self._arrived(node, message[1])
+            case b"sunsubscribe" if self._leaving[node][message[1]]:
+                self._leaving[node][message[1]] -= 1
             case b"sunsubscribe":
                 return subscription is None
             case _:
@@ -201,16 +246,31 @@ class RedisHints:
             awaited.discard(channel)
             if not awaited:
                 for callback in self._on_loss:
-                    callback()
+                    self._tell(callback)
+
+    def _tell(self, callback: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+        """Calls back; whose callback it is bears what it raises, and nobody else does."""
+        try:
+            callback(*arguments, **named)
+        except Exception:  # noqa: BLE001  whatever it is, the hints of all others go on
+            self.faults += 1
+            _LOG.exception("hints.callback_failed")
+
+    def _leave_former(self) -> None:
+        """A former primary that lives on as a replica, or cut off from the others, would go on in silence."""
+        for node, wire in self._wires.items():
+            if node not in self._nodes.all:
+                end = asyncio.ensure_future(wire.disconnect(nowait=True))
+                self._ends.add(end)
+                end.add_done_callback(self._ends.discard)
+
+    async def _look_for_moves(self) -> None:
+        if self._nodes.moves:
+            with suppress(StoreUnavailable):
+                await self._nodes.refresh_now()
 
     async def _move_elsewhere(self, node: Node) -> None:
-        """A slot may have moved: channels of other nodes' shards are asked for there."""
-        if not self._nodes.clustered:
-            return
-        try:
-            await self._nodes.refresh_now()
-        except StoreUnavailable:
-            return
+        """Channels of shards that another node serves by now are asked for there."""
         for channel, subscription in list(self._subscriptions.items()):
             home = self._nodes.node(subscription.shard)
             if home is not node:

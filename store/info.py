@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.engine_binary import OLDEST, EngineName, Version, parse_version
@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from passerelle.store.connection import Reply
+
+
+StoreDurability: TypeAlias = Literal["aof", "replicas", "service"]
+"""What keeps what a server has acknowledged: its append-only file, the memory of replicas, or whoever runs it."""
+
+_NO_EVICTION: Final = "noeviction"
+_EXPIRING: Final = "volatile-"
+_EVICTED: Final = "tasks and their history"
+_EVICTED_EARLY: Final = "leases, and the rows that keep a message from being sent twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +41,7 @@ class ServerFacts:
     maxmemory_bytes: int
 
 
-_PRIMARY: Final = "master"
+PRIMARY: Final = "master"
 
 
 def parse_info(reply: Reply) -> dict[str, str]:
@@ -64,26 +73,37 @@ def read_facts(info: Mapping[str, str]) -> ServerFacts:
     )
 
 
-def refuse_unfit(facts: ServerFacts, name: str, *, durable_otherwise: bool) -> None:
+def refuse_unfit(facts: ServerFacts, name: str, durability: StoreDurability) -> None:
     """Refuses a server that would lose, evict or not understand what is written.
 
     Raises:
         ConfigInvalid: names the server and what to change.
-        StoreUnavailable: it is not known yet, while it loads its data.
+        StoreUnavailable: it is not known yet, while it loads its data; or no replica is there yet that it needs.
     """
     if facts.loading:
         raise StoreUnavailable(REASONS["LOADING"], "no")
     if facts.version < OLDEST:
         found = ".".join(str(part) for part in facts.version)
         raise ConfigInvalid("redis_url", f"{name} is version {found}; 7.0 or newer is needed")
-    if facts.role != _PRIMARY:
+    if facts.role != PRIMARY:
         raise ConfigInvalid("redis_url", f"{name} is a replica; name the primary")
-    if facts.policy and facts.policy != "noeviction":
-        raise ConfigInvalid(
-            "redis_url", f"{name} evicts keys ({facts.policy}); set maxmemory-policy noeviction"
-        )
-    if not facts.durable and not durable_otherwise:
+    if facts.policy and facts.policy != _NO_EVICTION:
+        what = _EVICTED_EARLY if facts.policy.startswith(_EXPIRING) else _EVICTED
         raise ConfigInvalid(
             "redis_url",
-            f"{name} has no append-only file; set appendonly yes",
+            f"{name} evicts keys when its memory is full ({facts.policy}): {what}; "
+            f"set maxmemory-policy {_NO_EVICTION}",
         )
+    match durability:
+        case "aof" if not facts.durable:
+            raise ConfigInvalid(
+                "redis_url",
+                f"{name} has no append-only file; set appendonly yes, "
+                "or say with store.durability what keeps its data",
+            )
+        case "replicas" if not facts.replicas:
+            raise StoreUnavailable(f"{name} has no replica; store.durability wants one", "no")
+        case "aof" | "replicas" | "service":
+            pass
+        case _:
+            assert_never(durability)

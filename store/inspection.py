@@ -25,6 +25,10 @@ class DriverSet:
     """The incarnation that it belongs to."""
     gone: bool
     tasks: frozenset[str]
+    seen: int
+    """The epoch of the shard since which the instance has compared what it drives with it."""
+    is_living: bool
+    """Whether its lease holds: one that has run out is emptied by whoever has the duty."""
 
 
 class RedisInspection:
@@ -57,14 +61,27 @@ class RedisInspection:
 
     async def read_driver_set(self, shard: Shard, instance: str) -> DriverSet | None:
         """What an instance drives in a shard; None where it has no lease, not even one that has run out."""
-        command = pack("HGETALL", keys.own(shard, instance))
-        [reply] = await retry(lambda: self._nodes.read(shard, command))
+        commands = (pack("HGETALL", keys.own(shard, instance)), pack("TIME"))
+        reply, time = await retry(lambda: self._nodes.read(shard, *commands))
         flat = cast("list[bytes]", reply)
         fields = {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "inc" not in fields:
             return None
         runs = [value.decode() for name, value in fields.items() if name.startswith("r:")]
-        return DriverSet(int(fields["inc"]), "gone" in fields, frozenset(runs))
+        seen = int(fields.get("seen", b"0"))
+        seconds, micros = cast("list[bytes]", time)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        is_gone, is_living = "gone" in fields, int(fields.get("until", b"0")) > now_ms
+        return DriverSet(
+            int(fields["inc"]), is_gone, frozenset(runs), seen, is_living and not is_gone
+        )
+
+    async def read_epoch(self, shard: Shard) -> int:
+        """The epoch of a shard, as it is stored."""
+        [epoch] = await retry(
+            lambda: self._nodes.read(shard, pack("HGET", keys.meta(shard), "epoch"))
+        )
+        return int(cast("bytes | None", epoch) or 0)
 
     @staticmethod
     async def _scan(node: Node, cursor: bytes) -> tuple[bytes, list[bytes]]:

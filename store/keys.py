@@ -147,8 +147,16 @@ def callback(shard: Shard, run: str) -> str:
 
 
 def own(shard: Shard, instance: str) -> str:
-    """HASH until, inc, gone, ``r:<run>`` and ``c:<channel>``."""
+    """HASH until, inc, gone, seen, ``r:<run>`` and ``c:<channel>``.
+
+    ``seen`` is the epoch of the shard since which the instance has compared what it drives with this.
+    """
     return _key(shard, "own", instance)
+
+
+def lessees(shard: Shard) -> str:
+    """SET the instances that have a lease here: the rows of ``due`` that are claimed before all others."""
+    return _key(shard, "les")
 
 
 def duty(shard: Shard) -> str:
@@ -162,7 +170,11 @@ def feed(shard: Shard) -> str:
 
 
 def meta(shard: Shard) -> str:
-    """HASH epoch, ``mark:<consumer>``; of shard 0 also runtime and schema."""
+    """HASH epoch, ``mark:<consumer>``, dropped, ``taken:<shard>``; of shard 0 also runtime and schema.
+
+    ``dropped`` is the feed id below which the feed has no rows any more; ``taken:<shard>`` the mark that another shard
+    had for the rows of this one when the relay saw it last, and the epoch of that shard, ``<mark> <epoch>``.
+    """
     return _key(shard, "meta")
 
 
@@ -287,9 +299,9 @@ def shared_index(shard: Shard, space: str, owner: str) -> str:
 PERMANENT: Final = re.compile(
     r"\{[0-3][0-9a-f]\}:"
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
-    r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z]+"
+    r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
-    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|stuck|feed|meta|hw|inst|runtime|vapid)"
+    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|les|stuck|feed|meta|hw|inst|runtime|vapid)"
 )
 """Matches every key that may live without an expiry."""
 

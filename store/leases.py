@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 from passerelle.core.errors import StoreUnavailable
@@ -33,10 +34,17 @@ class RedisLeases:
         self._nodes = nodes
 
     async def extend(
-        self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
+        self,
+        shard: Shard,
+        driver: Incarnation,
+        *,
+        opens: bool,
+        wants_duty: bool,
+        lease_ms: int,
+        seen: int = 0,
     ) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
-        packed = _pack_lease(LeaseWish(shard, driver, opens, wants_duty), lease_ms)
+        packed = _pack_lease(LeaseWish(shard, driver, opens, wants_duty, seen), lease_ms)
         [reply] = await retry(lambda: self._nodes.lease(shard, packed))
         return _read_lease(reply)
 
@@ -45,15 +53,38 @@ class RedisLeases:
     ) -> list[Lease | LeaseLost | StoreUnavailable]:
         """The same for one lease in each of many shards, together; nothing is tried twice."""
         commands = [(wish.shard, _pack_lease(wish, lease_ms)) for wish in wishes]
-        return [
+        seen, sent_s = self._nodes.generation, monotonic()
+        replies = await self._nodes.lease_each(commands)
+        received_s = monotonic()
+        answers = [
             reply if isinstance(reply, StoreUnavailable) else _read_lease(reply)
-            for reply in await self._nodes.lease_each(commands)
+            for reply in replies
         ]
+        if self._nodes.generation == seen:
+            self._note_times(wishes, answers, sent_s, received_s)
+        return answers
+
+    def _note_times(
+        self,
+        wishes: Sequence[LeaseWish],
+        answers: Sequence[Lease | LeaseLost | StoreUnavailable],
+        sent_s: float,
+        received_s: float,
+    ) -> None:
+        """One time of each primary that answered."""
+        times = {
+            self._nodes.node(wish.shard): answer.now_ms
+            for wish, answer in zip(wishes, answers, strict=True)
+            if isinstance(answer, Lease)
+        }
+        for node, now_ms in times.items():
+            node.time.note(now_ms, sent_s, received_s)
 
     async def take_over(self, shard: Shard, instance: str) -> TakenOver | Alive:
         """Marks an expired lease as gone and says what it drove; an empty one is deleted with its due row."""
         packed = read_script("take_over").pack_call(
-            [keys.own(shard, instance), keys.due(shard)], {"instance": instance}
+            [keys.own(shard, instance), keys.due(shard), keys.lessees(shard)],
+            {"instance": instance},
         )
         [reply] = await retry(lambda: self._nodes.lease(shard, packed))
         match cast("list[bytes | list[bytes]]", reply):
@@ -70,7 +101,12 @@ class RedisLeases:
     async def release(self, shard: Shard, driver: Incarnation) -> None:
         """Ends the lease at once, so that its runs are taken over without waiting."""
         packed = read_script("release").pack_call(
-            [keys.own(shard, driver.instance), keys.duty(shard), keys.due(shard)],
+            [
+                keys.own(shard, driver.instance),
+                keys.duty(shard),
+                keys.due(shard),
+                keys.lessees(shard),
+            ],
             {"instance": driver.instance, "inc": str(driver.number)},
         )
         await retry(lambda: self._nodes.lease(shard, packed))
@@ -99,12 +135,19 @@ class RedisLeases:
 @lru_cache(2 * SHARDS)
 def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
     """The same bytes several times in each lease, and for all of its life."""
-    driver = wish.driver
+    driver, shard = wish.driver, wish.shard
     return read_script("lease").pack_call(
-        [keys.own(wish.shard, driver.instance), keys.duty(wish.shard), keys.due(wish.shard)],
+        [
+            keys.own(shard, driver.instance),
+            keys.duty(shard),
+            keys.due(shard),
+            keys.lessees(shard),
+            keys.meta(shard),
+        ],
         {
             "instance": driver.instance,
             "inc": str(driver.number),
+            "seen": str(wish.seen),
             "opens": wish.opens,
             "duty": wish.wants_duty,
             "length": lease_ms,
@@ -114,7 +157,14 @@ def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
 
 def _read_lease(reply: Reply) -> Lease | LeaseLost:
     match cast("list[bytes | int]", reply):
-        case [b"ok", until, now, duty, free]:
-            return Lease(int(until), int(now), duty == 1, int(free) if free else None)
+        case [b"ok", until, now, duty, free, found, epoch]:
+            return Lease(
+                int(until),
+                int(now),
+                duty == 1,
+                int(free) if free else None,
+                int(found) if found else None,
+                int(epoch),
+            )
         case _:
             return LeaseLost()

@@ -116,6 +116,8 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._replies: _Replies | None = None
+        self.opened = 0
+        """How often it was opened, or tried to be."""
         self._used_s = 0.0
         """When it last began to carry an exchange, by the clock of the loop."""
         self._watch: asyncio.TimerHandle | None = None
@@ -145,6 +147,7 @@ class Link:
             RedisError, OSError, TimeoutError: it cannot be opened.
         """
         await self.close(nowait=True)
+        self.opened += 1
         await connect(self._wire)
         self._transport = _take_transport(self._wire)
         self._replies = _Replies(self._transport.get_protocol())

@@ -87,6 +87,7 @@ class RedisLinks:
                 "channel": row.entity,
                 "kind": kind,
                 "told": str(owed.total),
+                "before": str(owed.told),
                 "bytes": len(owed.payloads) if listed else 0,
                 "token": row.token,
                 "window": self._window_ms,

@@ -34,11 +34,26 @@ if TYPE_CHECKING:
     from passerelle.core.ports.projections import RowPart
     from passerelle.store.nodes import Nodes
 
+_MOST_ACKNOWLEDGED: Final = 512
 _SEARCH_PAGES: Final = 8
 _SEARCH_PAGE: Final = 256
 _TAIL: Final = 32
 """Feed rows that are looked at behind an append: those of about a second."""
 _OWN_FIELDS: Final = frozenset({"v", "s", "op"})
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """What the store has said to have: the ``last`` event of an append with its chain, under an epoch of its shard.
+
+    ``at_s`` is a time of the monotonic clock.
+    """
+
+    session: str
+    last: int
+    chain: str
+    epoch: int
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -76,6 +91,7 @@ class RedisEventLog:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
+        self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
 
     async def read_epochs(self) -> None:
         """Learns the epoch of every shard; done once at start."""
@@ -106,16 +122,19 @@ class RedisEventLog:
         if looks:
             call += _ask_tail(shard)
         nodes, began_s = self._nodes, monotonic()
-        seen = nodes.generation
+        seen, node = nodes.generation, nodes.primaries[shard.number]
         try:
-            writes = nodes.primaries[shard.number].writes
-            replies = await writes.call(call, 1 + looks, within_s=packed.within_s)
+            replies = await node.writes.call(call, 1 + looks, within_s=packed.within_s)
         except (Redirected, StoreUnavailable) as failed:
             again = _Again(nodes, shard, call, 1 + looks)
             replies = await again.go_on(failed, seen, began_s)
             unknown = again.unknown
         result = read_append(replies[0], packed)
         if isinstance(result, Appended):
+            if nodes.generation == seen:
+                node.time.note(result.now_ms, began_s, monotonic())
+            if result.chain:
+                self._keep(packed.session, result, self._epochs[shard.number], began_s)
             return _look_behind(result, replies[1]) if looks else result
         if isinstance(result, StaleEpoch):
             self._epochs[shard.number] = result.epoch
@@ -123,6 +142,20 @@ class RedisEventLog:
             # One of our tries ran, and somebody has written the entity since.
             return Again(None)
         return result
+
+    def list_acknowledged(self, oldest_s: float) -> list[Acknowledged]:
+        """The last append in each of the sessions that were written here since a time; older ones are forgotten."""
+        kept = {name: one for name, one in self._acknowledged.items() if one[3] >= oldest_s}
+        self._acknowledged = kept
+        return [Acknowledged(name, *one) for name, one in kept.items()]
+
+    def _keep(self, session: str, stored: Appended, epoch: int, at_s: float) -> None:
+        """Once for each message: a tuple in a dictionary, whose oldest rows go."""
+        kept = self._acknowledged
+        kept.pop(session, None)
+        kept[session] = (stored.last, stored.chain, epoch, at_s)
+        if len(kept) > _MOST_ACKNOWLEDGED:
+            del kept[next(iter(kept))]
 
     def pack(self, batch: Batch) -> PackedBatch:
         """The batch as ``append`` sends it. Raises as ``append`` does of a batch that it does not take."""

@@ -1,42 +1,40 @@
 """Which primary serves a shard, and the connections to it.
 
-A cluster is one table of 64 rows, read from CLUSTER SLOTS and read again when a node says MOVED; a
-standalone server is one node. Plain connections only: a cluster client hides retries.
+One table of 64 rows, whatever it comes from (``store.topology``); read again when a node says MOVED or that it is a
+replica, and when one does not answer. Plain connections only: a cluster client hides retries.
 """
 
 from __future__ import annotations
 
 import asyncio
-import binascii
 from collections import Counter
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Self, cast
 
-from redis.exceptions import RedisError
-
 from passerelle.core.errors import StoreUnavailable
-from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.store.batcher import Batcher
-from passerelle.store.connection import Endpoint, ask, connect, make_connection
-from passerelle.store.failures import Redirected, explain_break
-from passerelle.store.info import is_cluster, parse_info
+from passerelle.store.clock import ServerTime
+from passerelle.store.failures import READ_ONLY, Redirected
+from passerelle.store.replication import ReplicationView, inherit
 from passerelle.store.retry import retry, try_again
 from passerelle.store.scripts import read_all_scripts
+from passerelle.store.topology import Sentinels, find_topology
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
-    from passerelle.store.connection import Argument, Reply
+    from passerelle.core.ids import Shard
+    from passerelle.store.connection import Endpoint, Reply
+    from passerelle.store.seeds import Seeds
+    from passerelle.store.topology import Topology
 
-SLOTS: Final = 16_384
+FORGET_S: Final = 30.0
+"""How long the connections to a node are kept that serves no shard any more: it may come back."""
+_LOOK_S: Final = 1.0
 _REDIRECT_PAUSE_S: Final = 0.02
 _REDIRECT_TRIES: Final = 50
 _WAIT_MS: Final = 100
-
-
-def slot_of(shard: Shard) -> int:
-    """The cluster slot of a shard's hash tag."""
-    return binascii.crc_hqx(shard.tag.encode(), 0) % SLOTS
 
 
 class Node:
@@ -52,8 +50,15 @@ class Node:
         self.reads = Batcher(endpoint, scripts, batches=batches)
         self.leases = Batcher(endpoint, scripts, batches=batches)
         self.acts = Batcher(endpoint, scripts, wait_ms=_WAIT_MS, batches=batches)
-        self.has_replicas = False
-        """What was seen since the start: an isolated primary that has lost its replicas still waits for them."""
+        self.time = ServerTime()
+        self.replication = ReplicationView()
+        self.acts_alone = False
+        """It was promoted and has no replica: nothing waits for one any more."""
+
+    @property
+    def awaits_replicas(self) -> bool:
+        """Whether acts wait for a replica; an isolated primary that has lost its replicas still does."""
+        return self.replication.has_replicas and not self.acts_alone
 
     async def close(self) -> None:
         """Waits for what is under way, then closes all connections."""
@@ -64,40 +69,49 @@ class Node:
 class Nodes:
     """The table. ``open`` reads it once; calls keep it fresh."""
 
-    def __init__(
-        self,
-        seed: Endpoint,
-        *,
-        clustered: bool,
-        batches: Counter[int] | None = None,
-    ) -> None:
-        self.clustered = clustered
+    def __init__(self, topology: Topology, batches: Counter[int] | None = None) -> None:
+        self.moves = topology.moves
+        """Whether another node may come to serve a shard."""
+        self._topology = topology
         self._batches = Counter[int]() if batches is None else batches
-        self._seed = seed
         self._by_name: dict[str, Node] = {}
         self.primaries: list[Node] = []
         """The primary that is thought to serve each shard, by its number."""
-        self._refresh_lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
         self.generation = 0
         """How often they were read."""
+        self._leaving: dict[Node, asyncio.TimerHandle] = {}
+        self._ends: set[asyncio.Task[None]] = set()
+        self._on_move: list[Callable[[], None]] = []
+        self._watcher: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, seed: Endpoint, batches: Counter[int] | None = None) -> Self:
-        """Asks the server what it is. ``batches`` counts exchanges by how many calls they carry.
+    async def open(cls, seeds: Seeds, batches: Counter[int] | None = None) -> Self:
+        """Asks the servers what they are. ``batches`` counts exchanges by how many calls they carry.
 
         Raises:
-            StoreUnavailable: it cannot be reached, or the cluster does not serve all slots.
+            StoreUnavailable: none can be reached, none is a primary, or the cluster does not serve all slots.
         """
-        # A server behind TLS, or on a machine with much to do, is not away because one connection took a second.
-        info = parse_info(await retry(lambda: ask_once(seed, "INFO", "cluster")))
-        nodes = cls(seed, clustered=is_cluster(info), batches=batches)
-        await nodes.refresh(0)
+        topology = await find_topology(seeds)
+        nodes = cls(topology, batches)
+        await retry(lambda: nodes.refresh(0))
+        if isinstance(topology, Sentinels):
+            nodes._watcher = asyncio.create_task(nodes._watch(topology), name="primaries")
         return nodes
+
+    def on_move(self, callback: Callable[[], None]) -> None:
+        """Calls back after a shard has got another primary."""
+        self._on_move.append(callback)
 
     @property
     def all(self) -> Sequence[Node]:
         """Every primary that serves a shard."""
         return tuple(dict.fromkeys(self.primaries))
+
+    @property
+    def opened(self) -> int:
+        """How often a connection for leases was opened: another server may answer where one is opened again."""
+        return sum(node.leases.opened for node in self._by_name.values())
 
     def node(self, shard: Shard) -> Node:
         """The primary that is thought to serve a shard."""
@@ -130,7 +144,7 @@ class Nodes:
             await self._refresh_quietly(seen)
             return await retry(lambda: self.write(shard, packed))
         except StoreUnavailable as error:
-            if self.clustered:
+            if self.moves:
                 await self._refresh_quietly(seen)
             return await try_again(lambda: self.write(shard, packed), error, began_s)
 
@@ -146,11 +160,11 @@ class Nodes:
         Raises:
             StoreUnavailable: it failed for another reason, that one; or nobody can say who serves it.
         """
-        if isinstance(failed, Redirected):
+        if isinstance(failed, Redirected) or (self.moves and failed.reason == READ_ONLY):
             await asyncio.sleep(_REDIRECT_PAUSE_S)
             await self.refresh(seen)
             return
-        if self.clustered:
+        if self.moves:
             await self._refresh_quietly(seen)
         raise failed
 
@@ -177,7 +191,7 @@ class Nodes:
         try:
             answers = await node.leases.call_each(b"".join(one for _, one in part), len(part))
         except StoreUnavailable as error:
-            if self.clustered:
+            if self.moves:
                 await self._refresh_quietly(self.generation)
             return dict.fromkeys((shard for shard, _ in part), error)
         told: dict[Shard, Reply | StoreUnavailable] = {}
@@ -201,7 +215,7 @@ class Nodes:
 
     async def write_before_act(self, shard: Shard, packed: bytes) -> tuple[Reply, bool]:
         """One command before an act that cannot be undone, and whether a replica has it, where there are replicas."""
-        if not self.node(shard).has_replicas:
+        if not self.node(shard).awaits_replicas:
             return await self.write(shard, packed), True
         reply, confirmed = await self.act(shard, packed)
         return reply, confirmed > 0
@@ -216,12 +230,27 @@ class Nodes:
         Raises:
             StoreUnavailable: no node answers, or some slot has no primary.
         """
-        async with self._refresh_lock:
-            if self.generation != seen:
-                return
-            table = await self._read_table() if self.clustered else [self._seed] * len(ALL_SHARDS)
-            self.primaries = [self._keep(endpoint) for endpoint in table]
-            self.generation += 1
+        if self.generation != seen:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_table())
+            self._reading.add_done_callback(_look_at_failure)
+        # One read for all whose calls have failed: in an outage it takes a while and fails, too.
+        await asyncio.shield(self._reading)
+
+    async def _read_table(self) -> None:
+        table = await self._topology.read_table()
+        before, self.primaries = self.primaries, [self._keep(endpoint) for endpoint in table]
+        self.generation += 1
+        for served, serves in zip(before, self.primaries, strict=False):
+            if serves not in before and not serves.replication.is_inherited:
+                serves.replication = inherit(served.replication)
+                serves.time = ServerTime(served.time.ahead_ms)
+                serves.acts_alone = False
+        if before != self.primaries:
+            self._let_go()
+            for callback in self._on_move:
+                callback()
 
     async def refresh_now(self) -> None:
         """Reads the table again.
@@ -233,7 +262,13 @@ class Nodes:
 
     async def close(self) -> None:
         """Closes every connection."""
-        await asyncio.gather(*(node.close() for node in self._by_name.values()))
+        for timer in self._leaving.values():
+            timer.cancel()
+        running = [task for task in (self._watcher, self._reading) if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*(node.close() for node in self._by_name.values()), *self._ends)
 
     async def _route(self, shard: Shard, lane: str, packed: bytes, count: int) -> list[Reply]:
         for _ in range(_REDIRECT_TRIES):
@@ -253,15 +288,31 @@ class Nodes:
             # The caller is told of its own failure, which is the better one.
             return
 
-    async def _read_table(self) -> list[Endpoint]:
-        known = [node.endpoint for node in self._by_name.values()]
-        failure = StoreUnavailable("no node of the cluster answers", "no")
-        for endpoint in (*known, self._seed):
-            try:
-                return build_table(await ask_once(endpoint, "CLUSTER", "SLOTS"), endpoint)
-            except StoreUnavailable as error:
-                failure = error
-        raise failure
+    async def _watch(self, sentinels: Sentinels) -> None:
+        """Looks for a switch by itself: a former primary that is cut off takes writes, and nobody keeps them."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            with suppress(StoreUnavailable):
+                if await sentinels.has_moved():
+                    await self.refresh_now()
+
+    def _let_go(self) -> None:
+        """Nodes that serve nothing any more are forgotten after a while, those that serve again are kept."""
+        serving = set(self.primaries)
+        for node in self._by_name.values():
+            if node in serving:
+                timer = self._leaving.pop(node, None)
+                if timer is not None:
+                    timer.cancel()
+            elif node not in self._leaving:
+                loop = asyncio.get_running_loop()
+                self._leaving[node] = loop.call_later(FORGET_S, self._forget, node)
+
+    def _forget(self, node: Node) -> None:
+        del self._leaving[node], self._by_name[node.endpoint.name]
+        end = asyncio.create_task(node.close())
+        self._ends.add(end)
+        end.add_done_callback(self._ends.discard)
 
     def _keep(self, endpoint: Endpoint) -> Node:
         node = self._by_name.get(endpoint.name)
@@ -270,40 +321,7 @@ class Nodes:
         return node
 
 
-def build_table(reply: Reply, asked: Endpoint) -> list[Endpoint]:
-    """The primary of each shard out of an answer to CLUSTER SLOTS.
-
-    Raises:
-        StoreUnavailable: a slot that a shard needs has no primary.
-    """
-    ranges = cast("list[tuple[int, int, list[bytes | int | None]]]", reply)
-    table: list[Endpoint] = []
-    for shard in ALL_SHARDS:
-        slot = slot_of(shard)
-        primary = next((row[2] for row in ranges if row[0] <= slot <= row[1]), None)
-        if primary is None:
-            raise StoreUnavailable(f"slot {slot} has no primary", "no")
-        host, port = primary[0], primary[1]
-        own_host = str(asked.kwargs.get("host", "localhost"))
-        name = host.decode() if isinstance(host, bytes) and host not in {b"", b"?"} else own_host
-        table.append(asked.at(name, int(port or 0)))
-    return table
-
-
-async def ask_once(endpoint: Endpoint, *arguments: Argument) -> Reply:
-    """One command over a connection of its own.
-
-    Raises:
-        StoreUnavailable: it could not be asked, or refused.
-    """
-    wire = make_connection(endpoint)
-    try:
-        await connect(wire)
-        async with asyncio.timeout(2.0):
-            return await ask(wire, *arguments)
-    except (RedisError, OSError, TimeoutError) as error:
-        raise explain_break(error, sent=False) from error
-    except Redirected as error:
-        raise StoreUnavailable(str(error), "no") from error
-    finally:
-        await wire.disconnect()
+def _look_at_failure(read: asyncio.Task[None]) -> None:
+    """Everybody who waited was told; there may be nobody left."""
+    if not read.cancelled():
+        read.exception()

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Final, cast
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard, place
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.ports.projections import PARTS, FeedRow, InboxRow, IndexRow
+from passerelle.core.ports.projections import (
+    NONE_TAKEN,
+    PARTS,
+    Behind,
+    FeedRow,
+    InboxRow,
+    IndexRow,
+    RelayPosition,
+    Taken,
+)
 from passerelle.store import keys
 from passerelle.store.append import Arguments
 from passerelle.store.connection import pack
@@ -22,7 +31,7 @@ from passerelle.store.scripts import read_script
 from passerelle.store.sorted_pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from passerelle.core.payloads.approval import ClosingState
     from passerelle.core.ports.projections import Part, ProjectionRow
@@ -35,6 +44,9 @@ KEEP_BEHIND_MS: Final = 15 * 60 * 1000
 """A target shard can lose its tail, mark and rows together: the feed reaches this far behind the mark."""
 _TRIM_EVERY_S: Final = 60.0
 _MARK: Final = "mark:"
+_TAKEN: Final = "taken:"
+_DROPPED: Final = "dropped"
+"""The feed has no rows below this id any more."""
 _EPOCH_TRIES: Final = 3
 
 
@@ -47,7 +59,7 @@ class RedisProjections:
         self._index = OwnerIndex(nodes)
         # Every task is listed beside an append.
         self._pending = Pending(nodes)
-        self._epochs: dict[Shard, str] = {}
+        self._epochs: dict[Shard, int] = {}
         self._trimmed_at: dict[Shard, float] = {}
         self._seen: dict[Shard, dict[str, bytes]] = {}
         """The marks of a shard beside the page of its feed that was read last."""
@@ -68,27 +80,67 @@ class RedisProjections:
         [mark] = await self._read(shard, pack("HGET", keys.meta(shard), _MARK + consumer))
         return mark.decode() if isinstance(mark, bytes) else None
 
+    async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
+        """The mark of a consumer, and what each target had taken when it was moved."""
+        fields = await self._read_marks(shard)
+        mark = fields.get(_MARK + consumer)
+        taken = {
+            Shard(int(name.removeprefix(_TAKEN), 16)): _read_taken(value.decode())
+            for name, value in fields.items()
+            if name.startswith(_TAKEN)
+        }
+        return RelayPosition(mark.decode() if mark else None, taken)
+
+    async def read_taken(self, source: Shard, target: Shard) -> str:
+        """The mark that a target has for a source, as ``<epoch of the source>.<feed id>``; "" where it has none."""
+        [mark] = await self._read(target, pack("HGET", keys.marks(target), source.tag))
+        return mark.decode() if isinstance(mark, bytes) else ""
+
+    async def reaches_back(self, shard: Shard, feed_id: str | None) -> bool:
+        """Whether the feed of a shard still has every row above an id, or every row."""
+        [dropped] = await self._read(shard, pack("HGET", keys.meta(shard), _DROPPED))
+        if not isinstance(dropped, bytes):
+            return True
+        return _order(feed_id or "0-0") >= _order(dropped.decode())
+
     async def advance(
-        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
-    ) -> None:
-        """Applies the rows unless ``target`` has them from this source already.
+        self,
+        source: Shard,
+        target: Shard,
+        feed_id: str,
+        rows: Sequence[ProjectionRow],
+        known: str = "",
+    ) -> Taken | Behind:
+        """Applies the rows unless ``target`` has them from this source already; returns the mark that it has then.
+
+        ``known`` is the mark that it had before. Where it has a lower one of the same epoch of the source, it has lost
+        rows, and nothing is applied.
 
         Raises:
             StoreUnavailable: the target did not take them.
             ValueError: a row belongs to another shard.
         """
         for _ in range(_EPOCH_TRIES):
-            packed = self._pack_rows(source, target, feed_id, rows)
+            epoch = self._epochs.get(target, self._log.shard_epoch(target))
+            packed = self._pack_rows(source, target, feed_id, rows, epoch, known)
             reply = await retry(partial(self._nodes.write, target, packed))
-            answer, value = cast("list[bytes]", reply)
-            if answer == b"ok":
-                return
-            self._epochs[target] = value.decode()
+            match cast("list[bytes]", reply):
+                case [b"ok", mark]:
+                    return Taken(mark.decode(), epoch)
+                case [b"behind", mark]:
+                    return Behind(mark.decode())
+                case [_, current]:
+                    self._epochs[target] = int(current)
+                case other:
+                    message = f"advance_projection answered {other!r}"
+                    raise TypeError(message)
         reason = "the shard's epoch keeps changing"
         raise StoreUnavailable(reason, "no")
 
-    async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
-        """Moves a consumer's mark forward and drops feed rows that nobody needs."""
+    async def move_mark(
+        self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
+    ) -> None:
+        """Moves a consumer's mark forward, keeps what was taken, and drops feed rows that nobody needs."""
         fields = self._seen.pop(shard, None) or await self._read_marks(shard)
         name = _MARK + consumer
         epoch = fields.get("epoch", b"0").decode()
@@ -97,7 +149,10 @@ class RedisProjections:
             feed_id
         ):
             return
-        await self._write(shard, pack("HSET", keys.meta(shard), name, f"{epoch}.{feed_id}"))
+        values = [f"{epoch}.{feed_id}"]
+        for target, mark in taken.items():
+            values += (_TAKEN + target.tag, f"{mark.mark} {mark.epoch}")
+        await self._write(shard, pack("HSET", keys.meta(shard), name, *values))
         others = [
             value.decode().partition(".")[2]
             for field, value in fields.items()
@@ -159,7 +214,13 @@ class RedisProjections:
         return list(read_hash(reply).items())
 
     def _pack_rows(
-        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
+        self,
+        source: Shard,
+        target: Shard,
+        feed_id: str,
+        rows: Sequence[ProjectionRow],
+        epoch: int,
+        known: str,
     ) -> bytes:
         arguments = Arguments((keys.marks(target), keys.meta(target), keys.due(target)))
         index: list[ControlValue] = []
@@ -177,7 +238,8 @@ class RedisProjections:
             "source": source.tag,
             "source_epoch": str(self._log.shard_epoch(source)),
             "feed": feed_id,
-            "epoch": self._epochs.get(target, str(self._log.shard_epoch(target))),
+            "epoch": str(epoch),
+            "known": known,
             "index": index,
             "inbox": [_inbox(owner, mine, arguments) for owner, mine in inboxes.items()],
         }
@@ -191,7 +253,10 @@ class RedisProjections:
             return
         self._trimmed_at[shard] = now_s
         low = _order(feed_id)[0] - KEEP_BEHIND_MS
-        await self._write(shard, pack("XTRIM", keys.feed(shard), "MINID", f"{max(low, 0)}-0"))
+        lowest = f"{max(low, 0)}-0"
+        trim = pack("XTRIM", keys.feed(shard), "MINID", lowest)
+        if await retry(lambda: self._nodes.write(shard, trim)):
+            await self._write(shard, pack("HSET", keys.meta(shard), _DROPPED, lowest))
 
     async def _read(self, shard: Shard, *commands: bytes) -> list[Reply]:
         return await retry(lambda: self._nodes.read(shard, *commands))
@@ -239,6 +304,11 @@ def _entry(
         return [action, view, str(row.asked_ms), 0, "0"]
     key = arguments.key(keys.inbox_closed(shard, owner, row.closed))
     return [action, view, str(row.asked_ms), key, str(row.closed_ms)]
+
+
+def _read_taken(text: str) -> Taken:
+    mark, _, epoch = text.partition(" ")
+    return Taken(mark, int(epoch))
 
 
 def _order(feed_id: str) -> tuple[int, int]:

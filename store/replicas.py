@@ -2,42 +2,55 @@
 
 A failover loses what no replica has. So an act that nothing undoes waits until one has what was stored before it.
 Which primaries have replicas is what this process has seen since it started: a primary that was cut off from them is
-not taken for one that never had any.
+not taken for one that never had any. Only a server that this process saw promoted, and that nobody replicates, goes on
+without one after a while (``store.replication``).
 """
 
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.info import parse_info, read_facts
+from passerelle.store.info import parse_info
+from passerelle.store.replication import acts_alone, observe, read_report
 
 if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.store.nodes import Node, Nodes
 
+ALONE_AFTER_S: Final = 30.0
 _MARK_MS: Final = 5_000
 
 
 class RedisReplicas:
-    """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for."""
+    """``core.ports.leases.Replicas`` over a server or cluster. ``counts`` False: replicas are nothing to wait for.
+
+    ``alone_after_s``: for so long nothing is sent at a promoted server without a replica; None: until it has one.
+    """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.counts = True
+        self.alone_after_s: float | None = ALONE_AFTER_S
         self._missing: set[Node] = set()
 
     @property
     def are_missing(self) -> bool:
         """Whether acts wait: a primary whose last write before an act was confirmed by nobody."""
-        return bool(self._missing)
+        return any(node.awaits_replicas for node in self._missing)
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Promoted primaries without a replica at which acts go on all the same, by address."""
+        return tuple(node.endpoint.name for node in self._nodes.all if node.acts_alone)
 
     def are_seen(self, shard: Shard) -> bool:
-        """Whether the shard's primary has had a replica since this process started."""
-        return self._nodes.primaries[shard.number].has_replicas
+        """Whether acts in a shard wait for a replica of its primary."""
+        return self._nodes.primaries[shard.number].awaits_replicas
 
     async def have_all(self, shard: Shard) -> bool:
         """Whether a replica has everything that the shard's primary has acknowledged so far.
@@ -55,18 +68,19 @@ class RedisReplicas:
         return confirmed
 
     async def look(self) -> None:
-        """Takes note of replicas that have come since.
+        """Asks every primary who it is, what time it has, and whether it has replicas.
 
         Raises:
             StoreUnavailable: a primary does not answer.
         """
-        ask = pack("INFO", "replication")
-        nodes = self._nodes.all
+        ask = pack("INFO", "server", "replication", "stats")
+        nodes, sent_s = self._nodes.all, monotonic()
         answers = await asyncio.gather(*(node.reads.call(ask) for node in nodes))
+        now_s = monotonic()
         for node, answer in zip(nodes, answers, strict=True):
-            if read_facts(parse_info(answer[0])).replicas:
-                self.note(node)
-
-    def note(self, node: Node) -> None:
-        """A primary has a replica."""
-        node.has_replicas = self.counts
+            told = parse_info(answer[0])
+            if (micros := told.get("server_time_usec")) is not None:
+                node.time.note(int(micros) // 1000, sent_s, now_s)
+            if self.counts:
+                node.replication = observe(node.replication, read_report(told), now_s)
+                node.acts_alone = acts_alone(node.replication, self.alone_after_s, now_s)

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from passerelle.core.errors import StoreUnavailable
-from passerelle.store.failures import BROKEN, NOT_SENT, REASONS, TIMED_OUT
+from passerelle.store.failures import BROKEN, NO_PRIMARY, NOT_SENT, REASONS, TIMED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,6 +18,7 @@ WITHIN_S: Final = 2.0
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.2
 _PASSING: Final = (
+    NO_PRIMARY,
     NOT_SENT,
     BROKEN,
     TIMED_OUT,

@@ -52,6 +52,9 @@ def cut_stencil(
 ) -> Stencil | None:
     """The stencil of two examples; None where a value does more than stand somewhere.
 
+    None also where a value that is written is the same in both: a constant with its digits, such as a port that begins
+    like a length, would pass for a hole.
+
     ``free``: the places of values that may have any length. The others are always as long as in the examples.
     """
     places = {value: place for place, value in enumerate(one.values) if value}
@@ -65,7 +68,7 @@ def cut_stencil(
         for pieces in map(found.split, one.arguments)
     ]
     holes = {piece for pieces in arguments for piece in pieces if isinstance(piece, int)}
-    if not holes:
+    if not holes or any(one.values[place] == other.values[place] for place in holes):
         return None
     lengths = {place: len(one.values[place]) for place in sorted(holes - free)}
     stencil = Stencil(_make_writer(arguments, len(one.values), lengths))

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Self, cast
 
 from passerelle.core.errors import ConfigInvalid
@@ -20,7 +21,8 @@ from passerelle.store.blob_stores import open_blobs, open_copies, open_uploads
 from passerelle.store.bundles import RedisBundles
 from passerelle.store.callbacks import RedisCallbacks
 from passerelle.store.channels import RedisChannels
-from passerelle.store.connection import Endpoint, pack, read_url
+from passerelle.store.clock import StoreClock
+from passerelle.store.connection import pack
 from passerelle.store.deltas import RedisDeltas
 from passerelle.store.due import RedisDueRows
 from passerelle.store.habits import RedisHabits
@@ -37,10 +39,11 @@ from passerelle.store.nudges import RedisNudges
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.push_keys import RedisPushKeys
-from passerelle.store.replicas import RedisReplicas
+from passerelle.store.replicas import ALONE_AFTER_S, RedisReplicas
 from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.rule_news import RedisRuleNews
+from passerelle.store.seeds import read_seeds
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from passerelle.store.blob_stores import BlobStore
+    from passerelle.store.info import StoreDurability
     from passerelle.store.nodes import Node
 
 _PROBE_MS = 5_000
@@ -56,17 +60,19 @@ _PROBE_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """``url`` is redis://, rediss:// or unix://. Blobs need a folder that all instances share, or a bucket.
+    """``url`` is what ``store.seeds`` reads. Blobs need a folder that all instances share, or a bucket.
 
     ``batches`` counts exchanges with the store by how many calls they carry.
     """
 
     url: str
     blobs: Path | str
-    durable_otherwise: bool = False
-    """The server keeps its data without an append-only file: whoever runs it says so."""
+    durability: StoreDurability = "aof"
+    """What keeps the server's data."""
     replicated_acts: bool = True
     """Acts that nothing undoes wait for a replica, where there are any."""
+    alone_after_s: float | None = ALONE_AFTER_S
+    """For so long they wait at a promoted server without a replica, in seconds; None: until it has one."""
     batches: Counter[int] = field(default_factory=Counter[int])
 
 
@@ -82,6 +88,7 @@ class Store:
         self.hints = RedisHints(nodes)
         self.deltas = RedisDeltas(nodes, self.hints)
         self.leases = RedisLeases(nodes)
+        self.clock = StoreClock(nodes)
         self.due = RedisDueRows(nodes)
         self.projections = RedisProjections(nodes, self.log)
         self.acks = RedisAcks(nodes)
@@ -114,19 +121,17 @@ class Store:
             ConfigInvalid: the server is too old, a replica, evicts or forgets; or the blobs have no place.
             StoreUnavailable: it cannot be reached, or cannot write.
         """
-        endpoint: Endpoint = read_url(settings.url)
+        seeds = read_seeds(settings.url)
         blobs, copies = open_blobs(settings.blobs), open_copies(settings.blobs)
         uploads = open_uploads(settings.blobs)
-        store = cls(await Nodes.open(endpoint, settings.batches), blobs, copies, uploads)
+        store = cls(await Nodes.open(seeds, settings.batches), blobs, copies, uploads)
         store.replicas.counts = settings.replicated_acts
+        store.replicas.alone_after_s = settings.alone_after_s
         try:
             for node, facts in (await store.read_facts()).items():
-                refuse_unfit(
-                    facts, node.endpoint.name, durable_otherwise=settings.durable_otherwise
-                )
-                if facts.replicas:
-                    store.replicas.note(node)
-            await store.probe()
+                refuse_unfit(facts, node.endpoint.name, settings.durability)
+            await retry(store.replicas.look)
+            await retry(store.probe)
             await store.blobs.probe()
             await store._adopt_runtime()
             await store.log.read_epochs()
@@ -136,17 +141,17 @@ class Store:
         return store
 
     @classmethod
-    async def examine(cls, url: str) -> int:
+    async def examine(cls, url: str, durability: StoreDurability = "aof") -> int:
         """Judges a server as ``open`` does, but writes nothing: how many primaries it has.
 
         Raises:
             ConfigInvalid, StoreUnavailable: as ``open`` does.
         """
-        nodes = await Nodes.open(read_url(url))
+        nodes = await Nodes.open(read_seeds(url))
         try:
             found = await _read_facts(nodes)
             for node, facts in found.items():
-                refuse_unfit(facts, node.endpoint.name, durable_otherwise=False)
+                refuse_unfit(facts, node.endpoint.name, durability)
             return len(found)
         finally:
             await nodes.close()
@@ -203,7 +208,8 @@ class Store:
 
 
 async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:
-    answers = await asyncio.gather(*(node.reads.call(pack("INFO")) for node in nodes.all))
+    asked = (partial(node.reads.call, pack("INFO")) for node in nodes.all)
+    answers = await asyncio.gather(*map(retry, asked))
     return {
         node: read_facts(parse_info(answer[0]))
         for node, answer in zip(nodes.all, answers, strict=True)

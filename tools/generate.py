@@ -14,6 +14,7 @@ from passerelle.gateway.settings_schema import render_schema
 from tools.channel_docs import render_frames
 from tools.channel_docs import render_schema as render_frame_schema
 from tools.channel_types import render_types
+from tools.difference_docs import render_differences
 from tools.event_docs import render_events
 from tools.event_schema import render_event_schema
 from tools.machine_docs import render_state_machine
@@ -26,6 +27,7 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "docs/events.md": render_events,
     "docs/protocol/channel-frames.md": render_frames,
     "docs/protocol/channel-frames.schema.json": render_frame_schema,
+    "docs/protocol/differences.md": render_differences,
     "docs/operate/settings.md": render_settings,
     "docs/protocol/events.schema.json": render_event_schema,
     "docs/state-machine.md": render_state_machine,

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer, read_flag
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, identify_occurrence, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -60,6 +61,36 @@ def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | No
         form: JsonObject = {"id": plain, "name": name, "response": response}
         parts.append({"data": form, "metadata": {_TYPE: "function_response"}})
     return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+
+
+def read_answers(message: JsonObject) -> list[NativeAnswer]:
+    """The confirmations in a caller's message, one function response each."""
+    parts = objects_at(message, "parts")
+    answers = [answer for part in parts if (answer := _read_response(part)) is not None]
+    return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
+
+
+def _read_response(part: JsonObject) -> NativeAnswer | None:
+    data = object_at(part, "data")
+    name, native_id = text_at(data, "name"), text_at(data, "id")
+    if text_at(object_at(part, "metadata"), _TYPE) != "function_response":
+        return None
+    if name not in {CONFIRMATION, INPUT}:
+        return None
+    # The hint is that of the question, and a payload would change what was asked.
+    response = object_at(data, "response")
+    said = read_flag(response, "confirmed", "payload", "hint")
+    is_form = part.keys() <= {"data", "metadata", "mediaType"} and (
+        data.keys() <= {"id", "name", "response"} and response.get("payload") is None
+    )
+    return NativeAnswer(
+        NAME,
+        native_id if name == CONFIRMATION else _LEAVE + native_id,
+        said if is_form else None,
+        {PART: part},
+        # What an input wants may be words or a form as well.
+        is_certain=name == CONFIRMATION,
+    )
 
 
 def _answer(reply: Reply) -> JsonObject | None:

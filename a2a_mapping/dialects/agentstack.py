@@ -9,18 +9,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.native import METADATA, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
-from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.a2a_mapping.extensions import APPROVAL
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
 from passerelle.core.prompt import PeerPrompt
 
 NAME: Final = "agentstack"
-URI: Final = "https://a2a-extensions.agentstack.beeai.dev/interactions/approval/v1"
 
 
 def detect(pause: Pause) -> list[PeerPrompt]:
     """The one approval of the status message, if it asks for one."""
-    form = object_at(object_at(pause.message, "metadata"), URI)
+    form = object_at(object_at(pause.message, "metadata"), APPROVAL)
     if not form:
         return []
     words = (text_at(form, "title"), text_at(form, "description"))
@@ -34,4 +35,21 @@ def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | No
     reply = replies[0]
     message = make_reply((task, context), [reply.decision_id], [])
     decision = "approve" if reply.answer.allowed else "reject"
-    return {**message, "metadata": {URI: {"decision": decision}}}
+    return {**message, "metadata": {APPROVAL: {"decision": decision}}}
+
+
+def read_answers(message: JsonObject) -> list[NativeAnswer]:
+    """The decision in the metadata of a caller's message: it says to nothing in particular what was decided."""
+    form = object_at(object_at(message, "metadata"), APPROVAL)
+    if not form:
+        return []
+    said = {"approve": True, "reject": False}.get(text_at(form, "decision"))
+    return [
+        NativeAnswer(
+            NAME,
+            None,
+            said if form.keys() == {"decision"} else None,
+            {METADATA: {APPROVAL: form}},
+            is_alone=not objects_at(message, "parts"),
+        )
+    ]

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import APPROVE, REJECT, ask_leave
+from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, NO_CONSENT, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at, texts_at
@@ -62,6 +63,35 @@ def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | No
     resume: Json = values[0] if len(values) == 1 else resumed
     ids = [reply.decision_id for reply in replies]
     return make_reply((task, context), ids, [{"data": {"resume": resume}}])
+
+
+def read_answers(message: JsonObject) -> list[NativeAnswer]:
+    """The decision with which a caller resumes the one call that waits; what resumes anything else names its own form.
+
+    It says to no call in particular what was decided, and an edit is no plain yes.
+    """
+    parts = objects_at(message, "parts")
+    part = next((one for one in parts if "resume" in object_at(one, "data")), None)
+    if part is None:
+        return []
+    data = object_at(part, "data")
+    resume = object_at(data, "resume")
+    decisions = objects_at(resume, "decisions")
+    is_form = data.keys() == {"resume"} and resume.keys() == {"decisions"} and len(decisions) == 1
+    decision: JsonObject = decisions[0] if is_form else {}
+    said = {"approve": True, "reject": False}.get(text_at(decision, "type"))
+    is_plain = decision.keys() <= ({"type", "message"} if said is False else {"type"})
+    return [
+        NativeAnswer(
+            NAME,
+            None,
+            said if is_plain else None,
+            {PART: part},
+            text_at(decision, "message") or None,
+            is_alone=len(parts) == 1,
+            is_certain=False,
+        )
+    ]
 
 
 def _read(pause: Pause, interrupt: JsonObject) -> list[PeerPrompt]:

@@ -49,6 +49,8 @@ class Reply:
     prompt: PeerPrompt
     answer: PeerAnswer
     decision_id: str
+    native: JsonObject | None = None
+    """The answer in the dialect's own form, where it was given so."""
 
 
 def read_pause(peer: str, task: JsonObject) -> Pause | None:

@@ -60,15 +60,23 @@ def list_request_parts(request: Request, rev: int) -> list[Json]:
     return [{"text": text}, {"data": {PERMISSION: form}}]
 
 
-def show_parts(frame: JsonObject, parts: list[Json] | None, state: str | None = None) -> JsonObject:
-    """A copy of a task or status frame, with ``parts`` in place of the peer's message and in ``state`` if given."""
+def show_parts(
+    frame: JsonObject, parts: list[Json] | None, state: str | None = None, *, beside: bool = False
+) -> JsonObject:
+    """A copy of a task or status frame, with ``parts`` in place of the peer's message and in ``state`` if given.
+
+    ``beside`` keeps what the peer says in its own form behind them, byte for byte: a caller that knows the form can
+    answer in it. Its words stand in ours already.
+    """
     for name in ("task", "statusUpdate"):
         if name in frame:
             holder = object_at(frame, name)
             status = object_at(holder, "status")
             shown: JsonObject = dict(status)
             if parts is not None:
-                shown["message"] = {**object_at(status, "message"), "parts": parts}
+                message = object_at(status, "message")
+                own = [part for part in objects_at(message, "parts") if "text" not in part]
+                shown["message"] = {**message, "parts": [*parts, *own] if beside else parts}
             if state is not None:
                 shown["state"] = state
             return {name: {**holder, "status": shown}}

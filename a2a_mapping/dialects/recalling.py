@@ -10,6 +10,9 @@ from typing import Final
 
 from passerelle.a2a_mapping.dialects import langgraph
 from passerelle.a2a_mapping.dialects.pause import read_pause
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.frames import ROLE_AGENT
+from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.approval import RemotePause
 from passerelle.core.times import parse_ms
@@ -31,6 +34,43 @@ def recall(task: JsonObject, asked: Iterable[RemotePause]) -> frozenset[str]:
         if one.dialect in _SHOW_ONCE
         and one.native_status == pause.native_status
         and not _is_later(pause.at, one.said_at)
+    )
+
+
+def restate(
+    task: JsonObject, asked: RemotePause, shown: JsonObject, known_as: str
+) -> JsonObject | None:
+    """A task of the peer as it stood when it asked ``asked``; None where nobody knows its words any more.
+
+    ``shown`` is the Task that callers see, in which the status message of the question is called ``known_as`` and
+    stands behind our own form of it.
+    """
+    own = _find(task, asked.message_id or "")
+    message = own or _find(shown, known_as)
+    if not asked.message_id or message is None:
+        return None
+    parts = objects_at(message, "parts")
+    forms = [place for place, part in enumerate(parts) if PERMISSION in object_at(part, "data")]
+    if own is None and forms:
+        parts = parts[forms[-1] + 1 :]
+    said: JsonObject = {**message, "messageId": asked.message_id, "parts": as_list(parts)}
+    status: JsonObject = {
+        **object_at(task, "status"),
+        "state": asked.native_status,
+        "message": said,
+    }
+    return {**task, "status": status}
+
+
+def _find(task: JsonObject, message_id: str) -> JsonObject | None:
+    """The message of the agent of that id in the history."""
+    return next(
+        (
+            one
+            for one in objects_at(task, "history")
+            if text_at(one, "messageId") == message_id and text_at(one, "role") == ROLE_AGENT
+        ),
+        None,
     )
 
 

@@ -10,12 +10,14 @@ from passerelle.a2a_mapping.dialects import (
     adk,
     agentstack,
     cuga,
+    kagent,
     langgraph,
     permission,
     plain_text,
     schema,
     strands,
 )
+from passerelle.a2a_mapping.dialects.native import NativeAnswer, keep_native
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, read_pause
 from passerelle.core.json import JsonObject
 from passerelle.core.prompt import PeerPrompt
@@ -28,14 +30,17 @@ class Dialect:
     name: str
     detect: Callable[[Pause], list[PeerPrompt]]
     encode: Callable[[Sequence[Reply], str, str], JsonObject | None]
+    read: Callable[[JsonObject], list[NativeAnswer]] | None = None
+    """What a caller answers in this form; None where the form is ours, or its answers are no decisions."""
 
 
 DIALECTS: Final = (
     Dialect(permission.NAME, permission.detect, permission.encode),
-    Dialect(agentstack.NAME, agentstack.detect, agentstack.encode),
-    Dialect(adk.NAME, adk.detect, adk.encode),
-    Dialect(strands.NAME, strands.detect, strands.encode),
-    Dialect(langgraph.NAME, langgraph.detect, langgraph.encode),
+    Dialect(agentstack.NAME, agentstack.detect, agentstack.encode, agentstack.read_answers),
+    Dialect(kagent.NAME, kagent.detect, kagent.encode, kagent.read_answers),
+    Dialect(adk.NAME, adk.detect, adk.encode, adk.read_answers),
+    Dialect(strands.NAME, strands.detect, strands.encode, strands.read_answers),
+    Dialect(langgraph.NAME, langgraph.detect, langgraph.encode, langgraph.read_answers),
     Dialect(cuga.NAME, cuga.detect, cuga.encode),
     Dialect(schema.NAME, schema.detect, schema.encode),
     Dialect(plain_text.NAME, plain_text.detect, plain_text.encode),
@@ -64,4 +69,13 @@ def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | No
     """
     name = replies[0].prompt.dialect
     dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
-    return dialect.encode(replies, task, context)
+    message = dialect.encode(replies, task, context)
+    return None if message is None else keep_native(message, [reply.native for reply in replies])
+
+
+def read_native(message: JsonObject) -> list[NativeAnswer]:
+    """The decisions in a caller's message that are given in the form of an agent; none when it is no such message."""
+    for dialect in DIALECTS:
+        if dialect.read is not None and (found := dialect.read(message)):
+            return found
+    return []

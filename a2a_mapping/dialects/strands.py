@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from passerelle.a2a_mapping.dialects.gate import ask_leave
+from passerelle.a2a_mapping.dialects.native import PART, NativeAnswer
 from passerelle.a2a_mapping.dialects.pause import Pause, Reply, make_reply
 from passerelle.a2a_mapping.dialects.plain_text import CANCEL, REPLY
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
@@ -43,6 +44,26 @@ def encode(replies: Sequence[Reply], task: str, context: str) -> JsonObject | No
         form: JsonObject = {"interruptId": reply.prompt.native_id, "response": response}
         parts.append({"data": {"interruptResponse": form}})
     return make_reply((task, context), [reply.decision_id for reply in replies], parts)
+
+
+def read_answers(message: JsonObject) -> list[NativeAnswer]:
+    """The responses in a caller's message. What an interrupt wants may be words as well: its id says which it is."""
+    parts = objects_at(message, "parts")
+    answers = [answer for part in parts if (answer := _read_response(part)) is not None]
+    return [replace(answer, is_alone=len(parts) == len(answers)) for answer in answers]
+
+
+def _read_response(part: JsonObject) -> NativeAnswer | None:
+    data = object_at(part, "data")
+    form = object_at(data, "interruptResponse")
+    native_id = text_at(form, "interruptId")
+    if not native_id:
+        return None
+    is_form = data.keys() == {"interruptResponse"} and (
+        form.keys() == {"interruptId", "response"} and part.keys() <= {"data", "mediaType"}
+    )
+    said = {"y": True, "n": False}.get(text_at(form, "response"))
+    return NativeAnswer(NAME, native_id, said if is_form else None, {PART: part}, is_certain=False)
 
 
 def _answer(reply: Reply) -> str | None:

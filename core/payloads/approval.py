@@ -36,8 +36,9 @@ GrantScope: TypeAlias = Literal["task", "thread", "session", "peer", "owner"]
 OnTimeout: TypeAlias = Literal["reject", "cancel_task", "keep_waiting"]
 AudienceDevices: TypeAlias = Literal["paired"]
 ClosingState: TypeAlias = Literal[
-    "allowed", "rejected", "answered", "expired", "cancelled", "superseded"
+    "allowed", "rejected", "answered", "answered_by_caller", "expired", "cancelled", "superseded"
 ]
+"""``answered_by_caller``: whoever has the task has written to its agent, which wanted an authorization."""
 ListedState: TypeAlias = Literal[
     "pending",
     "closed",
@@ -45,6 +46,7 @@ ListedState: TypeAlias = Literal[
     "allowed",
     "rejected",
     "answered",
+    "answered_by_caller",
     "expired",
     "cancelled",
     "superseded",
@@ -233,6 +235,8 @@ class Decision:
     signature: Signature | None = None
     grant_id: str | None = None
     """The grant that this answer writes, or that gave it."""
+    native: JsonObject | None = None
+    """The answer as it was given in the form of the agent that asked, which gets it byte for byte."""
 
 
 @record

@@ -71,6 +71,16 @@ class TurnSubmitted:
     source: Literal["a2a", "channel", "http", "cli"]
     preview: str
     message: JsonObject | None = None
+    streams: Literal[True] | None = None
+    """Whether the caller of a further message reads a stream; a first message says so in its run."""
+    options: JsonObject | None = None
+    """What the request of a further message said beside it, unless that stands behind ``refs.options``."""
+    extensions: tuple[str, ...] | None = None
+    """Those that the caller of a further message asked for."""
+    kept: str | None = None
+    """Why the agent is not sent the message, in a sentence; None where it is."""
+    sealed: str | None = None
+    """Where the message stands until it is sent, if it answers a request for a credential; it is kept no longer."""
 
 
 @record
@@ -95,6 +105,8 @@ class TurnFailed:
 
     type: ClassVar = EventType.TURN_FAILED
     error: Failure
+    refused: Literal[True] | None = None
+    """The agent did not take the message; its task may go on without it."""
 
 
 @record

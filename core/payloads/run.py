@@ -6,13 +6,17 @@ from typing import ClassVar, Final, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
 from passerelle.core.facts import Failure
+from passerelle.core.json import JsonObject
 from passerelle.core.record import record
-from passerelle.core.status import Phase
+from passerelle.core.status import PhaseName
 
 
 @record
 class RunStatus:
     """Words of a peer, with its raw state; never a change of status by itself (EVC-5).
+
+    ``text`` is what it says. ``title``, ``detail``, ``phase`` and ``checkpoints`` are what stands under these names in
+    the metadata of its status, as far as they can be read; ``metadata`` is that metadata, unless it is too large.
 
     ``remote_task_id`` and ``remote_context_id`` stand here when the peer named them for the first time.
     """
@@ -21,7 +25,7 @@ class RunStatus:
     native_status: str | None = None
     text: str | None = None
     message_id: str | None = None
-    phase: Phase | None = None
+    phase: PhaseName | None = None
     remote_task_id: str | None = None
     remote_context_id: str | None = None
     delivery_mechanism: (
@@ -29,6 +33,18 @@ class RunStatus:
     ) = None
     taken_over: Literal[True] | None = None
     """The run has another driver: what the one before meant to send was on its way by then, or never will be."""
+    broke: Literal[True] | None = None
+    """The stream in which the peer told of the run ended before the run did."""
+    stalled: Literal[True] | None = None
+    """Nothing has moved since then, and callers are told so; whoever waits for an answer has it now."""
+    title: str | None = None
+    detail: str | None = None
+    checkpoints: tuple[str, ...] | None = None
+    metadata: JsonObject | None = None
+    refused: Failure | None = None
+    """Why the peer did not take the message that was sent to it last; the run goes on without it."""
+    waits_on: str | None = None
+    """The native state that the peer says from now on, while its task waits all the same: it has refused an answer."""
 
 
 @record
@@ -116,6 +132,10 @@ class ArtifactChanged:
     replaces: str | None = None
     """The artifact of ours that this version takes the place of: itself, or one of the same name that an earlier task
     of the context produced (LT-17). ``version`` counts on from there."""
+    awaited: Literal[1, -1] | None = None
+    """Of an artifact that the record only counts: from here on the task waits for its files, or does so no more."""
+    linked: Literal[True] | None = None
+    """Of an artifact that the record only counts: the task has an edge to it. Facts of older versions gave it none."""
 
 
 @record

@@ -10,10 +10,18 @@ from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
 from passerelle.core.event_type import EventType
-from passerelle.core.facts import Coverage, EdgeKind, EdgeStatus, Failure, RetryPolicy, Worker
+from passerelle.core.facts import (
+    Bounds,
+    Coverage,
+    EdgeKind,
+    EdgeStatus,
+    Failure,
+    RetryPolicy,
+    Worker,
+)
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.record import record
-from passerelle.core.status import Delivery, Phase, Status, Visibility
+from passerelle.core.status import Delivery, PhaseName, Status, Visibility
 
 
 @record
@@ -38,6 +46,7 @@ class TaskCreated:
     profile: JsonObject = field(default_factory=dict[str, Json])
     acceptance: tuple[JsonObject, ...] = ()
     metadata: JsonObject | None = None
+    scope: Bounds | None = None
 
 
 @record
@@ -90,7 +99,7 @@ class TaskProgress:
     """
 
     type: ClassVar = EventType.TASK_PROGRESS
-    phase: Phase | None = None
+    phase: PhaseName | None = None
     status: Status | None = None
     native_status: str | None = None
     percent: int | None = None
@@ -294,6 +303,8 @@ class TaskAttemptStarted:
     tracestate: str | None = None
     gated: bool = False
     """Whether policy has to let the message through first: until then nothing was sent."""
+    extensions: tuple[str, ...] = ()
+    """URIs of A2A extensions that the caller asks for, on every call of the run."""
 
 
 @record

@@ -24,6 +24,13 @@ class Lease:
     now_ms: int
     duty: bool
     free_ms: int | None = None
+    found_ms: int | None = None
+    """Until when it was held before, as the store had it; None where it was opened.
+
+    Earlier than an extension that was acknowledged: that extension is lost, and what was written behind it.
+    """
+    epoch: int = 0
+    """Of the shard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class Replicas(Protocol):
     """Copies of what is stored, of which one takes over in a failover: acts that nothing undoes wait for them."""
 
     def are_seen(self, shard: Shard) -> bool:
-        """Whether there are any, as far as is known; without them nothing waits."""
+        """Whether acts wait for one: some were seen, and it is not a promoted server that has been without for long."""
         ...
 
     async def have_all(self, shard: Shard) -> bool:
@@ -66,13 +73,22 @@ class LeaseWish:
     driver: Incarnation
     opens: bool
     wants_duty: bool
+    seen: int = 0
+    """The epoch of the shard since which the instance has compared what it drives with its set."""
 
 
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 
     async def extend(
-        self, shard: Shard, driver: Incarnation, *, opens: bool, wants_duty: bool, lease_ms: int
+        self,
+        shard: Shard,
+        driver: Incarnation,
+        *,
+        opens: bool,
+        wants_duty: bool,
+        lease_ms: int,
+        seen: int = 0,
     ) -> Lease | LeaseLost:
         """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
         ...

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args
 
+from passerelle.core.ids import Shard
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
 
     from passerelle.core.events import EncodedEvent
-    from passerelle.core.ids import Shard
     from passerelle.core.payloads.approval import ClosingState
 
 
@@ -83,6 +85,35 @@ class InboxRow:
 ProjectionRow: TypeAlias = IndexRow | InboxRow
 
 
+@value
+class Taken:
+    """How far a target shard has taken the rows of a source: ``mark`` is ``<epoch of the source>.<feed id>``.
+
+    ``epoch`` is the shard epoch of the target under which it said so.
+    """
+
+    mark: str
+    epoch: int
+
+
+@value
+class Behind:
+    """The target has lost rows that it had taken; ``mark`` is what it has, "" where that is nothing."""
+
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelayPosition:
+    """How far a consumer of a feed has come, and what each target had taken then."""
+
+    mark: str | None
+    taken: Mapping[Shard, Taken]
+
+
+NONE_TAKEN: Final[Mapping[Shard, Taken]] = MappingProxyType({})
+
+
 class Projections(Protocol):
     """Views of other shards, rebuilt from streams at will (I10)."""
 
@@ -94,14 +125,36 @@ class Projections(Protocol):
         """How far a consumer has come in the feed of a shard, as ``<shard epoch>.<feed id>``."""
         ...
 
-    async def advance(
-        self, source: Shard, target: Shard, feed_id: str, rows: Sequence[ProjectionRow]
-    ) -> None:
-        """Applies the rows unless ``target`` has them from this source already."""
+    async def read_position(self, shard: Shard, consumer: str) -> RelayPosition:
+        """The mark of a consumer with what each target had taken when it was moved."""
         ...
 
-    async def move_mark(self, shard: Shard, consumer: str, feed_id: str) -> None:
-        """Moves a consumer's mark forward and drops feed rows that nobody needs."""
+    async def read_taken(self, source: Shard, target: Shard) -> str:
+        """The mark that a target has for a source; "" where it has none."""
+        ...
+
+    async def reaches_back(self, shard: Shard, feed_id: str | None) -> bool:
+        """Whether the feed of a shard still has every row above an id, or every row."""
+        ...
+
+    async def advance(
+        self,
+        source: Shard,
+        target: Shard,
+        feed_id: str,
+        rows: Sequence[ProjectionRow],
+        known: str = "",
+    ) -> Taken | Behind:
+        """Applies the rows unless ``target`` has them from this source already.
+
+        ``known`` is the mark that it had before. Where it has a lower one of the same epoch, nothing is applied.
+        """
+        ...
+
+    async def move_mark(
+        self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN
+    ) -> None:
+        """Moves a consumer's mark forward, keeps what was taken, and drops feed rows that nobody needs."""
         ...
 
     async def index_now(self, row: IndexRow) -> None:

@@ -1,7 +1,7 @@
 """Why a task went to its agent, why it waits, and what policy, limits and retries decided (VAL-8, VAL-9).
 
 Each reason cites the facts that it is made of, by sequence and class; a topic without a fact is marked, and never
-filled in by guessing. Words of an agent are no reasons.
+filled in by guessing. Words of an agent are no reasons, but for those with which it refuses or fails.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Explanation:
     limits: tuple[Reason, ...]
     retries: tuple[Reason, ...]
     end: tuple[Reason, ...]
+    messages: tuple[Reason, ...] = ()
+    """What became of messages that did not go as their senders wished."""
     blocked: BlockedTask | None = None
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
 
@@ -77,6 +79,7 @@ def explain_task(task: TaskRecord, events: Iterable[Event], now_ms: int) -> Expl
         limits=about("limits"),
         retries=about("retries"),
         end=about("end"),
+        messages=about("messages"),
         blocked=next(iter(list_blocked([task])), None),
     )
     found.marks.update(_mark(found, task))
@@ -94,6 +97,8 @@ def _mark(found: Explanation, task: TaskRecord) -> dict[str, Mark]:
         marks["policy"] = unknown("no evaluation is recorded")
     if not found.limits:
         marks["limits"] = unknown("no fact says that a limit was met")
+    if not found.messages:
+        marks["messages"] = not_applicable("no message was refused or kept")
     if found.blocked is None:
         marks["blocked"] = not_applicable("the task waits for nobody")
     if len(task.attempts) < _RETRIED:
@@ -109,6 +114,9 @@ def _explain(event: Event) -> Reason | None:
     tell = REASONS.get(type(payload))
     if tell is None:
         return None
-    topic, code, text = tell(payload)
+    told = tell(payload)
+    if told is None:
+        return None
+    topic, code, text = told
     cited = Cited(event.sequence, event.event_id, event.type, event.timestamp)
     return Reason(topic, code, text, cited, event.fact.scope.run_id)

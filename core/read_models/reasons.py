@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
 
+from passerelle.core.errors import PeerRefused
+from passerelle.core.facts import Failure
 from passerelle.core.payloads import task as say
 from passerelle.core.payloads.approval import ActionRequired, ActionResolved, PermissionEvaluated
+from passerelle.core.payloads.conversation import TurnSubmitted
 from passerelle.core.payloads.governance import HookCompleted, HookFailed
 from passerelle.core.payloads.limit import (
     CostEstimated,
@@ -22,10 +25,49 @@ from passerelle.core.payloads.routing import (
     RoutingNotPossible,
     SingleCandidate,
 )
+from passerelle.core.payloads.run import RunStatus
 
-Topic: TypeAlias = Literal["agent", "waiting", "policy", "limits", "retries", "end"]
+Topic: TypeAlias = Literal["agent", "waiting", "messages", "policy", "limits", "retries", "end"]
 Told: TypeAlias = tuple[Topic, str, str]
 """What it is about, a word for programs, a sentence for people."""
+
+
+_RAISED: Final = frozenset({"-32603"})
+"""What programs of agents that raise are said as; codes of an agent's own are no accident."""
+_SERVER_ERROR: Final = 500
+
+
+def _quote(error: Failure) -> str:
+    """What an agent said, with the code that it said it under."""
+    said = f"HTTP {error.http_status}" if error.http_status else f"code {error.native}"
+    return f"({said}): {error.message}"
+
+
+def _tell_message(said: RunStatus) -> Told | None:
+    """What became of a message to a task, where it did not go as its sender wished; other words are no reason."""
+    if said.refused is not None:
+        text = (
+            f"agent {said.refused.source!r} did not take a message {_quote(said.refused)}; "
+            "the task goes on without it, and what it waits for can be answered again"
+        )
+        return "messages", "refused", text
+    if said.stalled:
+        return "messages", "stalled", f"{said.text}; cancel it, or look at the agent"
+    return None
+
+
+def _explain_failure(error: Failure) -> str:
+    """An agent that raises has said so with an error; where it fails a task in good order, its words are enough."""
+    if error.code != PeerRefused.code:
+        return error.message
+    if error.native in _RAISED or (error.http_status or 0) >= _SERVER_ERROR:
+        return (
+            f"agent {error.source!r} broke over its work {_quote(error)}; its own log says why, "
+            "and the task can be tried again"
+        )
+    return (
+        f"agent {error.source!r} did not take the message {_quote(error)}; send it in another form"
+    )
 
 
 def _tell_no_route(said: RoutingNotPossible) -> Told:
@@ -88,7 +130,7 @@ def _tell_cost(said: CostEstimated | CostRecorded) -> Told:
     return "limits", code, f"{said.peer}: {said.amount_micros} millionths of {said.currency}"
 
 
-REASONS: Final[dict[type, Callable[[Any], Told]]] = {
+REASONS: Final[dict[type, Callable[[Any], Told | None]]] = {
     say.TaskCreated: lambda said: ("agent", "named", f"the caller named {said.kind}"),
     RoutingDecided: lambda said: (
         "agent",
@@ -109,6 +151,7 @@ REASONS: Final[dict[type, Callable[[Any], Told]]] = {
     ActionRequired: _tell_question,
     ActionResolved: _tell_answer,
     say.TaskQueued: lambda said: ("waiting", "queued", f"{said.queue}: {said.reason}"),
+    TurnSubmitted: lambda said: ("messages", "kept", said.kept) if said.kept else None,
     say.TaskWaiting: lambda said: (
         "waiting",
         said.waiting_for,
@@ -133,7 +176,7 @@ REASONS: Final[dict[type, Callable[[Any], Told]]] = {
     say.TaskAttemptFailed: lambda said: (
         "retries",
         said.error.code,
-        f"the run ended as {said.status}: {said.error.message}",
+        f"the run ended as {said.status}: {_explain_failure(said.error)}",
     ),
     say.TaskRetrying: _tell_retry,
     RateLimitHit: _tell_rate,
@@ -141,7 +184,8 @@ REASONS: Final[dict[type, Callable[[Any], Told]]] = {
     QuotaBlocked: _tell_quota,
     CostEstimated: _tell_cost,
     CostRecorded: _tell_cost,
-    say.TaskFailed: lambda said: ("end", said.error.code, said.error.message),
+    say.TaskFailed: lambda said: ("end", said.error.code, _explain_failure(said.error)),
+    RunStatus: _tell_message,
     say.TaskTimedOut: lambda said: (
         "end",
         "timed_out",

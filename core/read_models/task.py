@@ -93,7 +93,7 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         priority=task.priority,
         created_at=task.created_at,
         updated_at=task.updated_at,
-        progress=change(task.progress, counters=count(task)),
+        progress=change(show_progress(task), counters=count(task)),
         thread_id=task.thread_id,
         turn_id=task.turn_id,
         assignee=task.assignee,
@@ -114,6 +114,17 @@ def show_task(task: TaskRecord, now_ms: int) -> TaskLine:
         last_error=task.last_error,
         marks=marks,
     )
+
+
+def show_progress(task: TaskRecord) -> Progress:
+    """How far a task is; the phase of the last run is over with a completed one."""
+    is_over = task.status is Status.COMPLETED
+    return change(task.progress, phase=None) if is_over else task.progress
+
+
+def show_record(task: TaskRecord) -> TaskRecord:
+    """The record as readers get it."""
+    return change(task, progress=show_progress(task))
 
 
 def count(task: TaskRecord) -> dict[str, int]:
@@ -154,11 +165,16 @@ def doubt_status(task: TaskRecord, now_ms: int) -> Mark | None:
 
 
 def _mark(task: TaskRecord) -> dict[str, Mark]:
+    no_phase = (
+        not_applicable("the task is completed")
+        if task.status is Status.COMPLETED
+        else unknown("nothing has begun that has a phase")
+    )
     no_end = unknown("no end is recorded") if task.status in ENDED else not_applicable("not ended")
     lacking = (
         ("progress.percent", task.progress.percent, unknown("the agent has told no percentage")),
         ("progress.step", task.progress.step, unknown("the agent has told no step")),
-        ("progress.phase", task.progress.phase, unknown("nothing has begun that has a phase")),
+        ("progress.phase", show_progress(task).phase, no_phase),
         ("progress.summary", task.progress.summary, unknown("the agent has told no summary")),
         ("assignee", task.assignee, unknown("no agent has been chosen")),
         ("startedAt", task.started_at, not_applicable("no run has started")),

@@ -48,7 +48,10 @@ def take_step(state: TaskRecord, event: Event, native: str | None, **changes: An
         return state
     if native is not None:
         changes["native_status"] = native
-    return change_attempt(state, event, steps=run.steps + 1, pending_message_id=None, **changes)
+        if native != run.waits_on:
+            changes["waits_on"] = None
+    changes |= {"pending_message_id": None, "broken_at": None, "stalled_at": None}
+    return change_attempt(state, event, steps=run.steps + 1, **changes)
 
 
 def merge_progress(state: TaskRecord, **changes: Any) -> TaskRecord:  # noqa: ANN401  fields of the progress

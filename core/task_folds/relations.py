@@ -22,11 +22,11 @@ _KEPT_OCCURRENCES: Final = 32
 
 def _delegated(state: TaskRecord, payload: say.TaskDelegated, event: Event) -> TaskRecord:
     edge = Edge(payload.target, "child", payload.target, "open", event.timestamp, event.timestamp)
-    return _link(state, edge)
+    return _link(state, edge, _find(state, payload.target))
 
 
 def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Event) -> TaskRecord:
-    known = next((edge for edge in state.relationships if edge.edge_id == payload.edge_id), None)
+    known = _find(state, payload.edge_id)
     edge = Edge(
         edge_id=payload.edge_id,
         kind=payload.kind,
@@ -36,17 +36,25 @@ def _dependency(state: TaskRecord, payload: say.TaskDependencyUpdated, event: Ev
         updated_at=event.timestamp,
         reason=payload.reason,
     )
-    return _link(state, edge)
+    return _link(state, edge, known)
 
 
-def _link(state: TaskRecord, edge: Edge) -> TaskRecord:
-    others = tuple(known for known in state.relationships if known.edge_id != edge.edge_id)
+def _find(state: TaskRecord, edge_id: str) -> Edge | None:
+    return next((edge for edge in state.relationships if edge.edge_id == edge_id), None)
+
+
+def _link(state: TaskRecord, edge: Edge, known: Edge | None) -> TaskRecord:
+    """An edge goes to the end when it changes: a list of them is written only behind what stands (``edge_list``)."""
+    others = state.relationships
+    if known is not None:
+        others = tuple(one for one in others if one is not known)
     return change(state, relationships=(*others, edge))
 
 
-def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:
+def name_artifact(payload: ArtifactChanged, event: Event) -> ArtifactRef:
+    """The artifact as a record names it."""
     ref = event.fact.refs.get("artifact")
-    artifact = ArtifactRef(
+    return ArtifactRef(
         artifact_id=payload.artifact_id,
         name_at_peer=payload.name_at_peer,
         run_id=event.fact.scope.run_id or "",
@@ -62,17 +70,29 @@ def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> Task
         blob=ref.blob if ref else None,
         replaces=payload.replaces,
     )
-    return take_step(_keep(state, artifact, event), event, None, streaming=None)
 
 
-def _keep(state: TaskRecord, artifact: ArtifactRef, event: Event) -> TaskRecord:
+def _artifact(state: TaskRecord, payload: ArtifactChanged, event: Event) -> TaskRecord:
+    artifact = name_artifact(payload, event)
+    state = _keep(state, artifact, payload, event)
+    return take_step(state, event, None, streaming=None)
+
+
+def _keep(
+    state: TaskRecord, artifact: ArtifactRef, payload: ArtifactChanged, event: Event
+) -> TaskRecord:
     """Names the artifact, if it is one of the first; the others are counted, and stand in the events."""
     others = tuple(known for known in state.artifacts if known.artifact_id != artifact.artifact_id)
     if len(others) < len(state.artifacts):
         return _link_artifact(change(state, artifacts=(*others, artifact)), artifact, event)
-    count = state.artifact_count + (artifact.replaces != artifact.artifact_id)
+    awaited = payload.awaited or 0
+    # One that was waited for until now is known.
+    is_new = artifact.replaces != artifact.artifact_id and awaited >= 0
+    count = state.artifact_count + is_new
     if len(others) >= KEPT_ARTIFACTS:
-        return change(state, artifact_count=count)
+        still = max(0, (state.awaited or 0) + awaited)
+        state = change(state, artifact_count=count, awaited=still or None)
+        return _link_artifact(state, artifact, event) if payload.linked else state
     state = change(state, artifacts=(*others, artifact), artifact_count=count)
     return _link_artifact(state, artifact, event)
 
@@ -81,10 +101,10 @@ def _link_artifact(state: TaskRecord, artifact: ArtifactRef, event: Event) -> Ta
     """The edge from a task to what it produced or consumed, by the run; one for each artifact (GR-7, A2A-10)."""
     kind = f"{artifact.direction}_artifact"
     edge_id = f"{artifact.run_id}:{artifact.artifact_id}"
-    known = next((edge for edge in state.relationships if edge.edge_id == edge_id), None)
+    known = _find(state, edge_id)
     created_at = known.created_at if known else event.timestamp
     edge = Edge(edge_id, kind, artifact.artifact_id, "satisfied", created_at, event.timestamp)
-    return _link(state, edge)
+    return _link(state, edge, known)
 
 
 def _action_required(state: TaskRecord, payload: ActionRequired, event: Event) -> TaskRecord:

@@ -42,6 +42,7 @@ def _attempt_started(
         remote_context_id=payload.remote_context_id,
         traceparent=payload.traceparent,
         tracestate=payload.tracestate,
+        extensions=payload.extensions,
         gated=payload.gated,
         input_refs=tuple(Ref(sequence=sequence) for sequence in state.inputs),
         reason=payload.reason if payload.ordinal > 1 else None,
@@ -111,6 +112,14 @@ def _run_said(state: TaskRecord, payload: RunStatus, event: Event) -> TaskRecord
     if changes and state.current_run_id == event.fact.scope.run_id:
         # What the peer calls things, and how it is followed, is known with or without a frame of it.
         state = change_attempt(state, event, **changes)
+    if payload.broke:
+        state = change_attempt(state, event, broken_at=event.timestamp)
+    if payload.stalled:
+        state = change_attempt(state, event, stalled_at=event.timestamp)
+    if payload.refused is not None:
+        state = change_attempt(state, event, pending_message_id=None, last_error=payload.refused)
+    if payload.waits_on is not None:
+        state = change_attempt(state, event, waits_on=payload.waits_on)
     withheld = event.fact.refs.get(WITHHELD)
     if withheld is not None:
         state = change(state, withheld=withheld.blob)

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
+from passerelle.a2a_mapping.body import read_object
+from passerelle.a2a_mapping.inbound import read_send, read_task
 from passerelle.a2a_mapping.members import object_at
-from passerelle.a2a_mapping.rpc import Method, read_method
+from passerelle.a2a_mapping.rpc import Method, read_method, read_rpc
 from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.version import CURRENT, LEGACY
@@ -54,8 +58,10 @@ class Asked:
         return result if self.legacy is None else self.legacy.write_result(result)
 
 
-def read_asked_rpc(version: Version, name: str, params: JsonObject) -> Asked:
-    """The operation that a JSON-RPC method stands for in a version.
+def read_asked_rpc(
+    version: Version, name: str, params: JsonObject, *, unsaid: bool = False
+) -> Asked:
+    """The operation that a JSON-RPC method stands for in a version; ``unsaid``: the caller did not say it.
 
     Raises:
         VersionNotSupported: a method of 1.0, asked for in 0.3.
@@ -67,14 +73,39 @@ def read_asked_rpc(version: Version, name: str, params: JsonObject) -> Asked:
     if method is not None:
         return _read_legacy(method, params, Form.KIND)
     if name in _CURRENT_NAMES:
-        raise VersionNotSupported(version, (CURRENT,))
+        raise VersionNotSupported(version, (CURRENT,), unsaid=unsaid)
     raise UnknownMethod(name)
 
 
+def judge_without_id(version: Version, body: bytes) -> None:
+    """Judges method and params of a request of 0.3 without an id first, as the SDKs of 0.3 do.
+
+    Raises:
+        UnknownMethod: no such method.
+        InvalidInput: params that are none of the method.
+    """
+    _, name, params = read_rpc(orjson.dumps({**read_object(body), "id": None}))
+    asked = read_asked_rpc(version, name, params)
+    match asked.method:
+        case Method.SEND_MESSAGE | Method.SEND_STREAMING_MESSAGE:
+            read_send(asked.params)
+        case Method.GET_TASK | Method.CANCEL_TASK | Method.SUBSCRIBE_TO_TASK:
+            read_task(asked.params)
+        case _:
+            pass
+
+
 def read_asked_http(
-    version: Version, path: tuple[Version, str], method: Method, params: JsonObject
+    version: Version,
+    path: tuple[Version, str],
+    method: Method,
+    params: JsonObject,
+    *,
+    unsaid: bool = False,
 ) -> Asked:
     """The operation at a path of HTTP+JSON; ``path`` is its version and what to call it in a refusal.
+
+    ``unsaid``: the caller did not say the version.
 
     Raises:
         VersionNotSupported: a path of 1.0, asked for in 0.3.
@@ -88,7 +119,7 @@ def read_asked_http(
             else _read_legacy(method, params, Form.PROTO)
         )
     if served == CURRENT:
-        raise VersionNotSupported(version, (CURRENT,))
+        raise VersionNotSupported(version, (CURRENT,), unsaid=unsaid)
     raise UnknownMethod(name)
 
 

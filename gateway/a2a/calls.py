@@ -6,6 +6,7 @@ The order is the same for both bindings: content type, body, version, method, ri
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from passerelle.a2a_mapping.body import read_object
@@ -14,6 +15,7 @@ from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.inbound import read_query
 from passerelle.a2a_mapping.resume import read_wish, write_resumed
 from passerelle.a2a_mapping.rpc import Method, read_rpc
+from passerelle.a2a_mapping.version import LEGACY
 from passerelle.core.agent_name import find_tenant, name_tenant
 from passerelle.core.errors import (
     CallerError,
@@ -23,20 +25,22 @@ from passerelle.core.errors import (
     TooLarge,
     UnknownMethod,
 )
-from passerelle.gateway.a2a.asked import Asked, read_asked_http, read_asked_rpc
+from passerelle.gateway.a2a.asked import Asked, judge_without_id, read_asked_http, read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.extended import PRIVATE
-from passerelle.gateway.a2a.extensions import read_extensions, write_active
+from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.incoming import A2A_JSON, JSON, Incoming
 from passerelle.gateway.a2a.leaving import watch_messages
 from passerelle.gateway.a2a.operations import SCOPES, Call, Operations, Streaming
 from passerelle.gateway.a2a.paths import Resource
 from passerelle.gateway.a2a.reading import Admitted
+from passerelle.gateway.a2a.reply import HOLE
 from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.streams import EventStream
 from passerelle.gateway.a2a.visits import Visit
-from passerelle.gateway.peers.carried import carry_on
+from passerelle.gateway.control.long_content import LongTaskError
+from passerelle.gateway.peers.carried import carry_on, list_confirmed
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 from passerelle.gateway.secret import Secret
 
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.a2a.paths import Spot, Target
     from passerelle.gateway.a2a.reading import Reading
     from passerelle.gateway.a2a.reply import Reply
+    from passerelle.gateway.control.long_content import LongContent
+    from passerelle.gateway.memory.room import MemoryRoom
 
 _RETRY_MS: Final = 750
 _RETRY_BITS: Final = 9
@@ -99,6 +105,12 @@ class HttpVisit(Visit):
         """How one hears that the caller has left; for after the body has been read."""
         return watch_messages(self.receive) if self.offer is None else self.offer.watch
 
+    def echo(self, call: Call, asked: Asked) -> None:
+        """Says in the headers what the caller has asked for and is active by now, here and at the agent."""
+        if call.asked:
+            active = call.extensions | list_confirmed()
+            self.headers |= write_active(active, legacy=asked.legacy is not None)
+
     async def refuse(self, error: PasserelleError) -> None:
         """Answers with an error, unless something else is being answered."""
         if not self.is_answering:
@@ -107,6 +119,15 @@ class HttpVisit(Visit):
     def answer_now(self, reply: Reply) -> bool:
         """Sends a whole answer at once; False where that cannot be, and nothing was sent."""
         return self.offer is not None and not self.headers and reply.write_at_once(self.offer)
+
+    async def answer_long(self, content: LongContent) -> None:
+        """Sends a result that is not held, as its caller takes it."""
+        # What goes around it is written around a hole: no JSON has such a byte.
+        frame = self.binding.wrap_event(HOLE)
+        reply = replace(self.binding.render_result(None), body=frame)
+        if self.headers:
+            reply = replace(reply, headers={**reply.headers, **self.headers})
+        await reply.write_around(self.send, content)
 
     async def answer(self, reply: Reply) -> None:
         """Sends a whole answer."""
@@ -125,6 +146,7 @@ class Calls:
     authenticator: Authenticator
     ids: Ids
     body_limit_bytes: int
+    memory: MemoryRoom
     keep_alive_s: float
 
     def take_rpc(self, visit: HttpVisit) -> Asked | None:
@@ -137,7 +159,7 @@ class Calls:
 
     async def read_rpc(self, visit: HttpVisit) -> Asked:
         """The same after ``take_rpc`` gave none: the body comes first."""
-        body = await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes)
+        body = await self._read_body(visit)
         return _read_call(visit, body)
 
     async def read_http(self, visit: HttpVisit, spot: Spot, target: Target) -> Asked:
@@ -146,7 +168,7 @@ class Calls:
         incoming.require_media_type(_HTTP_TYPES, optional=_needs_no_body(target))
         body = self._take_body(visit)
         if body is None:
-            body = await incoming.read_body(visit.receive, self.body_limit_bytes)
+            body = await self._read_body(visit)
         version = incoming.version
         name = f"{incoming.verb} {incoming.path}"
         match target:
@@ -154,7 +176,8 @@ class Calls:
                 raise UnknownMethod(name)
             case Method():
                 params = _read_params(incoming, body, spot.named)
-                return read_asked_http(version, (spot.version, name), target, params)
+                unsaid = not incoming.names_version
+                return read_asked_http(version, (spot.version, name), target, params, unsaid=unsaid)
             case _:
                 assert_never(target)
 
@@ -165,16 +188,22 @@ class Calls:
         if tenant := asked.params.get(TENANT):
             visit.agent = self._find_tenant(visit.agent, tenant)
         call = self._let_in(visit, asked, principal)
-        if call.extensions:
-            visit.headers |= write_active(call.extensions, legacy=asked.legacy is not None)
+        visit.echo(call, asked)
         if method is Method.SEND_STREAMING_MESSAGE or method is Method.SUBSCRIBE_TO_TASK:
             await self._stream(visit, method, asked, call)
             return
         if method is Method.GET_EXTENDED_CARD:
             call = replace(call, own_url=visit.reading.incoming.own_url)
-        result = await self.operations.answer(method, call, visit.watch)
+        if method is Method.GET_TASK and asked.legacy is None:
+            call = replace(call, in_pieces=True)
+        try:
+            result = await self.operations.answer(method, call, visit.watch)
+        except LongTaskError as found:
+            await visit.answer_long(found.content)
+            return
         if method is Method.GET_EXTENDED_CARD:
             visit.headers |= PRIVATE
+        visit.echo(call, asked)
         await visit.answer(visit.binding.render_result(asked.write_result(result)))
 
     def _take_body(self, visit: HttpVisit) -> bytes | None:
@@ -187,6 +216,10 @@ class Calls:
         if body is not None and len(body) > self.body_limit_bytes:
             raise TooLarge("the body", self.body_limit_bytes)
         return body
+
+    async def _read_body(self, visit: HttpVisit) -> bytes:
+        room = self.memory.bind("body", f"caller:{visit.caller}")
+        return await visit.reading.incoming.read_body(visit.receive, self.body_limit_bytes, room)
 
     def _find_tenant(self, agent: str, tenant: Json) -> str:
         """The agent that a request is for by its path and its ``tenant`` together.
@@ -229,7 +262,7 @@ class Calls:
         incoming, shown = visit.reading.incoming, visit.reading.shown
         named = read_extensions(incoming, legacy=asked.legacy is not None)
         headers, query = incoming.headers, incoming.query
-        active = self.operations.extensions.activate(named)
+        active = activate(named)
         standing = Standing(self.authenticator, shown, principal, visit.agent, asked.method)
         call = Call(
             principal,
@@ -256,6 +289,7 @@ class Calls:
             self.keep_alive_s,
             visit.headers,
             choose_form(asked.form, marked=RESUME in call.extensions),
+            partial(visit.echo, call, asked),
         )
         visit.stream = stream
         async with self.operations.open(method, call) as followed:
@@ -287,6 +321,9 @@ def _read_call(visit: HttpVisit, body: bytes) -> Asked:
         rpc_id, method, params = read_rpc(body)
     except InvalidRequest as error:
         visit.binding = RpcBinding(error.rpc_id)
+        version = visit.reading.incoming.version
+        if version == LEGACY and error.field == "id":
+            judge_without_id(version, body)
         raise
     except InvalidInput as error:
         if error.field == "params":
@@ -295,7 +332,8 @@ def _read_call(visit: HttpVisit, body: bytes) -> Asked:
             visit.binding = RpcBinding(shown if isinstance(shown, str | int) else None)
         raise
     visit.binding = RpcBinding(rpc_id)
-    return read_asked_rpc(visit.reading.incoming.version, method, params)
+    incoming = visit.reading.incoming
+    return read_asked_rpc(incoming.version, method, params, unsaid=not incoming.names_version)
 
 
 def _read_params(incoming: Incoming, body: bytes, named: Mapping[str, str]) -> JsonObject:

@@ -12,7 +12,7 @@ import structlog
 
 from passerelle.a2a_mapping.card_payload import render_payload
 from passerelle.a2a_mapping.card_shapes import Shape, choose_shape, shape_card
-from passerelle.a2a_mapping.cards import hash_bytes, rewrite_card
+from passerelle.a2a_mapping.cards import EVERY_BINDING, hash_bytes, rewrite_card
 from passerelle.core.errors import InvalidInput
 from passerelle.gateway.a2a.edge import KEY_EDGE, make_edge
 from passerelle.gateway.a2a.reply import Reply
@@ -38,9 +38,10 @@ class CardOptions:
     shape: Shape = "merged"
     signer: Signer | None = None
 
-    def compose(self, card: JsonObject, place: Place) -> JsonObject:
-        """A peer's card as ours, in the form of 1.0, signed where cards are."""
-        return sign_card(rewrite_card(card, place, self.edge), self.signer)
+    def compose(self, card: JsonObject, place: Place, *, shows_all: bool = False) -> JsonObject:
+        """A peer's card as ours, in the form of 1.0, signed where cards are; ``shows_all``: with every interface."""
+        edge = replace(self.edge, listed=EVERY_BINDING) if shows_all else self.edge
+        return sign_card(rewrite_card(card, place, edge), self.signer)
 
 
 def make_card_options(
@@ -71,20 +72,26 @@ class Cards:
     def __init__(self, options: CardOptions, clock: Clock) -> None:
         self._options = options
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[tuple[str, bool], _Kept] = {}
 
-    def render(self, peer: PeerCard, place: Place, version: str | None) -> Reply:
-        """The whole answer for a card; ``version`` is what the reader said in ``A2A-Version``."""
-        kept = self._kept.get(place.agent)
+    def render(
+        self, peer: PeerCard, place: Place, version: str | None, *, shows_all: bool = False
+    ) -> Reply:
+        """The whole answer for a card; ``version`` is what the reader said in ``A2A-Version``.
+
+        ``shows_all``: the reader has activated the extension that puts every interface on the card.
+        """
+        key = (place.agent, shows_all)
+        kept = self._kept.get(key)
         if kept is None or (kept.sha256, kept.base_url) != (peer.sha256, place.base_url):
             # The host that a caller names changes the bytes, but not when the card changed.
             same = kept is not None and kept.sha256 == peer.sha256
             since_s = kept.since_s if kept is not None and same else self._clock.now_ms() // 1000
-            kept = self._kept[place.agent] = self._make(peer, place, since_s)
+            kept = self._kept[key] = self._make(peer, place, since_s, shows_all=shows_all)
         return kept.replies[choose_shape(version, self._options.shape)]
 
-    def _make(self, peer: PeerCard, place: Place, since_s: int) -> _Kept:
-        card = self._options.compose(peer.card, place)
+    def _make(self, peer: PeerCard, place: Place, since_s: int, *, shows_all: bool) -> _Kept:
+        card = self._options.compose(peer.card, place, shows_all=shows_all)
         shapes: tuple[Shape, ...] = ("v1", "v0.3", "merged")
         replies: dict[Shape, Reply] = {
             shape: _answer(shape_card(card, shape), since_s) for shape in shapes
@@ -128,7 +135,7 @@ def _answer(card: JsonObject, since_s: int) -> Reply:
         "etag": f'"{hash_bytes(body)[:32]}"',
         "last-modified": formatdate(since_s, usegmt=True),
         "cache-control": CACHE_CONTROL,
-        "vary": "A2A-Version",
+        "vary": "A2A-Version, A2A-Extensions",
     }
     return Reply(HTTPStatus.OK, body, headers=headers)
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from passerelle.a2a_mapping.cards import Edge
 from passerelle.a2a_mapping.extensions import ACCEPTANCE, PERMISSION, RESUME
+from passerelle.a2a_mapping.socket_frames import BINDING as SOCKET_BINDING
 from passerelle.core.principal import Scope
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
 
@@ -39,6 +40,8 @@ _KEYS: Final[Mapping[str, JsonObject]] = {
     "bearer": {"httpAuthSecurityScheme": {"scheme": "bearer"}},
     "apiKey": {"apiKeySecurityScheme": {"location": "header", "name": API_KEY_HEADER}},
 }
+_BINDINGS: Final = {"WEBSOCKET": SOCKET_BINDING}
+"""What the settings call otherwise than cards do."""
 _OPENID: Final = "/.well-known/openid-configuration"
 KEY_EDGE: Final = Edge(_KEYS, (Scope.CALL.value,), EXTENSIONS)
 """Callers show an API key, in either way."""
@@ -55,7 +58,13 @@ def make_edge(settings: Settings) -> Edge:
         grpc=_find_grpc(settings),
         grpc_default=settings.grpc.default_agent,
         sockets=True,
+        listed=_read_listed(settings),
     )
+
+
+def _read_listed(settings: Settings) -> frozenset[str] | None:
+    named = settings.card.interfaces
+    return None if named is None else frozenset(_BINDINGS.get(name, name) for name in named)
 
 
 def _list(settings: Settings) -> dict[str, JsonObject]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 
 from passerelle.a2a_mapping.cards import Place
+from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.a2a_mapping.version import HEADER, LEGACY
 from passerelle.core.agent_name import find_base
 from passerelle.core.errors import (
@@ -29,7 +30,7 @@ from passerelle.gateway.a2a.bindings import (
 )
 from passerelle.gateway.a2a.calls import Calls, HttpVisit
 from passerelle.gateway.a2a.cards import CardOptions, Cards, shorten
-from passerelle.gateway.a2a.extensions import Extensions
+from passerelle.gateway.a2a.extensions import read_extensions
 from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
 from passerelle.gateway.a2a.offer import find_offer
 from passerelle.gateway.a2a.operations import Operations
@@ -41,11 +42,14 @@ from passerelle.gateway.a2a.unary import UnaryCalls
 from passerelle.gateway.a2a.visits import NO_OPERATION, Visits
 from passerelle.gateway.a2a.waits import RECHECK_S, Waits
 from passerelle.gateway.auth.credentials import READER, CredentialReader, read_address
+from passerelle.gateway.connections import note_authenticated
 from passerelle.gateway.correlation import Requests
+from passerelle.gateway.limits.seats import StreamSeats
+from passerelle.gateway.memory.room import MemoryRoom
 from passerelle.gateway.spans import end_request
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from opentelemetry.trace import Span
     from starlette.types import Receive, Scope, Send
@@ -113,6 +117,10 @@ class FaceParts:
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
     spans: Spans | None = None
+    awaits_approval: Callable[[str], bool] = lambda _agent: False
+    """Whether streams of messages to an agent stay open through an approval."""
+    seats: StreamSeats = field(default_factory=StreamSeats)
+    memory: MemoryRoom = field(default_factory=MemoryRoom)
 
 
 def make_face(parts: FaceParts, settings: FaceSettings | None = None) -> Face:
@@ -132,10 +140,11 @@ class Face:
         self.operations: Final = Operations(
             parts.service,
             self._waits,
-            Extensions(parts.agents),
             parts.push,
             parts.extended_cards,
             parts.gate,
+            parts.awaits_approval,
+            parts.seats,
         )
         self._calls = Calls(
             self.operations,
@@ -143,6 +152,7 @@ class Face:
             parts.authenticator,
             parts.ids,
             settings.body_limit_bytes,
+            parts.memory,
             settings.keep_alive_s,
         )
         edge = replace(
@@ -205,7 +215,7 @@ class Face:
     def _read(self, scope: Scope, offer: Offer | None) -> Reading:
         """What the head asks for."""
         names = self.parts.agents.names
-        incoming = Incoming(scope)
+        incoming = Incoming(scope, self.parts.reader.certificate_header)
         agent, rest = split_path(incoming.path, names) or (None, "")
         spot = find_spot(rest)
         target = spot.verbs.get(incoming.verb)
@@ -232,6 +242,7 @@ class Face:
                     return
                 door = self.parts.authenticator
                 principal = door.recognize(reading.shown) or await door.authenticate(reading.shown)
+                note_authenticated()
                 visit.caller = principal.id
                 if not principal.sees(visit.agent):
                     visit.outcome = "not_found"
@@ -276,7 +287,8 @@ class Face:
         base_url = f"{self._settings.public_url or incoming.own_url}{AGENTS}/{agent}"
         place = Place(agent, self.parts.agents.card_url(agent), base_url)
         version = incoming.headers.get(HEADER.lower()) or incoming.query.get(HEADER)
-        card = self._cards.render(peer, place, version)
+        shows_all = INTERFACES in read_extensions(incoming)
+        card = self._cards.render(peer, place, version, shows_all=shows_all)
         reply = shorten(card, incoming.headers)
         await reply.write(visit.send, head_only=incoming.verb == "HEAD")
 

@@ -32,9 +32,15 @@ class FrameForm:
     name: str = ""
     make: Callable[[StreamFrame], bytes] | None = None
 
+    def keeps(self, frame: StreamFrame) -> bool:
+        """Whether the frame goes out as it is stored."""
+        return self.make is None and not frame.is_marked
+
     def render(self, frame: StreamFrame) -> bytes:
-        """The frame in this form."""
-        return frame.data if self.make is None else frame.form(self.name, self.make)
+        """The frame in this form; one that is not held has to be loaded before."""
+        if self.make is not None:
+            return frame.form(self.name, self.make)
+        return MARKED.render(frame) if frame.is_marked else frame.data
 
 
 PLAIN = FrameForm()
@@ -54,7 +60,9 @@ async def end_with_turn(batches: Frames, *, follows_on: bool) -> Frames:
     is_first = True
     async with aclosing(batches):
         async for frames in batches:
-            for index, frame in enumerate(frames):
+            for index, held in enumerate(frames):
+                # Of a piece of an artifact only the beginning is looked at; a Task is needed whole.
+                frame = held if held.data.startswith(_PIECE) else await held.load()
                 if _is_last(frame, is_first=is_first, follows_on=follows_on):
                     yield frames[: index + 1]
                     return

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from passerelle.a2a_mapping.version import HEADER, judge_version
 from passerelle.core.errors import ContentTypeNotSupported, TooLarge
+from passerelle.core.headers import read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
     from passerelle.a2a_mapping.version import Version
+    from passerelle.gateway.memory.room import Account
 
 JSON: Final = "application/json"
+FREE_BYTES: Final = 1_048_576
+"""What each body may have without asking for room."""
 A2A_JSON: Final = "application/a2a+json"
 _VERSION: Final = HEADER.lower()
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
@@ -27,24 +31,26 @@ class CallerLeftError(Exception):
 
 
 class Incoming:
-    """The head of a request. Header names are lower case; of a repeated one the last counts."""
+    """The head of a request. Header names are lower case, and lines of one name are joined."""
 
     __slots__ = ("_scheme", "_server", "_version", "headers", "path", "query", "verb")
 
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, proxied: str | None = None) -> None:
         self._scheme: str | None = scope.get("scheme")
         self._server: tuple[str, int | None] | None = scope.get("server")
         self._version: Version | None = None
         self.verb: str = scope["method"]
         self.path: str = scope["path"]
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        self.headers: Mapping[str, str] = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in headers
-        }
+        self.headers: Mapping[str, str] = read_fields(scope["headers"], proxied)
         query: bytes = scope["query_string"]
         self.query: Mapping[str, str] = (
             dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         )
+
+    @property
+    def names_version(self) -> bool:
+        """Whether the caller says a version at all."""
+        return bool((self.headers.get(_VERSION) or self.query.get(HEADER) or "").strip())
 
     @property
     def version(self) -> Version:
@@ -88,24 +94,33 @@ class Incoming:
             return
         raise ContentTypeNotSupported(media_type)
 
-    async def read_body(self, receive: Receive, limit_bytes: int) -> bytes:
+    async def read_body(self, receive: Receive, limit_bytes: int, room: Account) -> bytes:
         """The whole body.
 
         Raises:
             TooLarge: it does not end within the limit; the rest is not kept.
             CallerLeftError: the connection closed before its end.
+            Limited, InstanceFull: there is no ``room`` for one that is over ``FREE_BYTES``.
         """
         announced = self.headers.get("content-length", "")
         if announced.isdecimal() and int(announced[:20]) > limit_bytes:
             raise TooLarge("the body", limit_bytes)
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise CallerLeftError
-            piece: bytes = message.get("body", b"")
-            if len(body) + len(piece) > limit_bytes:
-                raise TooLarge("the body", limit_bytes)
-            body = body + piece if body else piece
-            if not message.get("more_body", False):
-                return body
+        pieces: list[bytes] = []
+        size = taken = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise CallerLeftError
+                piece: bytes = message.get("body", b"")
+                size += len(piece)
+                if size > limit_bytes:
+                    raise TooLarge("the body", limit_bytes)
+                if (more := size - FREE_BYTES - taken) > 0:
+                    room.take(more)
+                    taken += more
+                pieces.append(piece)
+                if not message.get("more_body", False):
+                    return b"".join(pieces)
+        finally:
+            room.give_back(taken)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, assert_never, cast
 
 from passerelle.a2a_mapping.errors import PushNotificationNotSupported
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.a2a_mapping.history import cut_history
 from passerelle.a2a_mapping.inbound import read_list, read_send, read_task
+from passerelle.a2a_mapping.pauses import read_await_approval
 from passerelle.a2a_mapping.rpc import Method
 from passerelle.a2a_mapping.version import CURRENT
 from passerelle.core.commands import (
@@ -22,14 +23,16 @@ from passerelle.core.commands import (
     SubmitTurn,
     TurnAccepted,
 )
-from passerelle.core.errors import Draining, NotFound, RemoteError, UnsupportedOperation
+from passerelle.core.errors import Draining, NotFound, UnsupportedOperation
 from passerelle.core.principal import Scope
 from passerelle.core.record import value
+from passerelle.gateway.control.stream_end import StreamEnd
 from passerelle.gateway.limits.gate import UNBOUND
+from passerelle.gateway.limits.seats import StreamSeats
 from passerelle.gateway.rpc_call import require_operation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable
 
     from passerelle.a2a_mapping.inbound import SendRequest
     from passerelle.a2a_mapping.resume import ResumeWish
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.push import PushConfig
-    from passerelle.gateway.a2a.extensions import Extensions
     from passerelle.gateway.a2a.leaving import Watch
     from passerelle.gateway.a2a.ports import ExtendedCards, PushConfigs
     from passerelle.gateway.a2a.waits import Judge, Waits
@@ -141,8 +143,13 @@ class TurnService(CommandService, Protocol):
         *,
         agent: str | None = None,
         wish: ResumeWish | None = None,
+        until: StreamEnd | None = None,
+        sends: bool = False,
     ) -> Followers:
-        """The frames of a turn, or of a task by its facade id."""
+        """The frames of a turn, or of a task by its facade id; ``until`` ends them before the task does.
+
+        ``sends``: a message to the task follows, and the Task that comes first has it.
+        """
         ...
 
 
@@ -168,6 +175,8 @@ class Call:
     """Whether the caller may still have what it waits for."""
     own_url: str | None = None
     """How the caller of an extended card reached us, if the binding says."""
+    in_pieces: bool = False
+    """Whether a Task that is large can be answered piece by piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +185,12 @@ class Operations:
 
     service: TurnService
     waits: Waits
-    extensions: Extensions
     push: PushConfigs | None = None
     extended_cards: ExtendedCards | None = None
     gate: Gate | None = None
+    awaits_approval: Callable[[str], bool] = lambda _agent: False
+    """Whether streams of messages to an agent stay open through an approval, where their caller says nothing."""
+    seats: StreamSeats = field(default_factory=StreamSeats)
 
     async def answer(self, method: Single, call: Call, watch: Watch) -> JsonObject:
         """The result of an operation that has one."""
@@ -196,7 +207,9 @@ class Operations:
         match method:
             case Method.GET_TASK:
                 task = read_task(call.params)
-                return await self._read(call, task.id, task.history_length)
+                return await self._read(
+                    call, task.id, task.history_length, in_pieces=call.in_pieces
+                )
             case Method.LIST_TASKS:
                 return await self.service.read(call.principal, _compose_list(call))
             case Method.CANCEL_TASK:
@@ -237,12 +250,13 @@ class Operations:
     async def open(self, method: Streaming, call: Call) -> AsyncGenerator[Followed]:
         """A stream; what the call asks for has been done when the body begins."""
         require_operation(call.principal, call.agent, method)
-        entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
-        try:
-            async with self._open(method, call) as followed:
-                yield followed
-        finally:
-            entered.leave()
+        with self.seats.take(call.principal.key):
+            entered = await self.gate.enter(call.principal, slot=True) if self.gate else UNBOUND
+            try:
+                async with self._open(method, call) as followed:
+                    yield followed
+            finally:
+                entered.leave()
 
     def _open(self, method: Streaming, call: Call) -> Followers:
         match method:
@@ -257,17 +271,26 @@ class Operations:
     @asynccontextmanager
     async def _send_streaming(self, call: Call) -> AsyncGenerator[Followed]:
         request = read_send(call.params)
+        until = self._end_stream(call)
         if request.task_id is None:
             accepted = await self._submit(call, request, "stream")
-            async with self.service.follow(call.principal, accepted) as followed:
+            async with self.service.follow(call.principal, accepted, until=until) as followed:
                 yield followed
             return
         # A task that goes on is followed before the message is handed over: no event after it can be missed, and the
         # Task comes first (A2A 1.0 section 3.1.2).
-        opened = self.service.follow(call.principal, request.task_id, agent=call.agent)
+        opened = self.service.follow(
+            call.principal, request.task_id, agent=call.agent, until=until, sends=True
+        )
         async with opened as followed:
-            await self._submit(call, request, "stream")
+            accepted = await self._submit(call, request, "stream")
+            followed.awaits.append(accepted.turn_id)
             yield followed
+
+    def _end_stream(self, call: Call) -> StreamEnd:
+        """Where the stream of a message ends; one of 0.3 ends at a question by its own rule too."""
+        wished = read_await_approval(call.params)
+        return StreamEnd(self.awaits_approval(call.agent) if wished is None else wished)
 
     async def _send(self, call: Call, watch: Watch) -> JsonObject:
         request = read_send(call.params)
@@ -296,9 +319,16 @@ class Operations:
             return {"task": await self._read(call, accepted.facade, request.history_length)}
         return cut_answer(answer, request)
 
-    async def _read(self, call: Call, facade: str, history_length: int | None = None) -> JsonObject:
+    async def _read(
+        self,
+        call: Call,
+        facade: str,
+        history_length: int | None = None,
+        *,
+        in_pieces: bool = False,
+    ) -> JsonObject:
         """A task as it is stored; with its generation and cursor for those who follow it on (resume.md R11)."""
-        query = GetTask(facade, call.agent, history_length, marked=RESUME in call.extensions)
+        query = GetTask(facade, call.agent, history_length, RESUME in call.extensions, in_pieces)
         return await self.service.read(call.principal, query)
 
     async def show(self, call: Call, request: SendRequest, accepted: TurnAccepted) -> JsonObject:
@@ -311,12 +341,6 @@ class Operations:
             ) from None
 
     async def _submit(self, call: Call, request: SendRequest, wait: Wait) -> TurnAccepted:
-        try:
-            await self.extensions.require(call.agent, call.asked)
-        except RemoteError:
-            # A task goes on while its agent is away, and one that is not the caller's is unknown all the same.
-            if request.task_id is None:
-                raise
         if request.push:
             # Whoever may set no webhook may not slip one in beside a message either.
             require_operation(call.principal, call.agent, Method.CREATE_PUSH_CONFIG)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import orjson
+import structlog
 
+from passerelle.core.errors import StoreUnavailable
 from passerelle.core.record import value
 from passerelle.gateway.a2a.incoming import JSON
 
@@ -19,12 +22,15 @@ if TYPE_CHECKING:
     from passerelle.a2a_mapping.envelopes import ErrorAnswer
     from passerelle.core.json import JsonObject
     from passerelle.gateway.a2a.offer import Offer
+    from passerelle.gateway.control.long_content import LongContent
 
 RETRY_AFTER_S: Final = 1
 _TRY_LATER: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = 401
 _NOT_FOUND: Final = 404
 _FIELD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
+HOLE: Final = b"\0"
+"""Stands for JSON where what goes around it is written: no JSON has such a byte."""
 PROBLEM: Final = "application/problem+json"
 
 
@@ -50,6 +56,33 @@ class Reply:
         raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": raw})
         await send({"type": "http.response.body", "body": b"" if head_only else self.body})
+
+    async def write_around(self, send: Send, content: LongContent) -> None:
+        """Sends it with ``content`` in the place of the ``HOLE`` of its body, as its reader takes it.
+
+        Where it cannot be read to its end the answer has none either, and the server closes the connection.
+
+        Raises:
+            StoreUnavailable: the content cannot be read; nothing was sent.
+        """
+        head, _, tail = self.body.partition(HOLE)
+        size = len(head) + content.json.size + len(tail)
+        fields = {"content-length": str(size), **self.headers}
+        if self.media_type is not None:
+            fields["content-type"] = self.media_type
+        raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in fields.items()]
+        async with aclosing(content.read()) as chunks:
+            # Nothing is said before the content is known to be there.
+            first = await anext(chunks)
+            await send({"type": "http.response.start", "status": self.status, "headers": raw})
+            await send({"type": "http.response.body", "body": head + first, "more_body": True})
+            try:
+                async for chunk in chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except StoreUnavailable as error:
+                structlog.get_logger().error("a2a.answer_cut", reason=error.reason)
+                return
+        await send({"type": "http.response.body", "body": tail})
 
 
 @lru_cache(256)

@@ -4,8 +4,8 @@ Nothing is sent before the first event is there, so an error before it is a plai
 stream begins with a comment, and a later error is its last event (G12). A comment is one line without a blank line
 behind it: clients make an empty event of anything else.
 
-There is no queue: a reader that is slow slows only its own position in what is stored. Comments come from a timer, not
-from a task, so that an idle reader costs little more than its socket.
+There is no queue: a reader that is slow slows only its own position in what is stored, and of a long frame it holds a
+chunk. Comments come from a timer, not from a task, so that an idle reader costs little more than its socket.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ import structlog
 from passerelle.core.errors import PasserelleError
 from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
+from passerelle.gateway.a2a.reply import HOLE
+from passerelle.gateway.control.long_content import CHUNK_BYTES
 from passerelle.gateway.correlation import explain_fault
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from starlette.types import Send
 
     from passerelle.gateway.a2a.bindings import Binding
+    from passerelle.gateway.control.long_content import LongContent
     from passerelle.gateway.control.stream_frame import Frames, StreamFrame
 
 KEEP_ALIVE_S: Final = 15.0
@@ -53,9 +56,13 @@ class EventStream:
     keep_alive_s: float = KEEP_ALIVE_S
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     form: FrameForm = PLAIN
+    add_headers: Callable[[], None] | None = None
+    """Called once, when the response begins: what it writes into ``headers`` is known by then."""
     started: bool = field(default=False, init=False)
     """Whether something was sent: from then on an error can only be an event."""
     _said: bool = field(default=False, init=False)
+    _is_broken: bool = field(default=False, init=False)
+    """Whether an event has been begun and not ended: nothing can be said behind it."""
     _written_s: float = field(default=0.0, init=False)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -71,7 +78,7 @@ class EventStream:
             try:
                 async with aclosing(batches):
                     async for frames in batches:
-                        await self._write(b"".join(map(self._dress, frames)))
+                        await self._write_frames(frames)
             except PasserelleError as error:
                 failure = error
             except Exception as error:  # noqa: BLE001  the top of this worker: its reader must hear of the end
@@ -89,17 +96,67 @@ class EventStream:
 
     async def end(self) -> None:
         """Ends the response in good order; the client has the cursor of the last event."""
+        if self._is_broken:
+            return
         await self._write(b"", more=False)
 
     async def fail(self, error: PasserelleError) -> None:
-        """Ends the response with an error as its last event; raises it where nothing has been sent."""
+        """Ends the response with an error as its last event; raises it where nothing has been sent.
+
+        Behind half an event nothing is said: the server closes the connection of a response that has no end.
+        """
         if not self.started:
             raise error
+        if self._is_broken:
+            return
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
 
-    def _dress(self, frame: StreamFrame) -> bytes:
-        data = self.binding.wrap_event(self.form.render(frame))
-        event = b"id: %b\ndata: %b\n\n" % (frame.cursor.encode(), data)
+    async def _write_frames(self, frames: list[StreamFrame]) -> None:
+        """Those that are held go out together, a long one by itself."""
+        held: list[bytes] = []
+        for frame in frames:
+            if frame.long is None:
+                held.append(self._dress(frame.cursor, self.form.render(frame)))
+                continue
+            if held:
+                await self._write(b"".join(held))
+                held = []
+            if self.form.keeps(frame):
+                await self._write_long(frame.cursor, frame.long)
+            else:
+                loaded = self._dress(frame.cursor, self.form.render(await frame.load()))
+                await self._write_slowly(loaded)
+        if held:
+            await self._write(b"".join(held))
+
+    async def _write_long(self, cursor: str, long: LongContent) -> None:
+        """One event, chunk by chunk: the next one is read when the last one has gone.
+
+        Where it cannot be read to its end the connection is cut: what stands behind half an event cannot be read.
+        """
+        head, _, tail = self._dress(cursor, HOLE).partition(HOLE)
+        async with self._writing:
+            await self._begin()
+            self._is_broken = True
+            await self._send(head)
+            async with aclosing(long.read()) as chunks:
+                async for chunk in chunks:
+                    await self._send(chunk)
+            await self._send(tail)
+            self._is_broken = False
+
+    async def _write_slowly(self, content: bytes) -> None:
+        """What is large, in parts: the server keeps what a slow reader has not taken."""
+        async with self._writing:
+            await self._begin()
+            self._is_broken = True
+            for start in range(0, len(content), CHUNK_BYTES):
+                await self._send(content[start : start + CHUNK_BYTES])
+            self._is_broken = False
+
+    def _dress(self, cursor: str, frame: bytes) -> bytes:
+        data = self.binding.wrap_event(frame)
+        event = b"id: %b\ndata: %b\n\n" % (cursor.encode(), data)
         if self._said:
             return event
         self._said = True
@@ -107,13 +164,21 @@ class EventStream:
 
     async def _write(self, content: bytes, *, more: bool = True) -> None:
         async with self._writing:
-            if not self.started:
-                self.started = True
-                await self._start()
-            await self.send({"type": "http.response.body", "body": content, "more_body": more})
-            self._written_s = asyncio.get_running_loop().time()
+            await self._begin()
+            await self._send(content, more=more)
+
+    async def _begin(self) -> None:
+        if not self.started:
+            self.started = True
+            await self._start()
+
+    async def _send(self, content: bytes, *, more: bool = True) -> None:
+        await self.send({"type": "http.response.body", "body": content, "more_body": more})
+        self._written_s = asyncio.get_running_loop().time()
 
     async def _start(self) -> None:
+        if self.add_headers is not None:
+            self.add_headers()
         more_headers = [
             (name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()
         ]

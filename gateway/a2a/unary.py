@@ -89,8 +89,6 @@ class UnaryCalls:
             if request.return_immediately or request.push or request.task_id is not None:
                 return False
             require_operation(known.principal, known.agent, Method.SEND_MESSAGE)
-            if not operations.extensions.allow_now(known.agent, known.asked):
-                return False
         except PasserelleError:
             # Read once more, it is refused as any other.
             return False
@@ -224,6 +222,7 @@ class _Sender:
                 reply = self._binding.wrap_result(answer.packed)
             else:
                 reply = self._render(cut_answer(answer.frame, self._request))
+            self._visit.echo(self._admitted.call, self._asked)
             is_sent = self._visit.answer_now(reply)
         except Exception as error:  # noqa: BLE001  the top of a request, as in the face
             self._spawn(self._serve(_fail(error)))
@@ -264,6 +263,7 @@ class _Sender:
                 result = await answering
             finally:
                 self._entered.leave()
+            self._visit.echo(self._admitted.call, self._asked)
             await self._visit.answer(self._render(result))
         except CallerLeftError:
             self._visit.outcome = "left"

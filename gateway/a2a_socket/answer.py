@@ -19,6 +19,7 @@ _PROBLEM: Final = b"application/problem+json"
 _ID: Final = b"id: "
 _DATA: Final = b"data: "
 _ERROR: Final = b'"error":'
+_ENDS: Final = (b"\n\n", b": keep-alive\n")
 _UNAUTHORIZED: Final = 401
 
 
@@ -34,6 +35,8 @@ class SocketAnswer:
     _headers: dict[str, str] = field(default_factory=dict[str, str], init=False)
     _streams: bool = field(default=False, init=False)
     _whole: bytearray = field(default_factory=bytearray, init=False)
+    _events: bytearray = field(default_factory=bytearray, init=False)
+    """What has come of an event that is not whole yet."""
     _has_begun: bool = field(default=False, init=False)
     _has_failed: bool = field(default=False, init=False)
 
@@ -62,14 +65,19 @@ class SocketAnswer:
         self.is_unauthenticated = message["status"] == _UNAUTHORIZED
 
     async def _take_events(self, message: Message) -> None:
-        """Whole events, as ``EventStream`` writes them: the cursor, and the data in one line."""
-        cursor = ""
-        for line in message.get("body", b"").split(b"\n"):
+        """Events as ``EventStream`` writes them: the cursor, and the data in one line; a long one comes in parts."""
+        self._events += message.get("body", b"")
+        more = message.get("more_body", False)
+        if more and not self._events.endswith(_ENDS):
+            return
+        cursor, events = "", bytes(self._events)
+        self._events.clear()
+        for line in events.split(b"\n"):
             if line.startswith(_ID):
                 cursor = line.removeprefix(_ID).decode()
             elif line.startswith(_DATA):
                 await self._send_item(line.removeprefix(_DATA), cursor)
-        if not message.get("more_body", False) and not self._has_failed:
+        if not more and not self._has_failed:
             await self.send(write_end(self.rpc_id))
 
     async def _send_item(self, data: bytes, cursor: str) -> None:

@@ -28,6 +28,7 @@ from passerelle.a2a_mapping.socket_frames import (
 )
 from passerelle.a2a_mapping.version import CURRENT, HEADER
 from passerelle.core.errors import CallerError, NotFound, Unauthenticated, VersionNotSupported
+from passerelle.core.headers import REASON, find_repeated, read_fields
 from passerelle.gateway.a2a.paths import AGENTS, split_path
 from passerelle.gateway.a2a_socket.answer import SocketAnswer
 from passerelle.gateway.auth.credentials import API_KEY_HEADER
@@ -87,8 +88,15 @@ class SocketEdge:
         """
         if SUBPROTOCOL not in websocket.scope.get("subprotocols", []):
             raise InvalidRequest("Sec-WebSocket-Protocol", f"must be {SUBPROTOCOL}")
+        pairs = websocket.scope["headers"]
+        proxied = self.face.parts.reader.certificate_header
+        repeated = find_repeated([name for name, _ in pairs])
+        if repeated is not None:
+            raise InvalidRequest(repeated, REASON)
         headers = {
-            name: value for name, value in websocket.headers.items() if name not in _OWN_HEADERS
+            name: value
+            for name, value in read_fields(pairs, proxied).items()
+            if name not in _OWN_HEADERS
         }
         origin = headers.get("origin")
         if not self._allows(origin, headers.get("host")):

@@ -38,7 +38,7 @@ class CredentialReader:
         )
 
     def read_scope(self, scope: Scope, device: str | None = None) -> Credentials:
-        """The same for an ASGI scope. Of a repeated header the last counts: the proxy before us wrote that one."""
+        """The same for an ASGI scope. Of several certificate headers the last counts: the nearest proxy added it."""
         pairs: list[tuple[bytes, bytes]] = scope["headers"]
         certificate = (self.certificate_header or "").encode()
         headers = {

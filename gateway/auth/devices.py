@@ -9,6 +9,7 @@ from passerelle.core.device import name_list
 from passerelle.core.errors import Unauthenticated
 from passerelle.core.ids import read_shard
 from passerelle.core.principal import Principal
+from passerelle.gateway.connections import note_authenticated
 from passerelle.gateway.devices.pairing import TOKEN_PREFIX, hash_token
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class DeviceCallers:
             Unauthenticated: there are none, or they do not hold.
             StoreUnavailable: whether a device still holds cannot be known.
         """
+        found = await self._find(credentials)
+        note_authenticated()
+        return found
+
+    async def _find(self, credentials: Credentials) -> Principal:
         token = credentials.token
         if not token.startswith(TOKEN_PREFIX):
             return await self.others.authenticate(credentials)

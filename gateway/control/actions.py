@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from passerelle.core.decision import Decision, Held
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.native_answers import Decided
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.devices.assurance import Assurance
 
@@ -53,6 +54,8 @@ class Beside:
 
     refs: tuple[EntityRef, ...]
     decide: Callable[[Decision], IdempotencyRow | None]
+    conclude: Callable[[Decision], None] | None = None
+    """Called when the answers are decided: what follows from where the task stands by then."""
 
     def names_task_of(self, record: ActionRecord) -> bool:
         """Whether the message went to the task that the question is about."""
@@ -131,6 +134,61 @@ class Actions:
         if isinstance(outcome, Written):
             return outcome
         raise await self._close_late(command.action_id, outcome)
+
+    async def answer_together(
+        self, principal: Principal, decided: Sequence[Decided], beside: Beside
+    ) -> Written:
+        """Stores the answers of one message in one append: all of them count, or none.
+
+        Raises:
+            NotFound, Forbidden, ActionClosed, StaleAnswer, UnknownOption, InvalidContent: nothing is written.
+        """
+        held: dict[EntityRef, Held] = {}
+        answers: dict[str, Answer] = {}
+        for one in decided:
+            found, devices = await self._read_for(principal, one.command)
+            held |= found
+            before = find_record(found, one.command.action_id)
+            if not may_read(before, principal) or not beside.names_task_of(before):
+                raise NotFound("action", one.command.action_id)
+            try:
+                assured = await self.assurance.judge(principal, one.command, before, devices)
+                answer = replace(_make_answer(assured, one.command, None), native=one.native)
+                # Asked ahead of the others, so that it is known whose refusal it is.
+                approval.decide(before, answer, self.writes.clock.now_ms())
+            except RECORDED as refused:
+                await self.refusals.record(principal, before, refused)
+                raise
+            answers[one.command.action_id] = answer
+        return await self._close_together(answers, held, beside)
+
+    async def _close_together(
+        self, answers: Mapping[str, Answer], held: Mapping[EntityRef, Held], beside: Beside
+    ) -> Written:
+        frames: list[JsonObject] = []
+        tasks_of = [ref for ref in held if ref.kind is EntityKind.TASK]
+
+        def body(decision: Decision) -> Terms:
+            idem = beside.decide(decision)
+            frames.clear()
+            terms: list[Terms] = []
+            for action_id, answer in answers.items():
+                refs = [EntityRef(EntityKind.ACTION, action_id), *tasks_of]
+                terms.append(self._decide(decision, refs, answer, None, frames))
+            if beside.conclude is not None:
+                beside.conclude(decision)
+            ends = [one.not_after_ms for one in terms if one.not_after_ms is not None]
+            due = tuple(row for one in terms for row in one.due)
+            return Terms(not_after_ms=min(ends, default=None), due=due, idem=idem)
+
+        first = next(iter(answers))
+        session = find_record(held, first).scope.session_id
+        outcome = await self.writes.decide(session, [*held, *beside.refs], body)
+        if isinstance(outcome, Written):
+            return replace(outcome, frames=tuple(frames))
+        if isinstance(outcome, Late):
+            raise await self._close_late(first, outcome)
+        raise UnsupportedOperation("the question is being closed by somebody else; look again")
 
     async def _close_late(self, action_id: str, late: Late) -> ActionClosed:
         """What somebody is told whose answer the store refused as late; the question is closed now."""

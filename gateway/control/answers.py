@@ -16,7 +16,8 @@ from passerelle.core.record import value
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.exposures import look_back
-from passerelle.gateway.control.failures import explain_failure
+from passerelle.gateway.control.failures import explain_failure, make_error
+from passerelle.gateway.delegation.patience import waits_long
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
     from passerelle.gateway.delegation.driver import Driver
+    from passerelle.gateway.delegation.patience import Patience
     from passerelle.gateway.delegation.plain_answers import PlainAnswer
 
 _LOOK_S: Final = 0.25
@@ -74,7 +76,12 @@ class Answers:
                 raise driver.failure
             if run.record.shown and run.content is not None:
                 thread = run.held[run.sight.thread].record
-                if at_once or not _is_active(thread, accepted.turn_id):
+                _check_taken(thread, accepted.turn_id)
+                if (
+                    at_once
+                    or not _is_active(thread, accepted.turn_id)
+                    or _waits_long(run.record, driver.patience)
+                ):
                     return {"task": run.content}
             if run.moved or run.has_ended():
                 return await self._wait_stored(accepted, owner, at_once=at_once)
@@ -92,9 +99,17 @@ class Answers:
             if not isinstance(record, TaskRecord):
                 raise NotFound("task", accepted.facade)
             _check_owner(record, owner, accepted)
-            if not _is_active(thread, accepted.turn_id) or (at_once and record.shown):
+            _check_taken(thread, accepted.turn_id)
+            tells = record.shown and (at_once or self._waits_long(record))
+            if tells or not _is_active(thread, accepted.turn_id):
                 return await self._compose(record, seen)
             await asyncio.sleep(_LOOK_S)
+
+    def _waits_long(self, record: TaskRecord) -> bool:
+        run = record.run
+        return run is not None and _waits_long(
+            record, self.dispatch.find_terms(run.worker.peer).patience
+        )
 
     async def _compose(self, record: TaskRecord, held: Held) -> JsonObject:
         task = await self.contents.read_task(record, held.fields)
@@ -146,9 +161,21 @@ class OpenTurn:
         return await answers.wait_driven(self.driver, accepted, owner, at_once=False)
 
 
+def _waits_long(record: TaskRecord, patience: Patience) -> bool:
+    """Whether the agent does not take the message for longer than its caller may be left without a word."""
+    return record.run is not None and waits_long(record.run, patience)
+
+
 def _check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
     if record.owner != owner:
         raise NotFound("task", accepted.facade)
+
+
+def _check_taken(thread: object, turn_id: str) -> None:
+    """Raises the error of a message that the agent did not take, while its task goes on."""
+    refused = thread.refusals.get(turn_id) if isinstance(thread, ThreadRecord) else None
+    if refused is not None:
+        raise make_error(refused)
 
 
 def _look_back(accepted: TurnAccepted, held: Held) -> Held:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core import session as sessions
 from passerelle.core import task as tasks
 from passerelle.core import task_commands as tell
 from passerelle.core import thread as threads
-from passerelle.core.batch import Conflict, EntityKind, EntityRef, StaleEpoch
+from passerelle.core.batch import Conflict, Early, EntityKind, EntityRef, StaleEpoch
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import (
     Forbidden,
@@ -19,6 +19,7 @@ from passerelle.core.errors import (
     UnsupportedOperation,
 )
 from passerelle.core.events import Fact
+from passerelle.core.facts import Bounds
 from passerelle.core.facts import Scope as FactScope
 from passerelle.core.payloads.conversation import SessionCreated, ThreadStarted
 from passerelle.core.payloads.task import TaskCreated, TaskDelegated, TaskDependencyUpdated
@@ -26,6 +27,7 @@ from passerelle.core.principal import Scope
 from passerelle.core.standing import list_rows
 from passerelle.core.status import ENDED, Visibility
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.family import check_above, refuse_below_stopped
 from passerelle.gateway.control.once import Once, make_once
 from passerelle.gateway.control.steering import check_content
 from passerelle.gateway.control.task_changes import render_change
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.ownership import Owned, Ownership
     from passerelle.gateway.control.places import Place
     from passerelle.gateway.control.turns import Turns
+
+
+BOUND_CHARS: Final = 255
+"""Of a reference in the scope of a task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,7 @@ class Creating:
             raise Forbidden(f"a hidden task takes the scope {Scope.OPERATE}", scope=Scope.OPERATE)
         self.find_peer(command.agent)
         check_content(command)
+        _check_scope(command.scope)
         parent = await self._find_parent(principal, command)
         once = make_once(principal, command, idem)
         conditions = self.conditions.read_command(command.agent, command.acceptance)
@@ -100,10 +107,8 @@ class Creating:
         if command.parent_task_id is None:
             return None
         found = await self.ownership.find(principal, command.parent_task_id, None, hidden=True)
-        if found.record.status in ENDED:
-            raise UnsupportedOperation(
-                f"the parent task has ended: {found.record.status}", status=found.record.status
-            )
+        _check_parent(found.record)
+        await check_above(self.turns.writes, found.record)
         return found
 
     async def _try(self, plan: Plan, idem: str | None) -> TaskChanged | None:
@@ -119,7 +124,7 @@ class Creating:
         self._decide(decision, plan, place, task)
         outcome = await writes.commit(decision, held, Terms(idem=plan.once.remember(task.id)))
         match outcome:
-            case Conflict() | StaleEpoch():
+            case Conflict() | StaleEpoch() | Early():
                 return None
             case Written(repeated=bytes(first)) if first != task.id.encode():
                 return await self._repeat(first)
@@ -175,10 +180,28 @@ def _adopt(decision: Decision, parent: Owned, place: Place, task: EntityRef) -> 
         raise InvalidInput("parentTaskId", "the parent belongs to another session")
     older, child = decision.state(parent.ref), decision.state(task)
     if isinstance(older, TaskRecord) and isinstance(child, TaskRecord):
+        _check_parent(older)
         delegated = TaskDelegated("child_task", task.id)
         decision.add([Fact(tasks.scope_of(older), delegated)])
         edge = TaskDependencyUpdated(f"parent:{older.task_id}", "parent", older.task_id, "open")
         decision.add(tasks.decide(child, tell.LinkTask(edge)))
+
+
+def _check_scope(scope: Bounds | None) -> None:
+    """Raises InvalidInput for a reference that is empty or too long."""
+    for member in fields(Bounds):
+        given = getattr(scope, member.name) if scope else None
+        if given is not None and not 0 < len(given) <= BOUND_CHARS:
+            raise InvalidInput(f"scope.{member.name}", f"takes 1 to {BOUND_CHARS} characters")
+
+
+def _check_parent(parent: TaskRecord) -> None:
+    """Raises UnsupportedOperation where a task takes no child (any more)."""
+    if parent.status in ENDED:
+        raise UnsupportedOperation(
+            f"the parent task has ended: {parent.status}", status=parent.status
+        )
+    refuse_below_stopped(parent)
 
 
 def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:
@@ -203,4 +226,5 @@ def _compose(plan: Plan, place: Place, task_id: str) -> TaskCreated:
         profile=command.profile,
         acceptance=command.acceptance,
         metadata=command.metadata,
+        scope=command.scope,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import (
     InvalidAgentResponse,
     PasserelleError,
+    PeerBusy,
     PeerRefused,
     PeerUnavailable,
 )
@@ -14,6 +15,10 @@ from passerelle.core.errors import (
 if TYPE_CHECKING:
     from passerelle.core.facts import Failure
     from passerelle.core.task_record import TaskRecord
+
+
+_BUSY_S: Final = 1
+"""For whoever asks again under a key whose turn was refused: a message under another key may go through."""
 
 
 def explain_failure(record: TaskRecord | None) -> PasserelleError:
@@ -25,7 +30,10 @@ def explain_failure(record: TaskRecord | None) -> PasserelleError:
 def make_error(failure: Failure) -> PasserelleError:
     """The error that a recorded failure of a peer is to the caller."""
     if failure.code == PeerRefused.code and failure.native is not None:
-        return PeerRefused(failure.message, int(failure.native))
+        native, details = int(failure.native), failure.details or ()
+        return PeerRefused(failure.message, native, failure.http_status, details)
     if failure.code == InvalidAgentResponse.code:
         return InvalidAgentResponse(failure.message)
+    if failure.code == PeerBusy.code:
+        return PeerBusy(failure.message, retry_after_s=_BUSY_S)
     return PeerUnavailable(failure.message)

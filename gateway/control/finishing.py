@@ -30,6 +30,7 @@ from passerelle.gateway.delegation.step import FACADE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from passerelle.core.batch import DueChange
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
     from passerelle.core.task_requests import TaskChanged
@@ -81,9 +82,14 @@ class Finishing:
         """
         return await self._end(principal, command, idem, lambda step: _fail(step, command))
 
-    async def stop(self, owned: Owned, requested: TaskCancelRequested) -> None:
-        """Cancels a task that nobody works on, or whose agent is to go on: the wish and the end are one append."""
-        await self._write(owned, None, lambda step: _stop(step, requested), None)
+    async def stop(
+        self, owned: Owned, requested: TaskCancelRequested, owed: tuple[DueChange, ...] = ()
+    ) -> None:
+        """Cancels a task that nobody works on, or whose agent is to go on: the wish and the end are one append.
+
+        ``owed`` is what that append owes beside.
+        """
+        await self._write(owned, None, lambda step: _stop(step, requested), None, owed)
 
     async def _end(
         self,
@@ -104,7 +110,12 @@ class Finishing:
         return render_change((await self.writes.load([owned.ref]))[owned.ref])
 
     async def _write(
-        self, owned: Owned, version: int | None, end: Callable[[Step], None], once: Once | None
+        self,
+        owned: Owned,
+        version: int | None,
+        end: Callable[[Step], None],
+        once: Once | None,
+        owed: tuple[DueChange, ...] = (),
     ) -> None:
         driver = self.dispatch.find(owned.ref.id)
         run = driver.run if driver is not None else await self.dispatch.hold(owned.ref.id)
@@ -115,7 +126,7 @@ class Finishing:
 
         row = once.remember(owned.ref.id) if once else None
         try:
-            await run.append(body, lambda _step: Terms(idem=row))
+            await run.append(body, lambda _step: Terms(due=owed, idem=row))
         except RunMovedError:
             raise StoreUnavailable("the run is being moved", "no") from None
         self.dispatch.runs.drop(owned.ref.id)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core import task as tasks
 from passerelle.core import thread as threads
 from passerelle.core.approval_record import ActionRecord
@@ -19,6 +20,7 @@ from passerelle.core.batch import DueChange, EntityKind, EntityRef, IdempotencyR
 from passerelle.core.codec import from_bytes
 from passerelle.core.commands import RespondAction, TurnAccepted
 from passerelle.core.errors import (
+    CallerError,
     Conflict,
     Forbidden,
     IdempotencyConflict,
@@ -37,22 +39,27 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import EndTurn, SubmitMessage, ThreadRecord
 from passerelle.core.trace import read_trace
 from passerelle.gateway.control.actions import Beside
+from passerelle.gateway.control.native_answers import find_decisions
 from passerelle.gateway.control.places import hash_key
 from passerelle.gateway.control.receipts import TurnReceipt, remember
-from passerelle.gateway.control.words import digest_request, read_text, submit
+from passerelle.gateway.control.remarks import advise, explain_kept, remark
+from passerelle.gateway.control.words import describe_answer, digest_request, submit
 from passerelle.gateway.control.writes import MAX_TRIES, Terms, Written
 from passerelle.gateway.delegation.inputs import name_row
 from passerelle.gateway.delegation.judging_sends import Send, judge_send
 from passerelle.gateway.delegation.spill import Spill, write_notes
+from passerelle.gateway.peers.carried import EXTENSIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from passerelle.core.commands import SubmitTurn
     from passerelle.core.decision import Decision
+    from passerelle.core.json import JsonObject
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.principal import Principal
     from passerelle.gateway.control.actions import Actions
+    from passerelle.gateway.control.native_answers import Decided
     from passerelle.gateway.control.ownership import Ownership
     from passerelle.gateway.control.writes import Refusal, Writes
     from passerelle.gateway.delegation.dispatch import Dispatch
@@ -142,17 +149,39 @@ class FollowUps:
             raise UnsupportedOperation(
                 f"the task has ended ({record.status}); send without taskId", status=record.status
             )
-        answer = read_decision(command.message)
-        if answer is not None:
-            return await self._answer(message, answer, by_words=False)
+        accepted = await self._take_decision(message)
+        if accepted is not None:
+            return accepted
         if record.withheld is not None:
             raise UnsupportedOperation("the agent has ended the task; it is being looked at")
         question = await self._find_question(record)
         if message.works or question is not None:
             message = await self._govern(message)
         if question is not None:
+            if question.request.kind == "auth":
+                message = await self._withhold(message)
             return await self._answer(message, _put_into_words(message, question), by_words=True)
+        approval = await self._find_approval(record)
+        if approval is not None and record.shown:
+            kept = explain_kept(approval)
+            return await self._remark_on(message, kept, f"{kept}. {advise(approval)}")
         return await self._store(message, goes_on=False)
+
+    async def _take_decision(self, message: FollowUp) -> TurnAccepted | None:
+        """What came of a message that is a decision, in our own form or in the agent's; None for any other one."""
+        record, said = message.record, message.command.message
+        answer = read_decision(said)
+        try:
+            decided = await find_decisions(
+                self.writes, record, said, message.turn_id, has_own=answer is not None
+            )
+            if decided:
+                return await self._decide_natively(message, decided)
+        except CallerError as refused:
+            if record.status not in WAITING:
+                raise
+            return await self._turn_down(message, refused)
+        return None if answer is None else await self._answer(message, answer, by_words=False)
 
     async def _govern(self, message: FollowUp) -> FollowUp:
         """The message as it may go on to the agent, by all who have a say in what is sent.
@@ -228,24 +257,88 @@ class FollowUps:
         self.dispatch.wake(message.record.task_id, answer.action_id)
         return accepted
 
+    async def _decide_natively(self, message: FollowUp, decided: Sequence[Decided]) -> TurnAccepted:
+        """Message and answers are one append, as with an answer in our own form."""
+        body = await self._prepare(message, goes_on=True)
+        shown = await self._read_status(message)
+
+        def conclude(decision: Decision) -> None:
+            task = decision.state(message.task)
+            if isinstance(task, TaskRecord) and task.status in WAITING:
+                remark(decision, message, shown, "The answer is recorded. More of them are needed.")
+
+        refs = (message.task, message.thread)
+        beside = Beside(refs, lambda decision: body(decision).idem, conclude)
+        written = await self.actions.answer_together(message.principal, decided, beside)
+        accepted = await self._conclude(message, written, sends=False)
+        for one in decided:
+            self.dispatch.wake(message.record.task_id, one.command.action_id)
+        return accepted
+
+    async def _turn_down(self, message: FollowUp, why: CallerError) -> TurnAccepted:
+        """Says why a decision does not count where its sender looks: in the status of the task that still waits."""
+        text = f"This answer does not count, and the agent was not sent it: {why.message}"
+        return await self._remark_on(message, text, text)
+
+    async def _remark_on(self, message: FollowUp, kept: str, text: str) -> TurnAccepted:
+        """Keeps a message that is not sent, and says so in the status of the task that still waits."""
+        prepared = await self._prepare(message, goes_on=True, kept=kept)
+        shown = await self._read_status(message)
+
+        def body(decision: Decision) -> Terms:
+            terms = prepared(decision)
+            task = decision.state(message.task)
+            if not isinstance(task, TaskRecord) or _stands_otherwise(task, message.record):
+                raise _TaskMovedError
+            remark(decision, message, shown, text)
+            return terms
+
+        refs = [message.task, message.thread]
+        written = await self.writes.decide(message.record.session_id, refs, body)
+        return await self._conclude(message, written, sends=False)
+
+    async def _read_status(self, message: FollowUp) -> JsonObject:
+        """The status of the task as its callers see it."""
+        held = (await self.writes.load([message.task]))[message.task]
+        task = await self.dispatch.contents.read_task(message.record, held.fields)
+        return object_at(task or {}, "status")
+
     async def _find_question(self, record: TaskRecord) -> ActionRecord | None:
-        """The open question that words can answer."""
-        for action_id in record.open_actions:
-            held = await self.actions.load(action_id)
-            action = held[EntityRef(EntityKind.ACTION, action_id)].record
-            if isinstance(action, ActionRecord) and action.request.kind == "input":
-                return action
-        return None
+        """The open question that a message answers: words for what is asked, or what an authorization takes."""
+        opened = await self._list_open(record)
+        return next((one for one in opened if _takes_message(one, opened)), None)
+
+    async def _find_approval(self, record: TaskRecord) -> ActionRecord | None:
+        """The open question that binds: no message goes to the agent before somebody has decided."""
+        if record.status not in WAITING:
+            return None
+        opened = await self._list_open(record)
+        return next((one for one in opened if not _takes_message(one, opened)), None)
+
+    async def _list_open(self, record: TaskRecord) -> list[ActionRecord]:
+        return await self.actions.load_open(record.open_actions) if record.open_actions else []
+
+    async def _withhold(self, message: FollowUp) -> FollowUp:
+        """The message as it is kept: what it says may be a credential, which nobody but the agent reads."""
+        withholding = self.dispatch.contents.withholding
+        command = await withholding.withhold(message.command, message.task.shard, message.turn_id)
+        return replace(message, command=command)
 
     async def _store(self, message: FollowUp, *, goes_on: bool) -> TurnAccepted:
-        body = await self._prepare(message, goes_on=goes_on)
+        status = message.record.status
+        kept = (
+            None if message.works else f"This message was kept and not sent: the task is {status}"
+        )
+        body = await self._prepare(message, goes_on=goes_on, kept=kept)
         refs = [message.task, message.thread]
         written = await self.writes.decide(message.record.session_id, refs, body)
         return await self._conclude(message, written, sends=message.works)
 
-    async def _prepare(self, message: FollowUp, *, goes_on: bool) -> Callable[[Decision], Terms]:
+    async def _prepare(
+        self, message: FollowUp, *, goes_on: bool, kept: str | None = None
+    ) -> Callable[[Decision], Terms]:
         spill = Spill()
-        submitting = submit(message.command, message.scope, spill)
+        submitting = submit(message.command, message.scope, spill, EXTENSIONS.get(), kept)
         for blob in spill.blobs:
             await self.blobs.put(message.task.shard, blob)
 
@@ -316,14 +409,22 @@ def _owe(message: FollowUp, at_ms: int) -> tuple[DueChange, ...]:
     return (DueChange(name_row(message.record.task_id, message.turn_id), at_ms),)
 
 
+def _takes_message(action: ActionRecord, opened: Sequence[ActionRecord]) -> bool:
+    """Whether a message answers it. One for a credential in a form goes on whole, so it has to be all that is open."""
+    request = action.request
+    if request.kind == "auth" and not any(option.kind == "answer" for option in request.options):
+        return request.remote is not None and len(opened) == 1
+    return request.kind in {"input", "auth"}
+
+
 def _put_into_words(message: FollowUp, question: ActionRecord) -> RespondAction:
-    """The answer that the words of a message are; the decision has the name of its turn."""
+    """The answer that a message is; the decision has the name of its turn, and the agent gets the message itself."""
     return RespondAction(
         action_id=question.request.action_id,
         rev=question.rev,
         digest=question.request.digest,
         decision_id=message.turn_id,
-        content={"text": read_text(message.command.message)},
+        content=describe_answer(message.command.message),
     )
 
 

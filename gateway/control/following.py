@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 import orjson
 
@@ -27,16 +27,20 @@ from passerelle.core.errors import (
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
 from passerelle.core.ids import place
+from passerelle.core.payloads.conversation import TurnFailed
+from passerelle.core.payloads.run import RunStatus
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import change
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.failures import explain_failure
+from passerelle.gateway.control.failures import explain_failure, make_error
+from passerelle.gateway.control.long_content import LongContent
 from passerelle.gateway.control.stream_frame import Followed, StreamFrame
+from passerelle.gateway.control.stream_opening import StreamOpening
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from contextlib import AsyncExitStack
 
     from passerelle.a2a_mapping.resume import ResumeWish
@@ -46,16 +50,23 @@ if TYPE_CHECKING:
     from passerelle.core.commands import TurnAccepted
     from passerelle.core.errors import PasserelleError
     from passerelle.core.ids import Shard
-    from passerelle.core.ports.log import EventLog
+    from passerelle.core.ports.log import Entry, EventLog
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Owned
+    from passerelle.gateway.control.stream_end import StreamEnd
     from passerelle.gateway.control.stream_frame import Frames
     from passerelle.gateway.control.writes import Writes
 
 _AT_ONCE: Final = 16
+_AT_ONCE_BYTES: Final = 65_536
 """Frames that a reader is given together: more would wait in memory for one that is slow."""
+_LONG_BYTES: Final = 65_536
+"""Pieces of artifacts over this are not held: who can take them as they stand gets them from the blob store."""
+_PIECE: Final = b'{"artifactUpdate"'
+_TASK: Final = b'{"task":'
 _PATIENCE_S: Final = 60.0
 _RETRY_S: Final = 0.25
+_STALLED: Final = b'"stalled":true'
 LAST: Final = frozenset(
     {
         EventType.TASK_COMPLETED.value,
@@ -64,6 +75,23 @@ LAST: Final = frozenset(
         EventType.TASK_TIMED_OUT.value,
     }
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """A reader that has sent a message, or is about to.
+
+    ``awaits``: the turns whose answer is waited for: their message has to be taken, and who is told that the task does
+    not move waits no more. ``until``: where the stream ends before the task does. ``opening``: the Task that comes
+    first, once it has the message.
+    """
+
+    awaits: Sequence[str] = ()
+    until: StreamEnd | None = None
+    opening: StreamOpening | None = None
+
+
+_NOBODY: Final = Sender()
 
 
 @dataclass(slots=True)
@@ -76,9 +104,13 @@ class Following:
     contents: Contents
 
     async def follow_turn(
-        self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str
+        self,
+        stack: AsyncExitStack,
+        accepted: TurnAccepted,
+        owner: str,
+        until: StreamEnd | None = None,
     ) -> Followed:
-        """The frames of a task from its first one on, until it ends or answers with a Message.
+        """The frames of a task from its first one on, until it ends or answers with a Message, or ``until`` is over.
 
         What is opened is closed by ``stack``.
 
@@ -90,15 +122,25 @@ class Following:
         start = await self._start(stream, record.first - 1)
         opening = self.hub.open(stream, TaskView(accepted.task_id), start)
         position = await stack.enter_async_context(opening)
-        return Followed(self._cut(position, accepted.facade, record))
+        awaits = [accepted.turn_id]
+        frames = self._cut(position, accepted.facade, record, sender=Sender(awaits, until))
+        return Followed(frames, awaits=awaits)
 
     async def follow_task(
-        self, stack: AsyncExitStack, owned: Owned, facade: str, wish: ResumeWish | None = None
+        self,
+        stack: AsyncExitStack,
+        owned: Owned,
+        facade: str,
+        wish: ResumeWish | None = None,
+        until: StreamEnd | None = None,
+        *,
+        sends: bool = False,
     ) -> Followed:
         """The Task as it stands, then what comes after it; or, after the cursor of ``wish``, what was missed first.
 
         A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
-        and the position behind it are of one load, so that nothing older comes after the Task.
+        and the position behind it are of one load, so that nothing older comes after the Task. A reader that ``sends``
+        a message next, and adds its turn to ``awaits``, gets the Task with that message in it.
 
         Raises:
             UnsupportedOperation: the task has ended, and no cursor was sent (A2A 1.0, section 3.1.6).
@@ -109,25 +151,49 @@ class Following:
                 raise UnsupportedOperation(
                     f"the task has ended: {record.status}", status=record.status
                 )
-            return Followed(await self._begin(stack, owned, facade))
+            awaits: list[str] | None = [] if sends else None
+            frames = await self._begin(stack, owned, facade, awaits, until)
+            return Followed(frames, awaits=[] if awaits is None else awaits)
         resumed = await self._resume(stack, record, facade, wish)
         if resumed is not None:
             return Followed(resumed, resumed=True)
         return Followed(await self._begin(stack, owned, facade), resumed=False)
 
-    async def _begin(self, stack: AsyncExitStack, owned: Owned, facade: str) -> Frames:
+    async def _begin(
+        self,
+        stack: AsyncExitStack,
+        owned: Owned,
+        facade: str,
+        awaits: Sequence[str] | None = None,
+        until: StreamEnd | None = None,
+    ) -> Frames:
         record = owned.record
+        if until is not None:
+            until.begin(record)
         start = await self.locate(record)
-        task = await self.contents.read_task(record, owned.held.fields)
+        # Who sends a message next is shown the Task with that in it, so that is folded further.
+        read = self.contents.read_slim if awaits is None else self.contents.read_task
+        task = await read(record, owned.held.fields)
         if task is None:
             raise NotFound("task", facade)
-        first = StreamFrame(orjson.dumps({"task": task}), str(start), seen=record.generation)
+        if isinstance(task, LongContent):
+            first = StreamFrame(
+                _TASK, str(start), seen=record.generation, long=task.wrap(_TASK, b"}")
+            )
+        else:
+            first = StreamFrame(orjson.dumps({"task": task}), str(start), seen=record.generation)
         if record.status in ENDED:
             return _only(first)
         stream = StreamRef(StreamKind.SESSION, record.session_id)
-        opening = self.hub.open(stream, TaskView(record.task_id), start)
-        position = await stack.enter_async_context(opening)
-        return _prepend(first, self._cut(position, facade, record, shown=True))
+        position = await stack.enter_async_context(
+            self.hub.open(stream, TaskView(record.task_id), start)
+        )
+        if awaits is None or isinstance(task, LongContent):
+            return _prepend(first, self._cut(position, facade, record, shown=True))
+        shard = place(record.task_id)
+        opening = StreamOpening(self.contents, shard, task, record.generation, awaits)
+        sender = Sender(awaits, until, opening)
+        return self._cut(position, facade, record, shown=True, sender=sender)
 
     async def _resume(
         self, stack: AsyncExitStack, record: TaskRecord, facade: str, wish: ResumeWish
@@ -190,33 +256,32 @@ class Following:
         first: Page | Live | None = None,
         shown: bool = False,
         ended: bool = False,
+        sender: Sender = _NOBODY,
     ) -> Frames:
-        """The frames of a facade task up to its end, as many at once as are there.
+        """The frames of a facade task up to its end, or to that of its ``sender``, as many at once as are there.
 
         ``record`` is the task as it was when it was found to be the reader's. ``first`` has been taken from the
         position already. ``ended``: behind what is stored there is nothing to wait for.
 
         Raises:
             NotFound: it is somebody else's from here on.
+            PeerRefused, InvalidAgentResponse: the agent did not take a message of the sender.
         """
+        until = sender.until
         task_id = record.task_id
         while (item := first or await take_step(position)) is not None:
             first = None
             match item:
                 case Page():
-                    item, given = _cut_given(item, record.last)
-                    async for frames in self._read_page(item, facade, place(task_id)):
+                    item, over = _cut_page(item, facade, record.last, sender.awaits)
+                    async for frames in self._read_page(item, facade, place(task_id), sender):
                         shown = True
                         yield frames
-                    if given:
-                        raise NotFound("task", facade)
-                    # The end of an earlier exposure is none of this one; an end that nobody saw has no id.
-                    if any(
-                        linked.entry.type in LAST and linked.entry.facade in {None, facade}
-                        for linked in item.entries
-                    ):
-                        if not shown:
-                            raise await self._explain(task_id)
+                    if isinstance(over, Exception):
+                        raise over
+                    if over == "ended" and not shown:
+                        raise await self._explain(task_id)
+                    if over is not None or (until is not None and until.is_over):
                         return
                 case Live():
                     if ended:
@@ -226,23 +291,51 @@ class Following:
                 case _:
                     assert_never(item)
 
-    async def _read_page(self, page: Page, facade: str, shard: Shard) -> Frames:
-        found = [linked for linked in page.entries if linked.entry.facade == facade]
-        for first in range(0, len(found), _AT_ONCE):
-            yield [
-                await self._read_frame(linked, page.cursor.epoch, shard)
-                for linked in found[first : first + _AT_ONCE]
-            ]
+    async def _read_page(
+        self,
+        page: Page,
+        facade: str,
+        shard: Shard,
+        sender: Sender,
+    ) -> Frames:
+        until, opening = sender.until, sender.opening
+        frames: list[StreamFrame] = []
+        size = 0
+        for linked in page.entries:
+            entry, epoch = linked.entry, page.cursor.epoch
+            if until is not None:
+                until.note(entry)
+            frame = await self._read_frame(linked, epoch, shard) if entry.facade == facade else None
+            if opening is not None and not opening.is_shown:
+                frame = await frame.load() if frame is not None else None
+                cursor = str(Cursor(epoch, entry.sequence, linked.chain))
+                frame = await opening.take(entry, frame, cursor)
+            if frame is not None:
+                frames.append(frame if until is None else until.show(frame))
+                size += len(frame.data)
+            if until is not None and until.is_over:
+                break
+            if len(frames) == _AT_ONCE or size >= _AT_ONCE_BYTES:
+                yield frames
+                frames, size = [], 0
+        if frames:
+            yield frames
 
     async def _read_frame(self, linked: Linked, epoch: str, shard: Shard) -> StreamFrame:
         entry = linked.entry
+        cursor = str(Cursor(epoch, entry.sequence, linked.chain))
         if entry.frame is not None:
             offset, length = entry.frame
             data = entry.data[offset : offset + length]
-        else:
-            data = orjson.dumps(await self.contents.read_frame(entry, shard))
-        cursor = Cursor(epoch, entry.sequence, linked.chain)
-        return StreamFrame(data, str(cursor), entry.data, forms=linked.memo)
+            return StreamFrame(data, cursor, entry.data, forms=linked.memo)
+        # Forms of what was too large for its entry are not kept beside it: all of them would be in memory together.
+        long = self.contents.find_frame(entry, shard)
+        if long is not None and long.json.size > _LONG_BYTES:
+            begin = await self.contents.peek(long, len(_PIECE))
+            if begin == _PIECE:
+                return StreamFrame(begin, cursor, entry.data, long=long)
+        data = orjson.dumps(await self.contents.read_frame(entry, shard))
+        return StreamFrame(data, cursor, entry.data)
 
     async def _explain(self, task_id: str) -> PasserelleError:
         ref = EntityRef(EntityKind.TASK, task_id)
@@ -250,15 +343,52 @@ class Following:
         return explain_failure(record if isinstance(record, TaskRecord) else None)
 
 
-def _cut_given(page: Page, since: int) -> tuple[Page, bool]:
-    """The page up to where the task became somebody else's after ``since``, and whether it did."""
+def _cut_page(
+    page: Page, facade: str, since: int, awaits: Sequence[str]
+) -> tuple[Page, PasserelleError | Literal["told", "ended"] | None]:
+    """The page up to where its reader has no more to read, and why; None where it reads on.
+
+    What it is told last belongs to it.
+    """
     for number, linked in enumerate(page.entries):
         entry = linked.entry
+        reason: PasserelleError | None = None
+        if awaits and _is_told(entry):
+            return replace(page, entries=page.entries[: number + 1]), "told"
         if entry.type == EventType.TASK_UPDATED.value and entry.sequence > since:
-            event = decode_event(entry.data)
-            if isinstance(event.fact.payload, TaskUpdated) and event.fact.payload.new_owner:
-                return replace(page, entries=page.entries[:number]), True
-    return page, False
+            payload = decode_event(entry.data).fact.payload
+            if isinstance(payload, TaskUpdated) and payload.new_owner:
+                reason = NotFound("task", facade)
+        elif awaits and entry.type == EventType.TURN_FAILED.value:
+            reason = _read_refusal(entry, awaits)
+        if reason is not None:
+            return replace(page, entries=page.entries[:number]), reason
+    return page, "ended" if _has_end(page, facade) else None
+
+
+def _has_end(page: Page, facade: str) -> bool:
+    """Whether the task ends in it; the end of an earlier exposure is none, and one that nobody saw has no id."""
+    return any(
+        linked.entry.type in LAST and linked.entry.facade in {None, facade}
+        for linked in page.entries
+    )
+
+
+def _is_told(entry: Entry) -> bool:
+    """Whether whoever waits learns here that the task does not move."""
+    if entry.type != EventType.RUN_STATUS.value or _STALLED not in entry.data:
+        return False
+    payload = decode_event(entry.data).fact.payload
+    return isinstance(payload, RunStatus) and payload.stalled is True
+
+
+def _read_refusal(entry: Entry, awaits: Sequence[str]) -> PasserelleError | None:
+    """Why the agent did not take a message that is waited for, where an entry says so."""
+    fact = decode_event(entry.data).fact
+    payload = fact.payload
+    if not isinstance(payload, TurnFailed) or not payload.refused:
+        return None
+    return make_error(payload.error) if fact.scope.turn_id in awaits else None
 
 
 async def _prepend(first: StreamFrame, rest: Frames) -> Frames:

@@ -63,7 +63,7 @@ class Interrupting:
             # A rule about cancels is one about this, too. What was allowed is done before the next is asked about.
             cancel = CancelTask(_name(owned.record), reason=command.reason)
             await self.governing.govern(principal, cancel)
-            await self.cancelling.stop(principal, [owned], requested)
+            await self.cancelling.stop(principal, owned, requested)
         return TurnInterrupted("accepted", tuple(_name(owned.record) for owned in wanted))
 
     async def resume(self, principal: Principal, command: ResumeThread) -> ThreadResumed:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.core.ports.log import EventLog
     from passerelle.core.principal import Principal
+    from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.ownership import Owned, Ownership
     from passerelle.gateway.control.receivers import Receivers
     from passerelle.gateway.control.writes import Writes
@@ -76,6 +77,7 @@ class Models:
     ownership: Ownership
     clock: Clock
     receivers: Receivers
+    contents: Contents
 
     async def read(self, principal: Principal, query: ModelQuery) -> JsonObject:
         """One model in wire form.
@@ -150,7 +152,7 @@ class Models:
         require_operation(principal, task.kind, Method.GET_TASK)
         match query.model:
             case "summary":
-                return to_wire(show_task(task, now_ms))
+                return to_wire(show_task(await self.contents.name_artifacts(task), now_ms))
             case "attempts":
                 return to_wire(list_attempts(task, now_ms))
             case "graph":
@@ -182,11 +184,12 @@ class Models:
         model: ArtifactSummary | RoutingSummary | TaskObjects | Explanation
         match query.model:
             case "artifacts":
-                model = list_artifacts(task, facts.events)
+                model = list_artifacts(await self.contents.name_artifacts(task), facts.events)
             case "routing":
                 model = show_routing(task, facts.events)
             case "objects":
-                model = show_objects(task, facts.events, now_ms)
+                whole = await self.contents.name_artifacts(task)
+                model = show_objects(whole, facts.events, now_ms)
             case _:
                 model = explain_task(task, facts.events, now_ms)
         if facts.skipped is not None:

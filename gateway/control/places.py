@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, derive_id, derive_shard, read_shard
+from passerelle.core.ids import place as shard_of
 from passerelle.core.record import value
 
 if TYPE_CHECKING:
@@ -52,9 +53,12 @@ def mint_place(principal: Principal, ids: Ids, idem: str | None, session_id: str
     """A place for a new context: in a named session, by the idempotency key, or anywhere.
 
     With a key, a repeat of the same request looks in the same shard and finds its first result there.
+
+    Raises:
+        ValueError: ``session_id`` is not an id.
     """
     if session_id is not None:
-        shard = read_shard(session_id) or Shard(0)
+        shard = shard_of(session_id)
     elif idem is not None:
         shard = derive_shard("idem", principal.tenant, principal.id, idem)
     else:

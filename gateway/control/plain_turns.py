@@ -18,6 +18,7 @@ from passerelle.core.batch import (
     Again,
     Appended,
     Conflict,
+    Early,
     EntityKind,
     EntityRef,
     Fenced,
@@ -63,7 +64,9 @@ _SHAPES: Final = 512
 TRIES: Final = 4
 """Of cutting: a number of one example may stand somewhere else in it by chance."""
 _LONG: Final = 3000
-"""Characters of a rehearsed message: more than is read off it anywhere, so that each reading is a text of its own."""
+"""Characters of a rehearsed message, at least: more than is read off it anywhere; each reading is a text of its own."""
+_MORE_BITS: Final = 9
+"""Of a length, so that two examples differ in their sizes, too."""
 _SHORT: Final = 24
 _FROM_MS: Final = 1_000_000_000_000
 _FROM_BITS: Final = 38
@@ -176,7 +179,7 @@ class PlainTurns:
                 return Opened(place, task, turn_id, unread, driver, plain=plain)
             case Again():
                 return Opened(place, task, turn_id, await writes.load(held), driver)
-            case Conflict() | StaleEpoch():
+            case Conflict() | StaleEpoch() | Early():
                 return None
             case Fenced():
                 raise StoreUnavailable("the lease of this instance is lost", "no")
@@ -198,7 +201,7 @@ class PlainTurns:
         form = self._find(principal, command, plan, (driver, writes.log.shard_epoch(shard)))
         if form is None or len(message) > CAP:
             return None
-        now_ms, ordinals = writes.clock.now_ms(), form.ordinals
+        now_ms, ordinals = writes.read_ms(shard), form.ordinals
         remote = compose_context(now_ms, writes.ids.draw(CONTEXT_BITS))
         minted = mint_together(writes.ids, shard, now_ms, form.numbers)
         stem = minted[0]
@@ -252,7 +255,7 @@ _read_command, _NO_COMMAND = _list_rest(
     SubmitTurn, "agent", "message", "source", "wait", "params", "traceparent", "tracestate"
 )
 _read_plan, _NO_PLAN = _list_rest(
-    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "ground"
+    Delegation, "card", "mechanism", "policy", "judge", "drives", "trace", "demands", "ground"
 )
 
 
@@ -349,7 +352,7 @@ def rehearse(
         return driver
 
     plan = change(plan, drives=drives)
-    writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms))
+    writes = replace(turns.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     draft = Opening(replace(turns, writes=writes), principal, command, plan, place, {}).draft(None)
     op = ids.mint("op", shard)
     batch, standing = compose(draft.decision, {}, draft.terms, op, epoch)
@@ -372,7 +375,7 @@ def rehearse(
 
 def rehearse_command(command: SubmitTurn, ids: Ids) -> SubmitTurn:
     """A command of the same shape, in which every text stands for itself."""
-    part: JsonObject = {"text": rehearse_text(ids, _LONG)}
+    part: JsonObject = {"text": rehearse_longer(ids, _LONG)}
     message: JsonObject = {
         "messageId": rehearse_text(ids, _SHORT),
         "role": "ROLE_USER",
@@ -396,6 +399,11 @@ def rehearse_trace(trace: Trace | None, ids: Ids) -> Trace | None:
 def rehearse_text(ids: Ids, length: int) -> str:
     """A text that stands nowhere else."""
     return "".join(f"{ids.draw(64):016x}" for _ in range(-(-length // 16)))[:length]
+
+
+def rehearse_longer(ids: Ids, length: int) -> str:
+    """Such a text, of any length from this one on."""
+    return rehearse_text(ids, length + ids.draw(_MORE_BITS))
 
 
 def rehearse_ms(ids: Ids) -> int:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
     from passerelle.core.payloads.approval import PermissionEvaluated
     from passerelle.core.payloads.limit import LimitPayload
+    from passerelle.core.payloads.runtime import WarningRaised
     from passerelle.core.peer import PeerCard
     from passerelle.core.ports.chance import Ids
     from passerelle.core.task_record import ArtifactRef, TaskRecord
@@ -34,8 +35,8 @@ class Delegation:
     judge: Callable[[Ids, Shard], PermissionEvaluated]
     """How policy judges the call, under an id that is minted in a shard."""
     drives: Callable[[Shard], Incarnation]
-    facts: tuple[LimitPayload, ...] = ()
-    """What is to be said on the turn beside it: its price, a quota that is low."""
+    facts: tuple[LimitPayload | WarningRaised, ...] = ()
+    """What is to be said on the turn beside it: its price, a quota that is low, a reference that is unknown."""
     sources: tuple[str, ...] = ()
     """Tasks that the message refers to."""
     source_runs: tuple[str, ...] = ()
@@ -46,12 +47,16 @@ class Delegation:
     """What the task must bring."""
     trace: Trace | None = None
     """Our span in the caller's trace, if it has one."""
+    extensions: tuple[str, ...] = ()
+    """URIs of extensions that the caller asks for, for every call of the run."""
+    demands: frozenset[str] = frozenset()
+    """Those that the card requires and the gateway cannot activate in its own name."""
     shows_at_once: bool = False
     """Whether callers are shown the Task before the agent is called."""
     gated: bool = False
     """Whether anybody but the defaults has a say in what is sent."""
     ground: object = field(default_factory=object, compare=False)
-    """The same one for all plans that differ in ``facts``, references, ``acceptance`` and ``trace`` alone."""
+    """The same one for all plans that differ in ``facts``, references, ``acceptance``, wishes and ``trace`` alone."""
 
     def list_edges(self) -> list[TaskDependencyUpdated]:
         """The edges to the tasks that the new one goes on from, and to what it takes from them (LT-13, GR-4, GR-8)."""
@@ -92,5 +97,6 @@ def begin_attempt(
         remote_context_id=remote_context,
         traceparent=trace.parent if trace else None,
         tracestate=trace.state if trace else None,
+        extensions=plan.extensions,
         gated=plan.gated,
     )

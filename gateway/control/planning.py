@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from passerelle.a2a_mapping.errors import ExtensionRequired
+from passerelle.a2a_mapping.extensions import PREFIX, UNDERSTOOD, list_required
 from passerelle.core.errors import PeerUnavailable
 from passerelle.core.peer import PeerCard
 from passerelle.gateway.control.conditions import read_message
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.limits.spending import FREE
-from passerelle.gateway.peers.carried import TRACE
+from passerelle.gateway.peers.carried import EXTENSIONS, TRACE
 from passerelle.permission_bridge.cases import InboundCall
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
 
@@ -54,6 +56,7 @@ class Planning:
         """What must be known before the first append.
 
         Raises:
+            ExtensionRequired: the card requires one that neither the caller has named nor the gateway speaks.
             PeerUnavailable: the agent never had a card that could be read, and nothing would follow.
         """
         terms = self.find_terms(command.agent)
@@ -72,10 +75,13 @@ class Planning:
             if key not in self._kept and len(self._kept) >= _KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[key] = known
+        wishes = EXTENSIONS.get()
+        if missing := known.demands - wishes:
+            raise ExtensionRequired(min(missing))
         acceptance, trace = read_message(terms.acceptance, command.message), TRACE.get()
-        if not acceptance and trace is None:
+        if not acceptance and trace is None and not wishes:
             return known
-        return replace(known, acceptance=acceptance, trace=trace)
+        return replace(known, acceptance=acceptance, trace=trace, extensions=_choose_kept(wishes))
 
     def _compose(
         self,
@@ -106,6 +112,7 @@ class Planning:
             drives=self.drives,
             shows_at_once=terms.always_task,
             gated=gated,
+            demands=list_required(card.card) - UNDERSTOOD,
         )
 
     @property
@@ -135,6 +142,11 @@ def _are_alike(one: PeerCard, other: PeerCard) -> bool:
         and one.streaming == other.streaming
         and one.lists == other.lists
     )
+
+
+def _choose_kept(wishes: frozenset[str]) -> tuple[str, ...]:
+    """What a run has to remember of its caller's wishes: those that are ours end here (A2A 1.0 section 4.6)."""
+    return tuple(sorted(uri for uri in wishes if not uri.startswith(PREFIX)))
 
 
 async def _describe(peer: Peer, policy: RetryPolicy) -> PeerCard:

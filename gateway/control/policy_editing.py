@@ -101,7 +101,9 @@ class PolicyEditing:
         if first is not None:
             return PolicySet(int(first), self.find_rules().version, repeated=True)
         wanted = self.rulebook.preview(command.rules)
-        tried = await self.rehearsing.rehearse(principal, wanted, command.tries)
+        await self.refresh()
+        in_force = self.find_rules()
+        tried = await self.rehearsing.rehearse(principal, wanted, in_force, command.tries)
         async with self.turn:
             await self._read_or_refuse()
             if command.dry_run:

@@ -25,7 +25,12 @@ _AT_ONCE: Final = 100
 _MOST_LOOKED: Final = 1_000
 """Closed questions that one page looks through: there may be any number, and none that fits."""
 _CLOSED: Final[tuple[ClosingState, ...]] = get_args(ClosingState)
-_RESOLVED: Final[tuple[ClosingState, ...]] = ("allowed", "rejected", "answered")
+_RESOLVED: Final[tuple[ClosingState, ...]] = (
+    "allowed",
+    "rejected",
+    "answered",
+    "answered_by_caller",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput, NotFound
 from passerelle.core.ids import TaskId, expose, parse_facade, read_shard
+from passerelle.core.read_models.task import show_progress
 from passerelle.core.session import SessionRecord
 from passerelle.core.standing import UNSEEN
 from passerelle.core.status import LISTED
@@ -212,7 +213,7 @@ def _fits(
 
 def summarize(record: TaskRecord, version: int) -> JsonObject:
     """A task as a list shows it."""
-    progress = record.progress
+    progress = show_progress(record)
     return {
         "taskId": expose(TaskId(record.task_id), record.exposure),
         "title": record.title,

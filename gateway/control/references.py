@@ -7,7 +7,7 @@ if they are small and stand in the task itself; what cannot be told is left out.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -15,9 +15,10 @@ import orjson
 from passerelle.a2a_mapping.members import texts_at
 from passerelle.a2a_mapping.outbound import quote_artifacts
 from passerelle.core.errors import InvalidInput, NotFound
+from passerelle.core.thread import NamedArtifact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from passerelle.core.json import JsonObject
     from passerelle.core.principal import Principal
@@ -40,7 +41,7 @@ class Referred:
     """What a message refers to: ids at its agent by facade id, parts that go along, and our ids of all the tasks.
 
     ``consumed`` are the artifacts whose parts go along, as the tasks name them that produced them; ``runs`` are those
-    that produced what the tasks have.
+    that produced what the tasks have. ``unknown`` counts references to no task of the caller that is known here.
     """
 
     ids: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -48,6 +49,9 @@ class Referred:
     tasks: tuple[str, ...] = ()
     consumed: tuple[ArtifactRef, ...] = ()
     runs: tuple[str, ...] = ()
+    unknown: int = 0
+    standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, NamedArtifact])
+    """By name the newest artifact that one of the tasks produced: what an artifact of that name is a version of."""
 
 
 NOTHING: Final = Referred()
@@ -63,16 +67,23 @@ class References:
     async def find(self, principal: Principal, agent: str, message: JsonObject) -> Referred:
         """What a message to ``agent`` refers to; one without references costs nothing.
 
+        A task that is unknown, another's, or of an agent that the caller may not see is left out: all look the same
+        (G3). The caller may know it from elsewhere.
+
         Raises:
             InvalidInput: more than :data:`MAX_REFERENCES`.
-            NotFound: unknown, another's, or of an agent that the caller may not see: all look the same (G3).
         """
         named = list(dict.fromkeys(texts_at(message, MEMBER)))
         if not named:
             return NOTHING
         if len(named) > MAX_REFERENCES:
             raise InvalidInput(f"message.{MEMBER}", f"at most {MAX_REFERENCES} tasks")
-        return await self._tell(agent, named, [await self._find(principal, one) for one in named])
+        known: dict[str, Owned] = {}
+        for facade in named:
+            with suppress(NotFound):
+                known[facade] = await self._find(principal, facade)
+        told = await self._tell(agent, [*known], [*known.values()]) if known else NOTHING
+        return replace(told, unknown=len(named) - len(known))
 
     async def recall(self, record: TaskRecord, agent: str, message: JsonObject) -> Referred:
         """What an accepted message refers to, told to ``agent`` as well; what is gone by now is left out."""
@@ -102,7 +113,12 @@ class References:
         produced = (one for each in owned for one in each.record.artifacts)
         runs = dict.fromkeys(one.run_id for one in produced if one.direction == "produced")
         return Referred(
-            ids, tuple(parts), tasks, tuple(consumed[:MAX_CONSUMED]), tuple(runs)[:MAX_CONSUMED]
+            ids,
+            tuple(parts),
+            tasks,
+            tuple(consumed[:MAX_CONSUMED]),
+            tuple(runs)[:MAX_CONSUMED],
+            standing=list_standing(one.record for one in owned),
         )
 
     async def _find(self, principal: Principal, facade: str) -> Owned:
@@ -118,6 +134,19 @@ class References:
         task = await self.contents.read_task(record, owned.held.fields)
         quoted = quote_artifacts(task or {}, place)
         return quoted if quoted and _measure(quoted) <= room else []
+
+
+def list_standing(tasks: Iterable[TaskRecord]) -> dict[str, NamedArtifact]:
+    """By name the artifact of the highest version that some tasks produced (LT-17)."""
+    standing: dict[str, NamedArtifact] = {}
+    for task in tasks:
+        for one in task.artifacts:
+            known = standing.get(one.name or "")
+            if one.name is None or one.direction != "produced":
+                continue
+            if known is None or known.version < one.version:
+                standing[one.name] = NamedArtifact(one.artifact_id, task.task_id, one.version)
+    return standing
 
 
 def _find_remote(record: TaskRecord, agent: str) -> str | None:

@@ -52,8 +52,12 @@ class Rehearsing:
         cases = [one async for one in self._try_all([principal], policy, query.limit)]
         return to_wire(_count(policy, cases))
 
-    async def rehearse(self, principal: Principal, policy: Policy, limit: int) -> PolicyTried:
-        """What a policy changes for the work of all callers that are known, those cases alone that it changes.
+    async def rehearse(
+        self, principal: Principal, policy: Policy, in_force: Policy, limit: int
+    ) -> PolicyTried:
+        """What a policy changes against the one in force, for the work of all callers that are known.
+
+        What was decided at the time does not count: the rules may have been others.
 
         Each caller has its turn, so that the busiest one does not hide the others.
         """
@@ -61,7 +65,7 @@ class Rehearsing:
         cases: list[Tried] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(_MOST_S):
-                async for one in self._try_all(callers.values(), policy, limit):
+                async for one in self._try_all(callers.values(), policy, limit, in_force):
                     cases.append(one)  # noqa: PERF401  what was found before the time was up counts
         tried = _count(policy, cases)
         return replace(
@@ -69,7 +73,11 @@ class Rehearsing:
         )
 
     async def _try_all(
-        self, callers: Iterable[Principal], policy: Policy, limit: int
+        self,
+        callers: Iterable[Principal],
+        policy: Policy,
+        limit: int,
+        in_force: Policy | None = None,
     ) -> AsyncGenerator[Tried]:
         async with AsyncExitStack() as stack:
             walks = [
@@ -85,7 +93,7 @@ class Rehearsing:
                         walks.remove(walk)
                         continue
                     tried += 1
-                    yield _try(*found, policy)
+                    yield _try(*found, policy, in_force)
 
     async def _walk(
         self, principal: Principal
@@ -131,15 +139,20 @@ def _count(policy: Policy, cases: list[Tried]) -> PolicyTried:
     return PolicyTried(policy.version, len(cases), changed, tuple(cases))
 
 
-def _try(event: Event, recorded: PermissionEvaluated, policy: Policy) -> Tried:
-    found = judge_again(recorded, policy, parse_ms(event.timestamp))
+def _try(
+    event: Event, recorded: PermissionEvaluated, policy: Policy, in_force: Policy | None
+) -> Tried:
+    at_ms = parse_ms(event.timestamp)
+    found = judge_again(recorded, policy, at_ms)
+    stands = judge_again(recorded, in_force, at_ms) if in_force is not None else None
+    before = recorded if stands is None else stands
     return Tried(
         evaluation_id=recorded.evaluation_id,
         task_id=event.fact.scope.task_id or "",
         at=event.timestamp,
         subject=recorded.subject,
-        before=recorded.decision,
-        rules_before=recorded.rules,
+        before=before.decision,
+        rules_before=before.rules,
         now=found.decision if found else None,
         source=found.source if found else None,
         rules=found.rules if found else (),

@@ -27,6 +27,7 @@ from passerelle.core.payloads.task import TaskDependencyUpdated, TaskRetrying
 from passerelle.core.status import TERMINAL, Status
 from passerelle.core.times import format_ms
 from passerelle.gateway.control.exposures import freeze, name_field
+from passerelle.gateway.control.family import check_above
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.task_changes import check_version, render_change
 from passerelle.gateway.control.writes import Terms
@@ -71,7 +72,7 @@ class Rerunning:
 
         Raises:
             NotFound: no such task, or no such agent for the caller.
-            UnsupportedOperation: the task was never started, or somebody works on it.
+            UnsupportedOperation: the task was never started, or somebody works on it, or a task above it is to stop.
             VersionMismatch, IdempotencyConflict, Limited: nothing is written.
         """
         owned = await self.ownership.find(principal, command.task_id, None, hidden=True)
@@ -79,6 +80,7 @@ class Rerunning:
         if await once.find(self.writes.log, owned.ref.shard) is not None:
             return render_change(owned.held, repeated=True)
         _check(owned.record)
+        await check_above(self.writes, owned.record)
         agent = command.agent or list_tried(owned.record).peers[0]
         # Who asks for no other agent than before needs no grant but the one for the agent that was asked.
         granted = command.agent or owned.record.kind

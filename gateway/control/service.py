@@ -46,6 +46,7 @@ from passerelle.core.device_requests import DeviceQuery, DeviceRequest, GetPushK
 from passerelle.core.errors import Draining, NotFound
 from passerelle.core.link_requests import AckEvents, GetChannels, ReconnectChannel, SendNotice
 from passerelle.core.message_bounds import MessageBounds
+from passerelle.core.payloads.runtime import WarningRaised
 from passerelle.core.policy_requests import (
     EvaluatePermission,
     ExplainAction,
@@ -57,6 +58,7 @@ from passerelle.core.policy_requests import (
     PolicyRequest,
     TryPolicy,
 )
+from passerelle.core.read_models.task import show_record
 from passerelle.core.record import change
 from passerelle.core.session_requests import ListSessions
 from passerelle.core.task_requests import ListRecords, TaskRequest
@@ -69,6 +71,7 @@ from passerelle.core.webhook_requests import (
 from passerelle.gateway.channel import ServiceAccess, ServiceSnapshots
 from passerelle.gateway.control.actions import find_record
 from passerelle.gateway.control.answers import Answers, OpenTurn
+from passerelle.gateway.control.long_content import LongContent, LongTaskError
 from passerelle.gateway.control.references import MEMBER, NOTHING
 from passerelle.gateway.limits.spending import FREE
 from passerelle.gateway.peers.carried import TRACE, choose_trace
@@ -106,6 +109,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.question_waits import QuestionWaits
     from passerelle.gateway.control.records import Records
     from passerelle.gateway.control.references import References, Referred
+    from passerelle.gateway.control.stream_end import StreamEnd
     from passerelle.gateway.control.stream_frame import Followed
     from passerelle.gateway.control.task_control import SessionControl, TaskControl
     from passerelle.gateway.control.turn_opening import Opened
@@ -231,7 +235,8 @@ class Service:
             case GetRecord():
                 owned = await self.ownership.find(principal, query.task, None, hidden=True)
                 require_operation(principal, owned.record.kind, Method.GET_TASK)
-                return {**to_wire(owned.record), "version": owned.held.stamp.version}
+                whole = await self.contents.name_artifacts(owned.record)
+                return {**to_wire(show_record(whole)), "version": owned.held.stamp.version}
             case GetSession() | GetSessionTasks() | GetThread() | GetTaskModel():
                 return await self.models.read(principal, query)
             case GetAction() | ListActions():
@@ -321,10 +326,14 @@ class Service:
         *,
         agent: str | None = None,
         wish: ResumeWish | None = None,
+        until: StreamEnd | None = None,
+        sends: bool = False,
     ) -> AsyncGenerator[Followed]:
         """The frames of a turn from its beginning, or of a task (a facade id): the Task first, then what comes.
 
-        ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's.
+        ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's. ``until`` says
+        where the stream ends before the task does. A reader of a task that ``sends`` a message next adds its turn to
+        ``awaits``, and gets the Task with that message in it.
 
         Raises:
             NotFound: no task of the caller.
@@ -332,9 +341,10 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             if isinstance(target, str):
-                yield await self._follow_task(stack, principal, target, agent, wish)
+                opening = self._follow_task(stack, principal, target, agent, wish, until, sends)
+                yield await opening
             else:
-                yield await self.following.follow_turn(stack, target, principal.key)
+                yield await self.following.follow_turn(stack, target, principal.key, until)
 
     async def _follow_task(
         self,
@@ -343,14 +353,22 @@ class Service:
         facade: str,
         agent: str | None,
         wish: ResumeWish | None,
+        until: StreamEnd | None,
+        sends: bool,  # noqa: FBT001  of one caller
     ) -> Followed:
         # Apart, so that the record is let go: the body of ``follow`` lasts as long as its reader.
         owned = await self.ownership.find(principal, facade, agent)
-        return await self.following.follow_task(stack, owned, facade, wish)
+        return await self.following.follow_task(stack, owned, facade, wish, until, sends=sends)
 
     async def _read_task(self, principal: Principal, query: GetTask) -> JsonObject:
         owned = await self.ownership.find(principal, query.task, query.agent)
-        task = await self.contents.read_task(owned.record, owned.held.fields)
+        if query.in_pieces and query.history_length is None and not query.marked:
+            found = await self.contents.read_slim(owned.record, owned.held.fields)
+            if isinstance(found, LongContent):
+                raise LongTaskError(found)
+            task = found
+        else:
+            task = await self.contents.read_task(owned.record, owned.held.fields)
         if task is None:
             raise NotFound("task", query.task)
         task = cut_history(task, query.history_length)
@@ -412,11 +430,13 @@ class Service:
                 source_runs=referred.runs,
                 consumed=referred.consumed,
             )
+        if referred.unknown:
+            plan = change(plan, facts=(*plan.facts, _note_unknown(referred.unknown)))
         charge = FREE
         try:
             if self.planning.charges:
                 charge = await self.planning.charge(principal, command)
-                plan = change(plan, facts=charge.facts)
+                plan = change(plan, facts=(*plan.facts, *charge.facts))
             opened = None if idem else await self.plain_turns.open(principal, command, plan)
             if opened is None:
                 opened = await self.turns.open(principal, command, idem, plan)
@@ -453,3 +473,11 @@ class Service:
             # An answer that is repeated finds itself and comes here again, so that this cannot be lost beside it.
             await self.policy_control.attending.mute(principal, peer, command.mute_minutes)
         return answered
+
+
+def _note_unknown(count: int) -> WarningRaised:
+    """Says that references were left out, and not which: the caller has written them."""
+    which = "a task that is" if count == 1 else f"{count} tasks that are"
+    return WarningRaised(
+        "reference_unknown", f"the message refers to {which} not known here; the agent is not told"
+    )

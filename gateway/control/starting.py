@@ -34,6 +34,7 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import read_trace
+from passerelle.gateway.control.family import check_above
 from passerelle.gateway.control.once import make_once
 from passerelle.gateway.control.places import Place
 from passerelle.gateway.control.plan import begin_attempt
@@ -107,7 +108,7 @@ class Starting:
 
         Raises:
             NotFound: no such task, or no such agent for the caller.
-            UnsupportedOperation: the task has a run, or has ended.
+            UnsupportedOperation: the task has a run, or has ended, or a task above it is to stop.
             Forbidden: a constraint of the task does not let it be sent there.
             VersionMismatch, IdempotencyConflict, Limited, Draining: nothing is written.
             PeerUnavailable: the agent never had a card that could be read.
@@ -122,6 +123,7 @@ class Starting:
         if not principal.may_call(agent):
             raise NotFound("agent", agent)
         require_operation(principal, agent, Method.SEND_MESSAGE)
+        await check_above(self.turns.writes, owned.record)
         turn = self._compose(owned.record, command, agent)
         caller = read_trace(command.traceparent, command.tracestate)
         TRACE.set(choose_trace(caller, self.turns.writes.ids.draw))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from passerelle.core.batch import DueChange
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import NotFound, StoreUnavailable, VersionMismatch
+from passerelle.core.read_models.task import show_record
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.task_requests import TaskChanged
 from passerelle.gateway.control.once import make_once
@@ -112,5 +113,5 @@ def check_version(read: int | None, stored: int) -> None:
 
 def render_change(held: Held, *, repeated: bool = False) -> TaskChanged:
     """What a caller reads of a task that it has changed."""
-    task = to_wire(held.record) if isinstance(held.record, TaskRecord) else {}
+    task = to_wire(show_record(held.record)) if isinstance(held.record, TaskRecord) else {}
     return TaskChanged(task, held.stamp.version, repeated)

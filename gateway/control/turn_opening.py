@@ -17,6 +17,7 @@ from passerelle.core import task as tasks
 from passerelle.core import thread as threads
 from passerelle.core.batch import (
     Conflict,
+    Early,
     EntityKind,
     EntityRef,
     Fenced,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.plain_turns import PlainTurn
     from passerelle.gateway.control.plan import Delegation
     from passerelle.gateway.control.turns import Turns
-    from passerelle.gateway.control.writes import Unread
+    from passerelle.gateway.control.writes import Outdated, Unread
 
 
 @value
@@ -135,7 +136,7 @@ class Opening:
                     draft.driver,
                     shown=draft.shown,
                 )
-            case Conflict() | StaleEpoch():
+            case Conflict() | StaleEpoch() | Early():
                 return None
             case Fenced():
                 raise StoreUnavailable("the lease of this instance is lost", "no")
@@ -171,7 +172,7 @@ class Opening:
 
     async def _commit(
         self, decision: Decision, task: EntityRef, terms: Terms
-    ) -> Written | Conflict | StaleEpoch | Refusal:
+    ) -> Written | Outdated | Refusal:
         try:
             return await self.turns.writes.commit(decision, self.held, terms)
         except StoreUnavailable as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import Conflict, InvalidInput, NotFound
+from passerelle.core.ids import read_shard
 from passerelle.core.session import SessionRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.gateway.control.places import Place, list_places, mint_place
@@ -47,6 +48,8 @@ class Turns:
             NotFound: a session that is named and is not the caller's.
             InvalidInput: a context that belongs to another session than the one named (ID-3).
         """
+        if command.session_id is not None and read_shard(command.session_id) is None:
+            raise NotFound("session", command.session_id)
         if command.context_id is None:
             place = mint_place(principal, self.writes.ids, idem, command.session_id)
             if command.session_id is None:

@@ -78,7 +78,8 @@ class WorkerAsking:
         """Asks, once per ``dedupe_key``, and says what is known of it by now.
 
         Raises:
-            NotFound: no such task in the tenant of the worker.
+            Forbidden: a person asks; said before any task is looked for.
+            NotFound: no such task in the tenant of the worker, or of an agent that its credential does not cover.
             UnsupportedOperation: the task has ended, or was never started.
         """
         task, record = await self._find_task(principal, command.task_id)
@@ -204,23 +205,34 @@ class WorkerAsking:
         return PermissionView(render_view(record))
 
     async def _find_task(self, worker: Principal, name: str) -> tuple[EntityRef, TaskRecord]:
+        if worker.kind == "person":
+            raise Forbidden("a person asks nobody for leave", kind=worker.kind)
         parsed = parse_facade(name)
         ref = EntityRef(EntityKind.TASK, parsed[0]) if parsed else None
         held = await self.dispatch.writes.load([ref]) if ref else {}
         record = held[ref].record if ref else None
         if ref is None or not isinstance(record, TaskRecord):
             raise NotFound("task", name)
-        if record.scope.tenant != worker.tenant:
+        if not _works_for(worker, record):
             raise NotFound("task", name)
         if record.status in ENDED or record.turn_id is None:
             raise UnsupportedOperation("nobody works on the task", status=record.status, task=name)
-        if worker.kind == "person":
-            raise Forbidden("a person asks nobody for leave", kind=worker.kind)
         return ref, record
 
     async def _tell(self, task_id: str) -> None:
         await self.dispatch.refresh(task_id)
         self.dispatch.wake(task_id)
+
+
+def _works_for(worker: Principal, record: TaskRecord) -> bool:
+    """Whether a credential may ask for this task: it is its own, or that of an agent which the credential covers.
+
+    What it may not ask for does not exist for it.
+    """
+    if record.scope.tenant != worker.tenant:
+        return False
+    agent = record.peer or record.kind
+    return record.scope.principal == worker.id or worker.sees(agent)
 
 
 @dataclass(frozen=True, slots=True)

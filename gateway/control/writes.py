@@ -16,6 +16,7 @@ from passerelle.core.batch import (
     Appended,
     AppendResult,
     Conflict,
+    Early,
     EntityKind,
     EntityRef,
     Fenced,
@@ -27,7 +28,7 @@ from passerelle.core.decision import Decision, Held
 from passerelle.core.errors import Conflict as ConflictError
 from passerelle.core.errors import IdempotencyConflict, StoreUnavailable
 from passerelle.core.ids import place
-from passerelle.core.machine import read_snapshot
+from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import value
 from passerelle.core.standing import derive_standing
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_TRIES: Final = 20
 _PAUSE_MS: Final = 32
+_MOST_REACHED: Final = 4096
 _IDEMPOTENCY: Final = "idempotency"
 _NAMES: Final[dict[type[AppendResult], str]] = {
     kind: kind.__name__.lower() for kind in get_args(AppendResult)
@@ -113,6 +115,8 @@ class Unread:
 
 
 Refusal: TypeAlias = Fenced | Unclaimed | Late
+Outdated: TypeAlias = Conflict | StaleEpoch | Early
+"""What was decided on is not so any more: whoever decided reads again and decides again."""
 Body: TypeAlias = "Callable[[Decision], Terms]"
 
 
@@ -134,6 +138,10 @@ class Writes:
     whereabouts: Whereabouts = field(default_factory=Whereabouts)
     glimpse: Callable[[Glimpse], None] = field(default=lambda _glimpse: None)
     """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
+    shard_ms: Callable[[Shard], int] | None = None
+    """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
+    _reached: dict[str, str] = field(default_factory=dict["str", "str"])
+    """Times that sessions have reached in which this clock was behind the last event."""
 
     async def load(self, refs: Iterable[EntityRef]) -> dict[EntityRef, Held]:
         """The entities as they are stored now; one that does not exist has no record."""
@@ -153,9 +161,14 @@ class Writes:
             held,
             ids=self.ids,
             shard=place(session),
-            now_ms=self.clock.now_ms(),
+            now_ms=self.read_ms(place(session)),
             runtime_id=self.runtime_id,
+            not_before=self._reached.get(session, ""),
         )
+
+    def read_ms(self, shard: Shard) -> int:
+        """The time in a shard: deadlines that are written there are judged by it."""
+        return self.clock.now_ms() if self.shard_ms is None else self.shard_ms(shard)
 
     async def commit(
         self,
@@ -163,7 +176,7 @@ class Writes:
         held: Mapping[EntityRef, Held],
         terms: Terms,
         op: str | None = None,
-    ) -> Written | Conflict | StaleEpoch | Refusal:
+    ) -> Written | Outdated | Refusal:
         """Appends what was decided over ``held``; a conflict is a value, for those who decide again.
 
         ``op`` is the id of the operation when the same append was tried before.
@@ -201,9 +214,16 @@ class Writes:
                 await asyncio.sleep(pause_s)
                 continue
             self.tally(_NAMES[type(result)], monotonic() - began_s, "")
+            if isinstance(result, Early):
+                self._note_reached(batch.session, result.at)
             if isinstance(result, Appended) and (feed or result.woken):
                 self.news(batch.shard)
             return result
+
+    def _note_reached(self, session: str, at: str) -> None:
+        if len(self._reached) >= _MOST_REACHED:
+            del self._reached[next(iter(self._reached))]
+        self._reached[session] = at
 
     async def insist(
         self,
@@ -211,7 +231,7 @@ class Writes:
         held: Mapping[EntityRef, Held],
         terms: Terms,
         pause_s: float,
-    ) -> Written | Conflict | StaleEpoch | Refusal:
+    ) -> Written | Outdated | Refusal:
         """``commit`` for those who cannot ask again: while nobody knows whether it was stored, the same operation.
 
         Deciding anew would say everything a second time if the first try was stored after all.
@@ -251,7 +271,7 @@ class Writes:
 
     async def _conclude(
         self, decision: Decision, op: str, result: AppendResult
-    ) -> Written | Conflict | StaleEpoch | Refusal:
+    ) -> Written | Outdated | Refusal:
         match result:
             case Appended(first=first, last=last, chain=chain, now_ms=now_ms):
                 held = decision.settle(op, first)
@@ -264,7 +284,7 @@ class Writes:
                 if entity == _IDEMPOTENCY:
                     raise IdempotencyConflict("the idempotency key was used for another request")
                 return result
-            case Fenced() | Unclaimed() | Late() | StaleEpoch():
+            case Fenced() | Unclaimed() | Late() | StaleEpoch() | Early():
                 return result
             case _:
                 assert_never(result)
@@ -295,7 +315,7 @@ class Writes:
             if decision.changes_nothing and terms == Terms():
                 return Written(held, 0, 0, decision.now_ms, unchanged=True)
             outcome = await self.commit(decision, held, terms)
-            if not isinstance(outcome, Conflict | StaleEpoch):
+            if not isinstance(outcome, Outdated):
                 return outcome
             await self.step_back(tries)
         raise ConflictError(
@@ -316,12 +336,7 @@ def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Gl
 
 
 def _hold(loaded: Iterable[Loaded]) -> dict[EntityRef, Held]:
-    return {
-        entity.ref: Held(
-            entity.stamp, read_snapshot(entity.ref.kind, entity.snapshot), entity.fields
-        )
-        for entity in loaded
-    }
+    return {entity.ref: Held(entity.stamp, read_loaded(entity), entity.fields) for entity in loaded}
 
 
 def compose(

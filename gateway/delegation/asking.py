@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from passerelle.a2a_mapping.dialects import plain_text
+from passerelle.a2a_mapping.dialects import permission, plain_text
 from passerelle.a2a_mapping.dialects.presentation import list_request_parts, relabel_prompt
 from passerelle.a2a_mapping.dialects.recalling import recall
 from passerelle.a2a_mapping.dialects.registry import detect
@@ -27,6 +27,7 @@ from passerelle.gateway.delegation.consulting import Unheard
 from passerelle.gateway.delegation.observe import relabel_for
 from passerelle.gateway.delegation.opening import judge, open_question, read_case
 from passerelle.gateway.delegation.step import Asked, Step, find_action
+from passerelle.permission_bridge.returning import REFUSED
 
 if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
@@ -53,7 +54,9 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
     if not fresh and known:
         if step.record.status in WAITING and not _waits_otherwise(step, prompts[0]):
             return Asked([])
-        return Asked([*facts, *_wait(step, prompts[0], known)], _present(_list_open(step)))
+        shown = _list_open(step)
+        again = [*facts, *_wait(step, prompts[0], known)]
+        return Asked(again, _present(shown), native=_shows_native(shown))
     if not fresh:
         return Asked([] if recalled or _answer_is_under_way(step, prompts) else facts)
     ids = relabel_for(step, text_at(native, "id"), text_at(native, "contextId"))
@@ -76,7 +79,8 @@ def ask(step: Step, native: JsonObject, said: RunStatus) -> Asked:
         return Asked(facts, _present(opened), settled=True)
     waiting = [one.request for one in judged if one.asks]
     actions = tuple(request.action_id for request in waiting)
-    return Asked(_wait(step, fresh[0], actions, waiting[0].title), _present(waiting))
+    said_so = _wait(step, fresh[0], actions, waiting[0].title)
+    return Asked(said_so, _present(waiting), native=_shows_native(waiting))
 
 
 def _wait(
@@ -126,6 +130,16 @@ def _present(opened: list[Request]) -> list[Json] | None:
     return parts or None
 
 
+def _shows_native(opened: list[Request]) -> bool:
+    """Whether the agent's own form stands beside ours: not where it is ours, and not where a secret is asked for."""
+    return all(
+        request.remote is not None
+        and request.remote.dialect != permission.NAME
+        and request.kind != "auth"
+        for request in opened
+    )
+
+
 def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
     match status:
         case Status.WAITING_PERMISSION:
@@ -137,11 +151,17 @@ def _waited_for(status: Status) -> Literal["permission", "resource", "input"]:
 
 
 def _is_repeated(step: Step, prompt: PeerPrompt, native: JsonObject) -> bool:
-    """Whether a question that has our answer is asked anew: nothing of it, no id and no time, says which one it is."""
+    """Whether a question that has our answer is asked again.
+
+    It is, where the peer did not take the answer of somebody; and where nothing of it, no id and no time, says which
+    one it is.
+    """
+    action = step.decision.state(find_action(step.record.occurrences[prompt.occurrence]))
+    if isinstance(action, ActionRecord) and (action.return_error or "").startswith(REFUSED):
+        return action.decision is not None and action.decision.source == "answer"
     said_when = text_at(object_at(native, "status"), "timestamp")
     if prompt.native_id is not None or prompt.message_id is not None or said_when:
         return False
-    action = step.decision.state(find_action(step.record.occurrences[prompt.occurrence]))
     return isinstance(action, ActionRecord) and action.return_state == "returned"
 
 

@@ -13,8 +13,16 @@ from passerelle.core.events import Fact
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.peer import Answered, Malformed, Refused, Unknown, Unreached
 from passerelle.core.status import Status
-from passerelle.gateway.delegation.endings import confirm_cancel, give_up, judge_liveness, lose
+from passerelle.gateway.delegation.endings import (
+    confirm_cancel,
+    fail,
+    give_up,
+    judge_liveness,
+    lose,
+)
 from passerelle.gateway.delegation.ladder import Mechanism
+from passerelle.gateway.delegation.lost_tail import CODE as LOST
+from passerelle.gateway.delegation.lost_tail import explain_lost
 from passerelle.gateway.delegation.pulse import note_life
 from passerelle.gateway.delegation.reconciling import reconcile
 from passerelle.gateway.delegation.search import find_send
@@ -23,6 +31,7 @@ from passerelle.gateway.delegation.sending import (
     deliver_kept,
     is_kept_back,
 )
+from passerelle.gateway.delegation.stalling import find_stall_s, tell_stalled
 from passerelle.gateway.delegation.streaming import follow, judge_end
 from passerelle.gateway.delegation.taking import resurrect, take
 
@@ -31,13 +40,21 @@ if TYPE_CHECKING:
 
 
 _TASK_NOT_FOUND: Final = -32001
+_NEVER_TOLD: Final = frozenset({_TASK_NOT_FOUND, -32601, -32004})
+"""The task, the method or the operation is not known."""
+_NO_OPERATION: Final = frozenset(
+    {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+)
+_HELD_UP: Final = frozenset({Status.WAITING_PERMISSION, Status.WAITING_RESOURCE})
+"""What AUTH_REQUIRED is here."""
 _OWED_PAUSE_S: Final = 0.05
-_LONGEST_TASK_BYTES: Final = 16 * 1024 * 1024
+_LONGEST_TASK_BYTES: Final = 24 * 1024 * 1024
 """Of what a peer may answer at once; its client holds to it."""
 
 
 async def attend(driver: Driver) -> None:
     """Stays with the task until it has ended: subscribe where that works, else ask."""
+    await _tell_loss(driver)
     while not driver.run.has_ended() and driver.run.record.run is not None:
         if driver.run.is_held():
             await driver.rest(driver.patience.parked_poll_max_s)
@@ -49,6 +66,7 @@ async def attend(driver: Driver) -> None:
             driver.ladder.reset()
         if driver.run.has_ended():
             return
+        await _tell_left(driver)
         if driver.run.record.withheld is not None:
             await _reconcile(driver, driver.run.record.withheld)
             continue
@@ -56,13 +74,13 @@ async def attend(driver: Driver) -> None:
         if remote is None:
             await _find_task(driver)
             continue
-        if driver.ladder.subscribes(parked=driver.run.is_parked()):
-            await _subscribe(driver, remote)
+        await _subscribe(driver, remote)
         before = _read_news(driver)
         reached = await ask(driver, remote)
         if driver.run.has_ended():
             return
         driver.ladder.note_look(reached=reached)
+        await tell_stalled(driver)
         await note_life(driver, driver.ladder.longest_s)
         parked, changed = driver.run.is_parked(), _read_news(driver) != before
         if parked or not driver.ladder.subscribes(parked=False):
@@ -83,7 +101,8 @@ async def _rest_in_turn(driver: Driver, *, changed: bool, parked: bool) -> None:
     least_s = driver.means.crowd.pause_s
     pause_s = driver.ladder.rest(_draw(driver), changed=changed, parked=parked, least_s=least_s)
     with driver.means.crowd.rest():
-        await driver.rest(min(pause_s, max(driver.find_owed_s(), _OWED_PAUSE_S)))
+        owed_s = min(driver.find_owed_s(), find_stall_s(driver))
+        await driver.rest(min(pause_s, max(owed_s, _OWED_PAUSE_S)))
 
 
 async def _step_down(driver: Driver) -> None:
@@ -125,7 +144,16 @@ async def _compare_card(driver: Driver) -> None:
     await driver.warn("card_changed", f"the agent's card is {card.sha256[:16]} now")
 
 
+async def _tell_loss(driver: Driver) -> None:
+    """Says in a task that some of it was lost, once for whoever takes it up."""
+    if driver.has_lost and driver.run.record.run is not None:
+        await driver.warn(LOST, "the store has lost a part of this task; its agent is asked for it")
+
+
 async def _subscribe(driver: Driver, remote: str) -> None:
+    """Reads the stream of the task to its end, if it is its turn; not before what was lost is told again."""
+    if driver.has_lost or not driver.ladder.subscribes(parked=driver.run.is_parked()):
+        return
     card = driver.peer.peek()
     driver.ladder.can_subscribe = card is None or card.streaming
     if not driver.ladder.can_subscribe:
@@ -138,6 +166,17 @@ async def _subscribe(driver: Driver, remote: str) -> None:
     driver.ladder.note_subscription(brought_news=driver.is_woken or news)
 
 
+async def _tell_left(driver: Driver) -> None:
+    """Says at once that the peer has left its stream at a task that waits: streams of callers end with it.
+
+    It is said also where the record has that way already: an answer may have gone out as a stream meanwhile.
+    """
+    if driver.was_left and driver.run.record.status in _HELD_UP:
+        said = RunStatus(delivery_mechanism=driver.ladder.below)
+        await driver.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
+    driver.was_left = False
+
+
 async def _switch(driver: Driver, mechanism: Mechanism) -> None:
     """Says how the run is followed from now on (A2A-6)."""
     run = driver.run.record.run
@@ -145,6 +184,11 @@ async def _switch(driver: Driver, mechanism: Mechanism) -> None:
         return
     said = RunStatus(delivery_mechanism=mechanism)
     await driver.patiently(lambda step: step.add([Fact(tasks.scope_of(step.record), said)]))
+
+
+def _cannot_tell(outcome: Refused) -> bool:
+    """Whether the peer will never say where the task stands: it has no such task, or no such operation."""
+    return outcome.code in _NEVER_TOLD or outcome.http_status in _NO_OPERATION
 
 
 async def ask(driver: Driver, remote: str) -> bool:
@@ -158,6 +202,9 @@ async def ask(driver: Driver, remote: str) -> bool:
             driver.proof_ms = driver.means.clock.now_ms()
             await take(driver, [{"task": task}])
             await resurrect(driver)
+            driver.has_lost = False
+        case Refused() if driver.has_lost and _cannot_tell(outcome):
+            await fail(driver, explain_lost(driver.peer.name))
         case Refused(code=code) if code == _TASK_NOT_FOUND:
             if driver.run.record.status is Status.CANCELLING:
                 await confirm_cancel(driver)

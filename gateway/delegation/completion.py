@@ -55,7 +55,7 @@ def complete(step: Step, frame: JsonObject, said: RunStatus, before: JsonObject 
     coverage = measure(step, is_done=True)
     accepted = coverage is None or coverage.state == "met"
     record = step.record
-    is_whole = not (tasks.find_unstored(record) or tasks.is_owed_to_parent(record))
+    is_whole = tasks.is_stored(record) and not tasks.is_owed_to_parent(record)
     if accepted and is_whole and record.status not in _STEERED:
         _finish(step, frame, said)
         return
@@ -74,7 +74,7 @@ def go_on(step: Step, frame: JsonObject) -> None:
     coverage = measure(step, is_done=True)
     if coverage is not None and coverage.state == "unmet":
         _refuse(step, coverage)
-    elif tasks.find_unstored(record) is not None:
+    elif not tasks.is_stored(record):
         return
     elif coverage is not None and coverage.state == "pending":
         _open_review(step, coverage)

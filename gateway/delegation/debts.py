@@ -13,5 +13,5 @@ class Debts:
     """Answers that somebody said are owed on this run."""
     put_off: dict[str, int] = field(default_factory=dict[str, int])
     """Answer that is owed -> when to look again, in ms; its due row comes due then."""
-    refused: set[str] = field(default_factory=set[str])
-    """Answers that the peer has refused in a way that no repeat can change."""
+    untaken: set[str] = field(default_factory=set[str])
+    """Answers whose last try certainly did not reach the peer."""

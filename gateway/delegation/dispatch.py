@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import NotFound, PasserelleError, StoreUnavailable
-from passerelle.core.ids import read_shard
+from passerelle.core.ids import TaskId, parse_facade, read_shard
 from passerelle.core.ports.nudges import Nudge
 from passerelle.core.status import UNDRIVEN, Status
 from passerelle.core.task_record import TaskRecord
-from passerelle.gateway.control.references import NOTHING
+from passerelle.gateway.control.references import NOTHING, list_standing
 from passerelle.gateway.control.writes import Unread
 from passerelle.gateway.delegation.asking import ask
 from passerelle.gateway.delegation.calling_back import CallingBack
@@ -28,10 +28,10 @@ from passerelle.gateway.delegation.run import Run, RunMovedError, read_driver
 from passerelle.gateway.delegation.sending import is_kept_back
 from passerelle.gateway.delegation.step import Sight, find_action
 from passerelle.gateway.outputs.policy import OutputPolicy
-from passerelle.gateway.peers.carried import TRACE
+from passerelle.gateway.peers.carried import TRACE, keep_wishes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from structlog.typing import FilteringBoundLogger
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.leases import Replicas
     from passerelle.core.ports.projections import IndexRow, Projections
     from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.thread import NamedArtifact
     from passerelle.gateway.callbacks import Callbacks
     from passerelle.gateway.control.contents import Contents
     from passerelle.gateway.control.references import References, Referred
@@ -123,6 +124,9 @@ class Dispatch:
     """Who may drive what this instance cannot: set where agents dial in."""
     nudging: Nudging | None = None
     """Reaches the drivers of other instances, once this one has a name."""
+    on_loss: Callable[[Shard, int, str], None] = lambda _shard, _epoch, _by: None
+    """Told of a shard that has lost what was acknowledged under an epoch, and who noticed."""
+    _mending: set[str] = field(default_factory=set[str])
     _side: set[asyncio.Task[None]] = field(default_factory=set["asyncio.Task[None]"])
     commands: Commands = field(init=False)
     _means: Means = field(init=False)
@@ -158,6 +162,7 @@ class Dispatch:
         sight = self._look(opened.task, place.shard, place.thread, peer.name, place.context_id)
         sight.accepted.append(message)
         sight.content = opened.shown
+        sight.standing = referred.standing
         driver = self._make(peer, sight, opened.held, opened.driver)
         driver.run.plain = opened.plain
         return driver, driver.drive(params, referred)
@@ -171,7 +176,9 @@ class Dispatch:
         referred: Referred = NOTHING,
     ) -> None:
         """Starts the driver of a further attempt that was just stored."""
-        TRACE.set(run.record.attempts[-1].trace)
+        last = run.record.attempts[-1]
+        TRACE.set(last.trace)
+        keep_wishes(last.extensions)
         following = self._make(peer, run.sight, run.held, driver)
         self.log.info("run.retried", task=run.record.task_id, peer=peer.name)
         self.runs.start(following, following.drive(params, referred))
@@ -199,6 +206,7 @@ class Dispatch:
             # Written out, since ``list[JsonObject]()`` costs seven times as much.
             [],
             {},
+            limits=terms.limits,
         )
 
     def _draw_chance(self) -> float:
@@ -250,7 +258,7 @@ class Dispatch:
         held: dict[EntityRef, Held] | Unread,
         driver: Incarnation | None,
     ) -> Run:
-        return Run(
+        run = Run(
             self.writes,
             self.blobs,
             self.copies,
@@ -265,10 +273,16 @@ class Dispatch:
             self.list_row,
             self._settle,
             self.open_text.tell,
+            self._find_loss,
             self.patience.store_s,
             sight.content,
             sight.answer,
         )
+        run.epoch = self.writes.log.shard_epoch(sight.shard)
+        return run
+
+    def _find_loss(self, run: Run) -> None:
+        self.on_loss(run.shard, run.epoch, "driver")
 
     def _settle(self, record: TaskRecord, cost: CostRecorded) -> None:
         if self.spending is not None:
@@ -297,8 +311,10 @@ class Dispatch:
                 done = await Returning(driver, group).go() or done
         return done
 
-    async def adopt(self, task: EntityRef, tries: int = 0) -> None:
+    async def adopt(self, task: EntityRef, tries: int = 0, *, has_lost: bool = False) -> None:
         """Takes up a run that was moved to this instance: ask the peer first, then follow it.
+
+        ``has_lost``: some of what the peer has said may be lost, so nothing is taken before it has told all of it.
 
         Raises:
             NotFound: the peer is not configured any more; the task stays as it is.
@@ -310,12 +326,14 @@ class Dispatch:
         peer = self.find_peer(record.peer or "")
         sight, refs = await self._look_back(task, record)
         driver = self._make(peer, sight, await self.writes.load(refs), self.drives(task.shard))
-        driver.tries = tries
+        driver.tries, driver.has_lost = tries, has_lost
         if self.find(task.id) is not None:
             return  # somebody else has just taken it up here
         self.log.info("run.adopted", task=task.id, peer=peer.name)
-        # Whoever lets it go on, it stays in the trace that it began in.
-        TRACE.set(record.attempts[-1].trace if record.attempts else None)
+        # Whoever lets it go on, it stays in the trace that it began in, and asks for what its caller asked for.
+        last = record.attempts[-1] if record.attempts else None
+        TRACE.set(last.trace if last else None)
+        keep_wishes(last.extensions if last else ())
         self.runs.start(driver, driver.drive())
 
     async def _look_back(
@@ -329,11 +347,24 @@ class Dispatch:
         sight.content, sight.accepted = content.task, list(content.accepted)
         sight.moves = content.moves
         sight.catalogue.update(content.catalogue)
+        sight.standing = await self._recall_standing(record)
         # Answers that are owed, and the other questions of their pause, are among those that were opened.
         actions = dict.fromkeys([*record.open_actions, *record.occurrences.values()])
         if record.coverage is not None and record.coverage.review is not None:
             actions[record.coverage.review] = None
         return sight, [task, thread, *map(find_action, actions)]
+
+    async def _recall_standing(self, record: TaskRecord) -> dict[str, NamedArtifact]:
+        """What the tasks have produced that this one refers to; one that refers to none costs no read."""
+        named = [edge.target for edge in record.relationships if edge.kind == "source_task"]
+        # A task that was tried again names an earlier exposure of itself.
+        sources = {parsed[0] for one in named if (parsed := parse_facade(one)) is not None}
+        sources.discard(TaskId(record.task_id))
+        if not sources:
+            return {}
+        refs = [EntityRef(EntityKind.TASK, one) for one in sorted(sources)]
+        held = (await self.writes.load(refs)).values()
+        return list_standing(one.record for one in held if isinstance(one.record, TaskRecord))
 
     async def hold(self, task_id: str) -> Run:
         """A run that is not driven here, for one append in place of its driver and under its fence.
@@ -366,13 +397,49 @@ class Dispatch:
         """Has a task taken up that may stand in the store as ours, while nobody drives it."""
         self.detach(self._take_up_again(task, 0))
 
+    def mend_named(self, named: Iterable[str]) -> None:
+        """The same of all that our set in a shard names and that is not driven; again each time that it is found so."""
+        for task_id in named:
+            if self.find(task_id) is None and task_id not in self._mending:
+                self._mending.add(task_id)
+                self.detach(self._mend_named(EntityRef(EntityKind.TASK, task_id)))
+
+    async def _mend_named(self, task: EntityRef) -> None:
+        try:
+            await self._take_up_again(task, 0)
+        finally:
+            self._mending.discard(task.id)
+
+    async def reattach(self, shard: Shard, named: Iterable[str]) -> None:
+        """Takes up anew what does not fit the store after a loss in a shard.
+
+        These are the runs whose records are older than what was stored here, and those that are ours by the store
+        (``named``) and not driven, since they had ended in what was lost.
+
+        Raises:
+            StoreUnavailable: the rest is left to another try.
+        """
+        again = {task_id for task_id in named if self.find(task_id) is None}
+        for task_id in self.runs.list_tasks():
+            driver = self.runs.find(task_id)
+            if driver is None or read_shard(task_id) != shard:
+                continue
+            if driver.run.moved or not await driver.run.stands():
+                await self.runs.end(task_id)
+                again.add(task_id)
+        for task_id in sorted(again):
+            self.log.warning("run.reattached", task=task_id)
+            task = EntityRef(EntityKind.TASK, task_id)
+            self.detach(self._take_up_again(task, 0, has_lost=True))
+
     def _mend(self, driver: Driver) -> None:
         self.detach(self._take_up_again(driver.run.sight.task, driver.tries))
 
-    async def _take_up_again(self, task: EntityRef, tries: int) -> None:
+    async def _take_up_again(self, task: EntityRef, tries: int, *, has_lost: bool = False) -> None:
         """Our lease lives, so nobody else does it: as long as the run is ours, and until it is driven again."""
         while True:
-            await asyncio.sleep(min(self.patience.revive_s * 2 ** min(tries, 8), _REVIVE_MAX_S))
+            if tries or not has_lost:
+                await asyncio.sleep(min(self.patience.revive_s * 2 ** min(tries, 8), _REVIVE_MAX_S))
             tries += 1
             try:
                 held = (await self.writes.load([task]))[task]
@@ -380,7 +447,7 @@ class Dispatch:
                     continue  # a write of unknown outcome may come late
                 if read_driver(held.fields) != self.drives(task.shard):
                     return
-                await self.adopt(task, tries)
+                await self.adopt(task, tries, has_lost=has_lost)
             except PasserelleError as error:
                 self.log.warning("run.not_revived", task=task.id, reason=str(error))
             else:

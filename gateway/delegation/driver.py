@@ -41,6 +41,7 @@ from passerelle.gateway.delegation.sending import (
     deliver,
     read_options,
 )
+from passerelle.gateway.delegation.stalling import note_break
 from passerelle.gateway.delegation.step import Step
 from passerelle.gateway.delegation.taking import take
 
@@ -80,6 +81,8 @@ class Driver:
     """When a send was begun here last."""
     is_streaming: bool = field(default=False, init=False)
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
+    was_left: bool = field(default=False, init=False)
+    """Whether the peer itself has ended the stream that was read last."""
     let_through: frozenset[str] = field(default=frozenset(), init=False)
     """What hooks have let through of what the peer brought."""
     options: JsonObject | None = field(default=None, init=False)
@@ -87,6 +90,8 @@ class Driver:
     not_before_ms: int = field(default=0, init=False)
     """When the peer wants to be asked again, at the earliest."""
     new_card: str = field(default="", init=False)
+    has_lost: bool = field(default=False, init=False)
+    """Whether some of what the peer has said may be lost: it is asked for all of it before anything else is taken."""
     _sent: JsonObject | None = field(default=None, init=False)
     _debts: Debts | None = field(default=None, init=False)
     _ladder: Ladder | None = field(default=None, init=False)
@@ -157,6 +162,7 @@ class Driver:
                         return
                     if not (await deliver(self, sent) or self.run.is_held()):
                         await find_send(self)
+                        await note_break(self)
                 if self.run.filled is None:
                     await attend(self)
             except StoreUnavailable as error:
@@ -333,6 +339,9 @@ class Driver:
         remote = self.remote_task()
         if remote is None or self.run.has_ended():
             self.wake()
+            run = self.run.record.run
+            if run is not None and run.send_after is not None:
+                await self._await_end()
             return self.run.has_ended()
         outcome = await self.peer.cancel(remote)
         if isinstance(outcome, Unreached | Unknown | Malformed):
@@ -359,7 +368,8 @@ class Driver:
         run = self.run.record.run
         if run is None:
             return None
-        to = RemoteAddress(context_id=run.remote_context_id, task_id=run.remote_task_id)
+        referred = await self.refer(message)
+        to = RemoteAddress(run.remote_context_id, run.remote_task_id, references=referred.ids)
         sent = address_send({**params, "message": message}, to)
         await self.await_leave()
         return await self.peer.send(sent)

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.frames import (
+    make_message,
+    make_status,
+    note_status,
+    status_frame,
+    task_frame,
+)
+from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.states import CANCELED, FAILED
-from passerelle.core.errors import InvalidAgentResponse, PeerUnavailable
+from passerelle.core.errors import ArtifactTooLarge, InvalidAgentResponse, PeerUnavailable
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.task import TaskCancelled, TaskTimedOut
 from passerelle.core.status import ENDED, Status
 from passerelle.core.task_commands import ConfirmCancel, FailRun, FailTask, LoseTask, TimeOutTask
-from passerelle.core.times import parse_ms
+from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.failures import make_error
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.failing import Ended, end_run, try_on
@@ -23,6 +32,7 @@ from passerelle.gateway.delegation.limits import explain_limit, read_limit
 if TYPE_CHECKING:
     from passerelle.core.batch import Claim
     from passerelle.core.errors import TooLarge
+    from passerelle.core.json import JsonObject
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.limits import Limit
     from passerelle.gateway.delegation.run import Run
@@ -112,12 +122,57 @@ async def fail(driver: Driver, failure: Failure) -> None:
     await driver.patiently(end)
 
 
+async def end_unknown(driver: Driver, reason: str) -> None:
+    """Nobody knows whether the peer has the message, and no more is tried: whoever asks under its key gets the Task.
+
+    It fails with ``unknown_outcome``, which is no error of the call: the same call gets the same answer for ever.
+    """
+    failure = Failure("unknown_outcome", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
+
+    def end(step: Step) -> None:
+        step.close_actions("asker_lost")
+        before, frame = step.sight.content, _make_unknown(step, reason)
+        step.sight.content = fold(before, frame)
+        end_run(step, Ended(failure, Status.LOST, frame=frame, before=before))
+
+    await driver.patiently(end)
+
+
+def _make_unknown(step: Step, reason: str) -> JsonObject:
+    """The frame that ends a message of which nobody knows whether the peer has it: the Task, or its last status."""
+    sight = step.sight
+    message = make_message(sight.mint("msg"), step.facade, sight.context_id, [{"text": reason}])
+    status = make_status(FAILED, format_ms(step.decision.now_ms), message)
+    note = note_status("unknown_outcome", peer=sight.peer)
+    if step.record.shown:
+        return status_frame(step.facade, sight.context_id, status, note)
+    task: JsonObject = {
+        "id": step.facade,
+        "contextId": sight.context_id,
+        "status": status,
+        "metadata": note,
+    }
+    return task_frame(complete_history(task, sight.accepted))
+
+
 async def give_up(driver: Driver, error: TooLarge) -> None:
     """A peer that says more at once than one decision can hold: the task fails, and the peer is told to stop."""
     remote = driver.remote_task()
-    reason = f"agent {driver.peer.name!r} said too much at once: {error}"
-    code = InvalidAgentResponse.code
-    await fail(driver, Failure(code, ErrorCategory.PROTOCOL, reason, source=driver.peer.name))
+    if isinstance(error, ArtifactTooLarge):
+        # A limit of the operator, and no fault of the agent's words: it would bring as much again.
+        reason = f"agent {driver.peer.name!r} brought too much: {error}"
+        failure = Failure(error.code, ErrorCategory.POLICY, reason, source=driver.peer.name)
+        driver.means.log.warning(
+            "output.too_large",
+            task=driver.run.record.task_id,
+            agent=driver.peer.name,
+            reason=str(error),
+        )
+    else:
+        reason = f"agent {driver.peer.name!r} said too much at once: {error}"
+        code = InvalidAgentResponse.code
+        failure = Failure(code, ErrorCategory.PROTOCOL, reason, source=driver.peer.name)
+    await fail(driver, failure)
     if remote is not None:
         await driver.peer.cancel(remote)
 

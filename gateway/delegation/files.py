@@ -6,7 +6,7 @@ copy is named by a reference of the artifact's fact, ``copy.0`` for its first fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from passerelle.a2a_mapping.members import objects_at, text_at
@@ -18,7 +18,13 @@ from passerelle.core.payloads.run import COPY, ArtifactChanged, OutputRedacted, 
 from passerelle.core.payloads.task import TaskWaiting
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveArtifact, WaitFor
-from passerelle.gateway.delegation.artifacts import bound_id, list_files
+from passerelle.gateway.delegation.artifacts import (
+    bound_id,
+    count_awaited,
+    is_named,
+    list_awaited,
+    list_files,
+)
 from passerelle.gateway.delegation.failing import Ended, end_run
 
 if TYPE_CHECKING:
@@ -94,7 +100,10 @@ def keep_copies(
         media_types=artifact.media_types,
         name=artifact.name,
         replaces=artifact.replaces,
+        awaited=count_awaited(step, artifact.name_at_peer, artifact, stored=True),
+        linked=None if is_named(step, artifact.name_at_peer) else True,
     )
+    step.catalogued[artifact.name_at_peer] = replace(artifact, stored=True)
     step.add(step.tell(ObserveArtifact(stored, step.sight.mint("step"), refs)))
     if keep_ms is not None and copies:
         at_ms = step.decision.now_ms + keep_ms
@@ -133,5 +142,5 @@ def _is_awaited(step: Step, artifact: ArtifactRef) -> bool:
     return (
         step.record.withheld is not None
         and step.record.status is not Status.CANCELLING
-        and artifact in step.record.artifacts
+        and artifact in list_awaited(step.record, step.sight.catalogue)
     )

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from passerelle.a2a_mapping.dialects.presentation import read_decision
 from passerelle.a2a_mapping.members import as_list, objects_at, text_at
+from passerelle.gateway.control.withholding import is_withheld
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +28,9 @@ def find_first(accepted: Sequence[JsonObject], run: Attempt) -> JsonObject | Non
 def compose_input(accepted: Sequence[JsonObject]) -> JsonObject:
     """All that a task was told, as one message: the first one, with the parts of those that came later.
 
-    Decisions are left out: they answered questions of a run that is over.
+    Decisions are left out: they answered questions of a run that is over. So is what was withheld: it is not here.
     """
     first, *later = accepted
-    further = [one for one in later if read_decision(one) is None]
+    further = [one for one in later if read_decision(one) is None and not is_withheld(one)]
     parts = [part for one in (first, *further) for part in objects_at(one, "parts")]
     return {**first, "parts": as_list(parts)}

@@ -64,6 +64,11 @@ if TYPE_CHECKING:
 
 FIRST_REVISION: Final = 1
 
+_GOES_ON: Final = (
+    "Nothing is sent to the agent before somebody has decided. The stream of a message ends here; "
+    "SubscribeToTask shows what comes, and with the cursor of this event also what came meanwhile."
+)
+
 
 async def pass_gate(driver: Driver) -> bool:
     """Whether the message may go: then the intent to send it is stored. False: the run or its task has ended.
@@ -169,7 +174,7 @@ def _ask(step: Step, driver: Driver, judged: Judged, changed: str | None) -> Non
         updated_input=changed,
         send_options=driver.options,
     )
-    parts = list_request_parts(request, FIRST_REVISION)
+    parts: list[Json] = [*list_request_parts(request, FIRST_REVISION), {"text": _GOES_ON}]
     _show(step, step.tell(WaitFor(waiting)), AUTH_REQUIRED, parts)
 
 

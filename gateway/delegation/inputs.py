@@ -25,7 +25,8 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.run import RunMovedError
 from passerelle.gateway.delegation.sending import back_off, judge_refusal
-from passerelle.gateway.delegation.taking import settle
+from passerelle.gateway.delegation.taking import settle_input
+from passerelle.gateway.peers.carried import wishing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -98,7 +99,7 @@ class Inputs:
         """Sends it until the peer has taken it or refuses it for good; the last outcome."""
         tries = 0
         while True:
-            outcome = await self._deliver(task_id, message, params)
+            outcome = await self._deliver(task_id, turn_id, message, params)
             wait_ms = judge_input(outcome, tries)
             if wait_ms is None:
                 return outcome
@@ -134,14 +135,20 @@ class Inputs:
             return
         message = await self.dispatch.contents.read_turn(record, turn_id)
         if message is not None:
-            self.send(task_id, turn_id, message, {})
+            await self._send_again(record, turn_id, message)
+
+    async def _send_again(self, record: TaskRecord, turn_id: str, message: JsonObject) -> None:
+        """Sends a stored message with what its caller asked for beside it."""
+        wishes = await self.dispatch.contents.read_wishes(record, turn_id)
+        with wishing(wishes.extensions):
+            self.send(record.task_id, turn_id, message, wishes.options)
 
     async def _waits(self, task_id: str) -> bool:
         record = await self._read(task_id)
         return record is not None and record.status in HELD
 
     async def _deliver(
-        self, task_id: str, message: JsonObject, params: JsonObject
+        self, task_id: str, turn_id: str, message: JsonObject, params: JsonObject
     ) -> PeerOutcome | None:
         sender = await self._find_sender(task_id)
         outcome = await sender.send_input(message, params) if sender is not None else None
@@ -149,7 +156,7 @@ class Inputs:
             return outcome
         # A Task is the run that is followed already: taken twice it would say everything twice.
         if not (isinstance(outcome, Answered) and "task" in outcome.result):
-            await self._record(sender, outcome)
+            await self._record(sender, outcome, turn_id)
         self.dispatch.wake(task_id)
         return outcome
 
@@ -165,13 +172,13 @@ class Inputs:
         # Another attempt may have begun since: by its context alone the agent would take the message for a new task.
         return sender if sender.remote_task() is not None else None
 
-    async def _record(self, sender: Driver, outcome: PeerOutcome) -> None:
+    async def _record(self, sender: Driver, outcome: PeerOutcome, turn_id: str) -> None:
         """Stores what the agent said, whoever drives the run by then: it stands nowhere else."""
         while True:
             try:
                 if sender.run.moved:
                     sender = await self.dispatch.stand_in(sender.run.sight.task.id)
-                await settle(sender, outcome)
+                await settle_input(sender, outcome, turn_id)
             except (RunMovedError, Conflict):
                 await asyncio.sleep(self.dispatch.patience.lease_s)
             except StoreUnavailable as error:
@@ -215,7 +222,7 @@ class Inputs:
         if not history or len(history) >= _SHOWN_HISTORY:
             await self._doubt(record, turn_id)
         elif count_message(history, message) < await self._count_sent(record, turn_id, message):
-            self.send(task_id, turn_id, message, {})
+            await self._send_again(record, turn_id, message)
             return False
         return True
 

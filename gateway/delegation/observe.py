@@ -42,6 +42,7 @@ from passerelle.a2a_mapping.states import (
     Follow,
     map_peer_state,
 )
+from passerelle.a2a_mapping.status_words import read_words
 from passerelle.core import task as tasks
 from passerelle.core.events import Fact
 from passerelle.core.facts import ErrorCategory, Failure
@@ -179,6 +180,8 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
             ours = _rename_input(step, _cover(step, relabel(task, "Task", ids)))
             if sight.content is None:
                 ours = complete_history(ours, sight.accepted)
+                for artifact in objects_at(ours, "artifacts"):
+                    step.growth.take(artifact)
                 if not settle(step, objects_at(ours, "artifacts"), task):
                     return
                 sight.content, frames = ours, step.frames
@@ -301,6 +304,7 @@ def _ends(frame: JsonObject, state: str) -> bool:
 
 def _take_chunk(step: Step, frame: JsonObject) -> None:
     event = object_at(frame, "artifactUpdate")
+    step.growth.take(object_at(event, "artifact"), appends=event.get("append") is True)
     chunk = read_chunk(event)
     if chunk is not None:
         step.chunks.append(chunk)
@@ -332,10 +336,7 @@ def _move(
         return
     match row.follow:
         case Follow.NOTHING | Follow.WARN | Follow.ASK_AGAIN:
-            if row.status is Status.RUNNING:
-                step.close_actions("peer_moved_on")
-            facts = step.tell(ObserveStatus(row.status, said, step.step_id))
-            step.add_shown(facts or [Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
+            _go_on(step, frame, said, row.status)
         case Follow.OPEN_ACTION:
             _wait(step, frame, said, native, before)
         case Follow.RECONCILE:
@@ -351,12 +352,33 @@ def _move(
             assert_never(row.follow)
 
 
+def _go_on(step: Step, frame: JsonObject, said: RunStatus, status: Status) -> None:
+    if _waits_on(step, said):
+        return
+    if status is Status.RUNNING:
+        step.close_actions("peer_moved_on")
+    facts = step.tell(ObserveStatus(status, said, step.step_id))
+    step.add_shown(facts or [Fact(tasks.scope_of(step.record, step.step_id), said)], frame)
+
+
+def _waits_on(step: Step, said: RunStatus) -> bool:
+    """Whether a peer says again what it has said since it refused an answer: its task waits all the same."""
+    run = step.record.run
+    return (
+        run is not None
+        and step.record.status in WAITING
+        and said.native_status == run.waits_on
+        and said.message_id in {None, run.status_message_id}
+    )
+
+
 def _wait(
     step: Step, frame: JsonObject, said: RunStatus, native: JsonObject, before: JsonObject | None
 ) -> None:
     asked = step.asks(step, native, said)
     if asked.parts is not None or asked.settled:
-        frame = show_parts(frame, asked.parts, WORKING if asked.settled else None)
+        state = WORKING if asked.settled else None
+        frame = show_parts(frame, asked.parts, state, beside=asked.native)
         # Folded in place of the peer's own words, or these would stand in the history beside ours.
         shown = fold(before, frame)
         step.sight.content = complete_history(shown, step.sight.accepted) if shown else None
@@ -368,13 +390,20 @@ def _wait(
 
 
 def _said(step: Step, frame: JsonObject, state: str, native: JsonObject) -> RunStatus:
-    text, message_id = read_said(object_at(frame, "task") or object_at(frame, "statusUpdate"))
+    holder = object_at(frame, "task") or object_at(frame, "statusUpdate")
+    text, message_id = read_said(holder)
+    words = read_words(holder)
     run = step.record.run
     remote = text_at(native, "id")
     return RunStatus(
         native_status=state,
         text=text,
         message_id=message_id,
+        phase=words.phase,
+        title=words.title,
+        detail=words.detail,
+        checkpoints=words.checkpoints,
+        metadata=words.metadata,
         remote_task_id=remote if run and remote and run.remote_task_id != remote else None,
     )
 

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from passerelle.core.times import parse_ms
+
+if TYPE_CHECKING:
+    from passerelle.core.task_record import Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,24 @@ class Patience:
     """Until a run whose driver broke is taken up again, doubled each time."""
     doubt_s: float = 35.0
     """A send may still be on its way for this long, unless the terms of its peer say another time."""
+    stalled_s: float = 15.0
+    """How long a task may stand still whose stream broke, until whoever waits for it is told."""
+    told_s: float = 3.0
+    """A wait for a busy peer that ends within this time is no news to whoever waits for the answer."""
+    refuses: bool = False
+    """Whether a longer one is refused, in place of a task that waits."""
+    busy_s: float | None = None
+    """How long a message that the peer never took is tried; None: as long as its run may last."""
     crowd_s: float = 1.0
     """How long a send that meets a limit of ours is tried again before anybody is told that it waits."""
     cancel_s: float = 2.0
     """How long a cancel waits for the driver to see what became of it."""
+
+
+def waits_long(run: Attempt, patience: Patience, until_ms: int | None = None) -> bool:
+    """Whether a message is held back for so long that its caller is told; ``until_ms`` where that is not stored yet."""
+    if until_ms is None:
+        if run.send_after is None:
+            return False
+        until_ms = parse_ms(run.send_after)
+    return until_ms - parse_ms(run.started_at) - run.held_ms > patience.told_s * 1000

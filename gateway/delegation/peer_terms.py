@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.record import value
 from passerelle.gateway.delegation.patience import Patience
+from passerelle.gateway.delegation.volume import OutputLimits
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -28,5 +29,9 @@ class PeerTerms:
     """Whether callers get a Task whatever it answers (LT-8)."""
     correlates: bool = False
     """Whether messages to it carry a key by which its tasks are found again."""
+    await_approval: bool = False
+    """Whether streams of messages to it stay open while an approval is waited for."""
     connect_ms: int = 0
     """How long a message waits for it where it dials in."""
+    limits: OutputLimits = OutputLimits()
+    """How much it may bring."""

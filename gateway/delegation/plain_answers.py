@@ -24,6 +24,7 @@ from passerelle.a2a_mapping.identity import (
 from passerelle.a2a_mapping.members import text_at
 from passerelle.a2a_mapping.replies import MessageReply, TaskReply, read_reply
 from passerelle.a2a_mapping.states import COMPLETED
+from passerelle.a2a_mapping.status_words import SILENT, read_words
 from passerelle.core.batch import EntityKind, PackedBatch
 from passerelle.core.generated import make_picker
 from passerelle.core.minting import RecordedIds, mint_together
@@ -31,7 +32,7 @@ from passerelle.core.ports.projections import IndexRow
 from passerelle.core.record import value
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import StoppedClock
-from passerelle.gateway.control.plain_turns import FREE, TRIES, rehearse_ms, rehearse_text
+from passerelle.gateway.control.plain_turns import FREE, TRIES, rehearse_longer, rehearse_ms
 from passerelle.gateway.control.writes import compose
 from passerelle.gateway.delegation.artifacts import Described, describe
 from passerelle.gateway.delegation.habits import see_habit
@@ -64,8 +65,6 @@ _TIMES: Final = 2
 """How many times stand among the values of an answer, behind its frame."""
 _TOUCHED: Final = (EntityKind.TASK, EntityKind.THREAD)
 """What the end of a turn may change."""
-_MORE_BITS: Final = 9
-"""Of a length, so that two examples differ in their sizes, too."""
 
 ArtifactShape: TypeAlias = "tuple[tuple[str, ...], int, bool]"
 """Media types, number of parts, whether it has a name."""
@@ -122,7 +121,7 @@ def take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitab
     form = find_form(run, turn, answer.shape, writes.log.shard_epoch(shard))
     if form is None:
         return None
-    now_ms = writes.clock.now_ms()
+    now_ms = writes.read_ms(shard)
     minted = mint_together(writes.ids, shard, now_ms, form.numbers)
     call = form.stencil.fill(list_values(turn, answer, now_ms, minted))
     if call is None:
@@ -173,6 +172,8 @@ def _read_task(sight: Sight, turn: PlainTurn, task: JsonObject) -> PlainAnswer |
         packed = orjson.dumps(frame)
     described = _describe_all(ours.get("artifacts") or [])
     if len(packed) > CAP or described is None or (not described and is_silent(ours)):
+        return None
+    if read_words(ours) is not SILENT:
         return None
     text, message_id = read_said(ours) if "message" in status else (None, None)
     texts = [native, text or "", message_id or "", f"{len(packed)}"]
@@ -322,7 +323,7 @@ def rehearse_answer(
     answer = read_plain(sight, before, result)
     if answer is None:
         return None
-    writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms))
+    writes = replace(run.writes, ids=ids, clock=StoppedClock(now_ms), shard_ms=None)
     rehearsed = Run(
         writes=writes,
         blobs=run.blobs,
@@ -366,7 +367,7 @@ def rehearse_result(shape: Shape, ids: Ids, context: str) -> JsonObject:
     """An answer of that shape, in which every text stands for itself."""
 
     def write(length: int) -> str:
-        return rehearse_text(ids, length + ids.draw(_MORE_BITS))
+        return rehearse_longer(ids, length)
 
     said: JsonObject = {"role": "ROLE_AGENT"}
     if shape.says_id or not shape.is_task:

@@ -14,6 +14,7 @@ import orjson
 from passerelle.core import task as tasks
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ports.uploads import UPLOADED
+from passerelle.gateway.delegation.artifacts import list_awaited
 from passerelle.gateway.delegation.completion import go_on
 from passerelle.gateway.delegation.files import (
     MOST_FILES,
@@ -53,8 +54,8 @@ async def supply(driver: Driver) -> None:
     run = driver.run
     if run.is_held():
         return
-    for artifact in run.record.artifacts:
-        if not artifact.stored and run.record.withheld is not None:
+    for artifact in list_awaited(run.record, run.sight.catalogue):
+        if run.record.withheld is not None:
             await _copy_files(driver, artifact)
 
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 from passerelle.a2a_mapping.identity import make_relabel
 from passerelle.a2a_mapping.peer_errors import NativeError, make_refusal
-from passerelle.core.errors import InvalidAgentResponse, PasserelleError, PeerUnavailable
+from passerelle.core.errors import (
+    InvalidAgentResponse,
+    PasserelleError,
+    PeerBusy,
+    PeerUnavailable,
+)
 from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.payloads.limit import Limited, RateLimitHit
 from passerelle.core.peer import Malformed, Refused, Unknown, Unreached
@@ -37,19 +42,23 @@ def explain(outcome: Refused | Unreached | Malformed, sight: Sight, record: Task
     match outcome:
         case Refused(http_status=status, retry_after_s=wait_s) if status in _BUSY:
             text = f"agent {name!r} takes no more work for now (HTTP {status})"
-            busy = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            kind = PeerBusy if status == HTTPStatus.TOO_MANY_REQUESTS else PeerUnavailable
+            busy = kind(text, agent=name, retry_after_s=wait_s)
             told = _record(busy, ErrorCategory.PEER, name, str(status))
             if status != HTTPStatus.TOO_MANY_REQUESTS:
                 return told
             return replace(told, hit=_hit(name, "peer", wait_s, str(status)))
-        case Refused(code=code, message=text):
+        case Refused(code=code, message=text, details=details):
             ids = make_relabel(record.task_id, sight.context_id, list_ids(sight, record))
             own = [str(message.get("messageId")) for message in sight.accepted]
-            refused = make_refusal(NativeError(code, text), ids, own)
-            return _record(refused, ErrorCategory.PEER, name, str(code))
+            bare = outcome.http_status if outcome.is_bare else None
+            refused = make_refusal(name, NativeError(code, text, details, bare), ids, own)
+            told = _record(refused, ErrorCategory.PEER, name, str(code))
+            failure = replace(told.failure, http_status=bare, details=refused.given or None)
+            return replace(told, failure=failure)
         case Unreached(reason=reason, retry_after_s=wait_s, why="limit"):
             text = f"agent {name!r} gets no more work for now: {reason}"
-            held = PeerUnavailable(text, agent=name, retry_after_s=wait_s)
+            held = PeerBusy(text, agent=name, retry_after_s=wait_s)
             told = _record(held, ErrorCategory.POLICY, name)
             return replace(told, hit=_hit(name, "gateway", wait_s))
         case Unreached(reason=reason, retry_after_s=wait_s):

@@ -121,6 +121,7 @@ class Retries:
             remote_context_id=remotes.get(peer) or run.sight.mint(REMOTE_CONTEXT),
             traceparent=last.traceparent,
             tracestate=last.tracestate,
+            extensions=last.extensions,
             gated=self.dispatch.find_rules().judges_sends,
         )
 

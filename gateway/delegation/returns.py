@@ -28,9 +28,19 @@ from passerelle.core.status import ENDED
 from passerelle.core.task import TABLE
 from passerelle.core.task_commands import RequestCancel, SendInput
 from passerelle.gateway.control.writes import Terms
+from passerelle.gateway.delegation.raising import end_raised, finds_fault
+from passerelle.gateway.delegation.run import Wishes
+from passerelle.gateway.delegation.stalling import note_break
 from passerelle.gateway.delegation.step import find_action
 from passerelle.gateway.delegation.taking import take
+from passerelle.gateway.delegation.turning_down import (
+    ON_ITS_WAY,
+    find_turns,
+    turn_down_answer,
+)
+from passerelle.gateway.peers.carried import wishing
 from passerelle.permission_bridge.returning import (
+    REFUSED,
     Ended,
     Gone,
     LookAgain,
@@ -38,6 +48,7 @@ from passerelle.permission_bridge.returning import (
     RunningOn,
     Send,
     StillWaiting,
+    TurnedDown,
     Undeliverable,
     Unreachable,
     WaitUntil,
@@ -51,6 +62,7 @@ if TYPE_CHECKING:
     from passerelle.core.approval_commands import ActionCommand
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.gateway.control.withholding import Withheld
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.step import Step
     from passerelle.permission_bridge.returning import Sight
@@ -58,7 +70,6 @@ if TYPE_CHECKING:
 _TASK_NOT_FOUND: Final = -32001
 _SHOWN_HISTORY: Final = 10
 """Messages that are asked for; agents of LangGraph refuse to show more."""
-_ON_ITS_WAY: Final = frozenset({"owed", "returning"})
 _LOOK_AGAIN_MS: Final = 10_000
 """When the due row of an answer comes back, should its driver break now."""
 
@@ -76,7 +87,7 @@ def list_groups(driver: Driver) -> list[tuple[str, ...]]:
             pauses.setdefault(name, []).append(record)
     groups: list[tuple[str, ...]] = []
     for records in pauses.values():
-        owed = sorted(one.request.action_id for one in records if one.return_state in _ON_ITS_WAY)
+        owed = sorted(one.request.action_id for one in records if one.return_state in ON_ITS_WAY)
         if owed and not any(one.is_open for one in records):
             groups.append(tuple(owed))
     return groups
@@ -95,16 +106,18 @@ class Returning:
         held = self.driver.run.held
         found = [held[ref].record for ref in map(find_action, self.action_ids) if ref in held]
         return [
-            one
-            for one in found
-            if isinstance(one, ActionRecord) and one.return_state in _ON_ITS_WAY
+            one for one in found if isinstance(one, ActionRecord) and one.return_state in ON_ITS_WAY
         ]
 
     async def go(self) -> bool:
         """One step; whether something was done."""
         actions = self.actions
-        if not actions:
-            return False
+        moved = bool(actions) and await self._step(actions)
+        if moved and not self.actions:
+            await self._forget(actions[0])
+        return moved
+
+    async def _step(self, actions: list[ActionRecord]) -> bool:
         remote = self._remote()
         if remote is None or self.driver.run.record.status in ENDED:
             await self._tell(FailReturn("peer_terminal"))
@@ -113,8 +126,8 @@ class Returning:
             return await self._cancel(actions)
         sight = await self._look(actions, remote)
         now_ms = self.driver.means.clock.now_ms()
-        refused = self.action_ids[0] in self.driver.debts.refused
-        attempts = read_attempts(_find_last(actions), refused=refused)
+        untaken = self.action_ids[0] in self.driver.debts.untaken
+        attempts = read_attempts(_find_last(actions), untaken=untaken)
         attempts = replace(attempts, last_ms=self.driver.find_written_ms(attempts.last_ms))
         doubt_ms = round(self.driver.patience.doubt_s * 1000)
         step = choose_step(sight, attempts, now_ms, doubt_ms)
@@ -126,9 +139,6 @@ class Returning:
                 await self._tell(FinishReturn(native))
             case Undeliverable(reason=reason):
                 await self._tell(FailReturn(reason))
-                self.driver.debts.refused.discard(
-                    self.action_ids[0]
-                )  # somebody may have it tried again
             case WaitUntil(at_ms=at_ms):
                 await self._postpone(at_ms)
                 return False
@@ -145,8 +155,30 @@ class Returning:
         decision = actions[0].decision
         if len(actions) > 1 or decision is None or not decision.decision_id.startswith("turn_"):
             return None
-        run = self.driver.run
-        return await run.contents.read_turn(run.record, decision.decision_id)
+        run, turn_id = self.driver.run, decision.decision_id
+        return await run.contents.read_turn(run.record, turn_id)
+
+    async def _open(self, action: ActionRecord) -> Withheld | None:
+        """What the message says that answers a request for a credential; None where it says it itself, or is gone."""
+        run, turn_id, sealed = self.driver.run, *await self._find_sealed(action)
+        if sealed is None:
+            return None
+        return await run.contents.withholding.read(run.shard, sealed, turn_id)
+
+    async def _forget(self, action: ActionRecord) -> None:
+        """Keeps no credential that is not on its way any more."""
+        run, (_, sealed) = self.driver.run, await self._find_sealed(action)
+        if sealed is not None:
+            now_ms = self.driver.means.clock.now_ms()
+            await run.contents.withholding.forget(run.shard, sealed, now_ms)
+
+    async def _find_sealed(self, action: ActionRecord) -> tuple[str, str | None]:
+        """The turn that brought the answer, and where its message is sealed, if it is."""
+        decision, run = action.decision, self.driver.run
+        if decision is None or decision.outcome != "answered_by_caller":
+            return "", None
+        wishes = await run.contents.read_wishes(run.record, decision.decision_id)
+        return decision.decision_id, wishes.sealed
 
     async def _message_id(self, actions: list[ActionRecord]) -> str:
         own = await self._find_message(actions)
@@ -165,12 +197,23 @@ class Returning:
         if state in TERMINAL_STATES:
             return Ended(state, seen)
         if state not in INTERRUPTED_STATES:
+            if self._waits_on(actions, state, seen=seen):
+                return StillWaiting(same=True, native_status=state, has_message=seen)
             return RunningOn(state, seen)
         asked = [one.request.remote for one in actions if one.request.remote]
         shown = {prompt.occurrence for prompt in detect(self.driver.peer.name, task)}
         shown |= recall(task, asked)
         same = any(one.occurrence in shown for one in asked)
         return StillWaiting(same, state, seen)
+
+    def _waits_on(self, actions: list[ActionRecord], state: str, *, seen: bool | None) -> bool:
+        """Whether the peer waits for these answers in a state in which it has refused others.
+
+        Once one of them may have reached it, only its history says that it has not.
+        """
+        run = self.driver.run.record.run
+        is_first = _find_last(actions).return_attempts == 0
+        return run is not None and run.waits_on == state and (is_first or seen is False)
 
     def _is_in(self, history: list[JsonObject], mine: str) -> bool | None:
         """Whether the peer has the message. A caller may use one id again: then it has to have each of them (G1)."""
@@ -180,28 +223,55 @@ class Returning:
         return sum(text_at(one, "messageId") == mine for one in history) >= max(ours, 1)
 
     async def _send(self, actions: list[ActionRecord], remote: str) -> None:
-        message = await self._encode(actions, remote)
+        withheld = await self._open(actions[0])
+        if withheld is None and actions[0].state == "answered_by_caller":
+            await self._tell(FailReturn(f"{REFUSED}: what it says is not here any more"))
+            return
+        message = await self._encode(actions, remote, withheld)
         if message is None:
             await self._cancel(actions)
             return
         await self.driver.await_lease()
-        if not await self._begin(actions, message_id=text_at(message, "messageId")):
+        wishes = await self._read_wishes(actions)
+        streams = self._is_streamed(wishes)
+        if not await self._begin(
+            actions, message_id=text_at(message, "messageId"), streams=streams
+        ):
             return
+        self.driver.debts.untaken.discard(self.action_ids[0])
         await self.driver.await_leave()
         attempts = _find_last(actions).return_attempts + 1
-        first = await self._exchange({"message": message})
+        with wishing(wishes.extensions):
+            options = withheld.options if withheld else wishes.options
+            first = await self._exchange({**options, "message": message}, streams=streams)
         judged = judge_sending(
             first, _native_status(first), attempts, self.driver.means.clock.now_ms()
         )
         match judged:
             case Returned(native_status=native):
                 await self._tell(FinishReturn(native))
-            case LookAgain(at_ms=at_ms, refused=refused):
-                if refused:
-                    self.driver.debts.refused.add(self.action_ids[0])
+            case TurnedDown(outcome=outcome):
+                await turn_down_answer(self.driver, self.action_ids, remote, outcome)
+            case LookAgain(at_ms=at_ms, untaken=untaken):
+                if untaken:
+                    self.driver.debts.untaken.add(self.action_ids[0])
                 await self._postpone(at_ms)
             case _:
                 assert_never(judged)
+
+    def _is_streamed(self, wishes: Wishes) -> bool:
+        """Whether the answer goes out as a stream: for a caller who reads one, to an agent that has them.
+
+        To all others it goes out unary. The task is known, so nothing is lost that subscribing or asking cannot bring.
+        """
+        card = self.driver.peer.peek()
+        return card is not None and card.streaming and wishes.streams
+
+    async def _read_wishes(self, actions: list[ActionRecord]) -> Wishes:
+        """What was asked for beside the message that is the answer; nothing where it came another way."""
+        run = self.driver.run
+        turns = await find_turns(run, actions) or run.record.open_turns
+        return await run.contents.read_wishes(run.record, turns[-1]) if turns else Wishes()
 
     async def _cancel(self, actions: list[ActionRecord]) -> bool:
         """CancelTask takes the place of words; a peer that was not reached is told again."""
@@ -219,6 +289,8 @@ class Returning:
         seen: list[ActionRecord],
         wish: TaskCancelRequested | None = None,
         message_id: str = "",
+        *,
+        streams: bool = False,
     ) -> bool:
         """Stores the attempt, and with it what is to go out, or the wish to stop that the answer stands for.
 
@@ -234,49 +306,58 @@ class Returning:
             for action in actions if began else ():
                 step.add(approval.decide(action, BeginReturn(), step.decision.now_ms))
             if began and message_id:
-                _intend(step, message_id)
+                _intend(step, message_id, streams=streams)
             if began and wish is not None and step.record.status in TABLE[RequestCancel]:
                 step.add(step.tell(RequestCancel(wish)))
 
         await self.driver.run.append(begin, self._settle)
         return began
 
-    async def _encode(self, actions: list[ActionRecord], remote: str) -> JsonObject | None:
+    async def _encode(
+        self, actions: list[ActionRecord], remote: str, withheld: Withheld | None
+    ) -> JsonObject | None:
         run = self.driver.run.record.run
         context = run.remote_context_id if run else None
-        own = await self._find_message(actions)
+        own = withheld.message if withheld else await self._find_message(actions)
         if own is not None:
-            return address_message(own, RemoteAddress(context_id=context, task_id=remote))
+            referred = await self.driver.refer(own)
+            to = RemoteAddress(context_id=context, task_id=remote, references=referred.ids)
+            return address_message(own, to)
         replies = [reply for action in actions if (reply := _make_reply(action)) is not None]
         return encode(replies, remote, context or "") if replies else None
 
-    async def _exchange(self, params: JsonObject) -> PeerOutcome:
-        """Sends, and takes what comes: the first frame proves the delivery, the rest belongs to the run."""
-        first: PeerOutcome = Unknown("the stream ended before a frame came")
-        taken = False
-        async with aclosing(self.driver.peer.stream(params)) as stream:
-            async for outcome in stream:
-                kept = self._keep(outcome)
-                if kept is None:
-                    break
-                if not taken:
-                    first, taken = kept, True
-                if not isinstance(outcome, Answered):
-                    break
+    async def _exchange(self, params: JsonObject, *, streams: bool) -> PeerOutcome:
+        """Sends, and takes what comes: the first answer proves the delivery, the rest belongs to the run."""
+        if not streams:
+            outcome = await self.driver.peer.send(params)
+            if isinstance(outcome, Answered):
                 await take(self.driver, [outcome.result])
+            return outcome
+        first: PeerOutcome | None = None
+        last: StreamOutcome = Closed()
+        async with aclosing(self.driver.peer.stream(params)) as stream:
+            async for last in stream:
+                if isinstance(last, Closed):
+                    break
+                first = first or last
+                if not isinstance(last, Answered):
+                    break
+                await take(self.driver, [last.result])
                 if self.driver.run.has_ended() or self.driver.run.is_parked():
                     break
-        return first
-
-    @staticmethod
-    def _keep(outcome: StreamOutcome) -> PeerOutcome | None:
-        return None if isinstance(outcome, Closed) else outcome
+        if first is not last and isinstance(last, Refused):
+            if finds_fault(last):
+                return last
+            await end_raised(self.driver, last)
+        elif not isinstance(last, Answered | Refused):
+            await note_break(self.driver)
+        return first or Unknown("the stream ended before a frame came")
 
     async def _tell(self, command: ActionCommand) -> None:
         def tell(step: Step) -> None:
             for ref in map(find_action, self.action_ids):
                 action = step.decision.state(ref)
-                if isinstance(action, ActionRecord) and action.return_state in _ON_ITS_WAY:
+                if isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY:
                     step.add(approval.decide(action, command, step.decision.now_ms))
 
         await self.driver.run.append(tell, self._settle)
@@ -300,15 +381,15 @@ class Returning:
         await self.driver.run.append(lambda _step: None, lambda _step: Terms(due=due))
 
 
-def _intend(step: Step, message_id: str) -> None:
+def _intend(step: Step, message_id: str, *, streams: bool) -> None:
     """Answers to a question are an exchange of their own (EVC-6)."""
     if step.record.run is not None and step.record.status in TABLE[SendInput]:
-        requested = request(step.sight.peer, "streaming", message_id)
+        requested = request(step.sight.peer, "streaming" if streams else "unary", message_id)
         step.add(step.tell(SendInput(requested)))
 
 
 def _is_on_its_way(action: object) -> bool:
-    return isinstance(action, ActionRecord) and action.return_state in _ON_ITS_WAY
+    return isinstance(action, ActionRecord) and action.return_state in ON_ITS_WAY
 
 
 def _stand(action: ActionRecord) -> tuple[str, int]:
@@ -337,7 +418,7 @@ def _make_reply(action: ActionRecord) -> Reply | None:
         subject=action.request.subject,
     )
     chosen = action.find_option(decision.option_id or "")
-    return Reply(prompt, read_answer(decision, chosen), decision.decision_id)
+    return Reply(prompt, read_answer(decision, chosen), decision.decision_id, decision.native)
 
 
 def _make_wish(actions: list[ActionRecord]) -> TaskCancelRequested:

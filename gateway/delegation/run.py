@@ -15,10 +15,10 @@ import orjson
 
 from passerelle.a2a_mapping.content import fold
 from passerelle.a2a_mapping.history import complete_history
+from passerelle.a2a_mapping.long_task import write_task
 from passerelle.core.batch import (
     Again,
     Appended,
-    Conflict,
     DueChange,
     EntityKind,
     EntityRef,
@@ -26,9 +26,7 @@ from passerelle.core.batch import (
     Fenced,
     IdempotencyRow,
     Incarnation,
-    Late,
     RunMove,
-    StaleEpoch,
     TargetChange,
     Unclaimed,
 )
@@ -42,6 +40,7 @@ from passerelle.gateway.control.writes import MAX_TRIES, Terms, Unread, Written
 from passerelle.gateway.delegation.failing import name_row
 from passerelle.gateway.delegation.fair_lock import FairLock
 from passerelle.gateway.delegation.limits import drop_limits
+from passerelle.gateway.delegation.lost_tail import lacks, may_go_on
 from passerelle.gateway.delegation.spill import CAP, Spill
 from passerelle.gateway.delegation.step import Asked, Sight, Step, find_action
 
@@ -51,15 +50,16 @@ if TYPE_CHECKING:
     from passerelle.core.batch import PackedBatch
     from passerelle.core.decision import Decision, Held
     from passerelle.core.ids import Shard
-    from passerelle.core.json import JsonObject
+    from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.limit import CostRecorded
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.ports.blobs import Blobs
     from passerelle.core.ports.projections import IndexRow
     from passerelle.core.ports.uploads import Uploads
+    from passerelle.core.task_record import ArtifactRef
     from passerelle.gateway.control.plain_turns import PlainTurn
-    from passerelle.gateway.control.writes import Writes
-    from passerelle.gateway.delegation.artifacts import Catalogued
+    from passerelle.gateway.control.withholding import Withholding
+    from passerelle.gateway.control.writes import Outdated, Refusal, Writes
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.plain_answers import AnswerForm, PlainAnswer
 
@@ -71,6 +71,8 @@ CONTENT: Final = "c"
 IN_ENTRY: Final = b"="
 """The content stands whole in the last entry that callers saw."""
 IN_BLOB: Final = b"blob:"
+IN_PIECES: Final = b"long:"
+"""The content is large: its size, a colon, its blob."""
 _NOTICE_TTL_MS: Final = 600_000
 
 
@@ -85,6 +87,26 @@ class ContentReads(Protocol):
         """The message of a turn of the task."""
         ...
 
+    @property
+    def withholding(self) -> Withholding:
+        """Opens what nobody may keep."""
+        ...
+
+    async def read_wishes(self, record: TaskRecord, turn_id: str) -> Wishes:
+        """What the caller of a further message asked for beside it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What a request with a further message said beside it: how its caller reads, and what its agent is told."""
+
+    streams: bool = False
+    options: JsonObject = field(default_factory=dict[str, "Json"])
+    extensions: tuple[str, ...] = ()
+    sealed: str | None = None
+    """Where the message stands until it is sent, if nobody may keep it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -96,7 +118,7 @@ class Content:
     task: JsonObject | None
     accepted: tuple[JsonObject, ...]
     frames: int = 0
-    catalogue: Mapping[str, Catalogued] = field(default_factory=dict[str, "Catalogued"])
+    catalogue: Mapping[str, ArtifactRef] = field(default_factory=dict[str, "ArtifactRef"])
     """The artifacts that the record does not name, where there are more."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
@@ -139,6 +161,8 @@ class Run:
     """Told once it is stored what a run cost."""
     on_text: Callable[[Step], None] = lambda _step: None
     """Told of text before it is stored, once."""
+    on_loss: Callable[[Run], None] = lambda _run: None
+    """Told that what was acknowledged to this run is not stored any more."""
     store_pause_s: float = 0.5
     """How long the store is left alone when nobody knows whether it took an append."""
     content: JsonObject | None = None
@@ -152,6 +176,12 @@ class Run:
     seen: Seen | None = field(default=None, init=False)
     """What that says about the peer's habits."""
     moved: bool = field(default=False, init=False)
+    epoch: int = field(default=0, init=False)
+    """Of the shard, when something was stored or read here last."""
+    has_all: bool = field(default=False, init=False)
+    """Whether the peer's answer comes, or has come, in one piece: what is lost of the record is told again by it."""
+    last: tuple[int, str] | None = field(default=None, init=False)
+    """Sequence and chain of the last event that was stored here."""
     _writing: FairLock = field(default_factory=FairLock, init=False)
     """Held by whoever appends or reads just now."""
     _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
@@ -238,6 +268,8 @@ class Run:
                 self.on_text(step)
             for blob in step.spill.blobs:
                 await self.blobs.put(self.shard, blob)
+            for long in step.spill.long:
+                await self.blobs.put_pieces(self.shard, long.sha256, long.write())
             outcome = await self._commit(step, agreed)
             if isinstance(outcome, Written):
                 self._settle(outcome)
@@ -341,9 +373,7 @@ class Run:
         for changed in told or ():
             changed()
 
-    async def _commit(
-        self, step: Step, terms: Terms
-    ) -> Written | Conflict | StaleEpoch | Fenced | Unclaimed | Late:
+    async def _commit(self, step: Step, terms: Terms) -> Written | Outdated | Refusal:
         """Appends. A task that callers see from now on is in their list before they have their answer (LT-7)."""
         record = step.record
         writing = self.writes.insist(step.decision, self.held, terms, self.store_pause_s)
@@ -412,28 +442,41 @@ class Run:
             step.decision.set_field(self.sight.task, OWNER, None)
         if step.record.status not in ENDED or self.record.status in ENDED:
             return
-        if self.sight.content is not None and step.record.shown:
-            packed = orjson.dumps(self.sight.content)
-            step.decision.set_field(self.sight.task, CONTENT, place_content(step, packed))
+        content = self.sight.content
+        if content is None or not step.record.shown:
+            return
+        if step.is_large:
+            ref = step.spill.keep_long(lambda: write_task(content))
+            kept = b"%b%d:%b" % (IN_PIECES, ref.size or 0, (ref.blob or "").encode())
+        else:
+            kept = place_content(step, orjson.dumps(content))
+        step.decision.set_field(self.sight.task, CONTENT, kept)
 
     def _settle(self, written: Written) -> None:
         self.held = written.held
+        self.epoch = self.writes.log.shard_epoch(self.shard)
+        if written.chain:
+            self.last = (written.last, written.chain)
         self.content, self.answer = self.sight.content, self.sight.answer
         if self.record.status is Status.RETRYING:
             self.writes.news(self.shard)
         self.tell_changed()
 
     def _keep_place(self, step: Step) -> None:
+        if self.sight.volume is not None:
+            step.growth.settle()
         self.sight.place = step.place if step.more else None
         if step.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
             self.sight.catalogue.update(step.catalogued)
 
-    async def _recover(self, outcome: Conflict | StaleEpoch | Fenced | Unclaimed | Late) -> None:
+    async def _recover(self, outcome: Outdated | Refusal) -> None:
         if isinstance(outcome, Fenced):
             self.moved = True
             self.tell_changed()
             raise RunMovedError
         await self._reload()
+        if self.moved:
+            raise RunMovedError
         if isinstance(outcome, Unclaimed):
             raise ConflictError("the due row was settled, or claimed by somebody else")
 
@@ -477,9 +520,32 @@ class Run:
         finally:
             self._writing.release()
 
+    async def stands(self) -> bool:
+        """Whether the store has everything that was acknowledged here; where it has not, the run is told as lost.
+
+        Raises:
+            StoreUnavailable: it cannot be read.
+        """
+        await self._writing.acquire()
+        try:
+            if not self.moved:
+                await self._reload()
+            return not self.moved
+        finally:
+            self._writing.release()
+
     async def _reload(self) -> None:
-        before = self.record
-        self.held = await self.writes.load(self.held)
+        before, epoch = self.record, self.writes.log.shard_epoch(self.shard)
+        stored = await self.writes.load(self.held)
+        if await lacks(self.writes.log, self.held, stored, self.record.session_id, self.last):
+            self.on_loss(self)
+            if not (self.has_all and may_go_on(stored[self.sight.task].record)):
+                # Its agent is asked for all that it has said, by whoever takes the run up.
+                self.moved = True
+                self.tell_changed()
+                return
+            self.last = None
+        self.held, self.epoch = stored, epoch
         seen = (before.shown_to, before.inputs)
         if (self.record.shown_to, self.record.inputs) != seen:
             await self._refold()
@@ -494,6 +560,7 @@ class Run:
         if self.sight.content is None:
             return
         content = await self.contents.fold_task(self.record)
+        self.sight.volume = None
         self.sight.content, self.sight.accepted = content.task, list(content.accepted)
         self.sight.catalogue.update(content.catalogue)
         self.content = self.sight.content

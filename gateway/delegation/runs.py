@@ -106,6 +106,13 @@ class Runs:
             driver.run.moved = True
             task.cancel()
 
+    async def end(self, task_id: str) -> None:
+        """The same, and waits until its driver is done."""
+        task = self._tasks.get(task_id)
+        self.drop(task_id)
+        if task is not None:
+            await asyncio.wait((task,))
+
     def refuse(self) -> None:
         """Takes no new runs from here on."""
         self._draining = True

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, assert_never
 
 from passerelle.a2a_mapping.matching import Sent, find_task
 from passerelle.a2a_mapping.members import objects_at, text_at
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.event_type import EventType
 from passerelle.core.events import decode_event
-from passerelle.core.facts import ErrorCategory, Failure
 from passerelle.core.ids import is_own_context
 from passerelle.core.peer import Answered, Malformed, Refused
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.times import parse_ms
-from passerelle.gateway.delegation.endings import fail
+from passerelle.gateway.delegation.endings import end_unknown
 from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.sending import deliver_again
 from passerelle.gateway.delegation.taking import take
@@ -56,11 +55,12 @@ async def find_send(driver: Driver) -> None:
     run = driver.run.record.run
     if run is None or run.remote_task_id is not None:
         return
-    begun_ms, pause_s = driver.means.clock.now_ms(), driver.patience.poll_s
+    begun_ms, pause_s, looks = driver.means.clock.now_ms(), driver.patience.poll_s, 0
     while driver.run.record.run is not None and driver.remote_task() is None:
         if driver.run.is_held():
             return
         verdict = await _look(driver)
+        looks += 1
         if verdict == "bound":
             if driver.run.record.status is Status.CANCELLING:
                 await driver.cancel()
@@ -77,13 +77,30 @@ async def find_send(driver: Driver) -> None:
             # Nobody knows of this one either, and it has its own time to arrive.
             pause_s = driver.patience.poll_s
         elif verdict == "hopeless" or is_over:
-            reason = "nobody can tell whether the agent received the message"
-            lost = Failure("lost", ErrorCategory.TRANSPORT, reason, source=driver.peer.name)
-            await fail(driver, lost)
+            await end_unknown(driver, _explain(verdict, driver.peer.name, looks))
             return
         # The last look comes as soon as it can decide.
         await driver.rest(pause_s if left_s < 0 else min(pause_s, left_s + _PAST_S))
         pause_s = min(pause_s * 2, driver.patience.poll_max_s)
+
+
+def _explain(verdict: Verdict, peer: str, looks: int) -> str:
+    """What happened, what was done to find out, and what can be done, for whoever waits for the answer."""
+    match verdict:
+        case "hopeless":
+            found = "it has no list of tasks to look in"
+        case "away":
+            found = "it could not be asked for its tasks since then"
+        case "unclear" | "absent" | "bound":
+            times = "once" if looks == 1 else f"{looks} times"
+            found = f"its list of tasks, read {times} since then, does not tell"
+        case _:
+            assert_never(verdict)
+    return (
+        f"nobody can tell whether agent {peer!r} received the message: its answer was lost, and {found}; "
+        "nothing more is sent by itself. Look at the agent first; where doing it twice does no harm, "
+        "send it under another idempotency key, or retry the task"
+    )
 
 
 def _find_written_ms(driver: Driver) -> int:

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import orjson
 
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.frames import (
+    make_message,
+    make_status,
+    note_status,
+    status_frame,
+    task_frame,
+)
+from passerelle.a2a_mapping.history import complete_history
 from passerelle.a2a_mapping.members import object_at
+from passerelle.a2a_mapping.states import WORKING
 from passerelle.core import task as tasks
 from passerelle.core.batch import DueChange
 from passerelle.core.errors import StoreUnavailable
@@ -32,6 +42,7 @@ from passerelle.gateway.control.writes import Terms
 from passerelle.gateway.delegation.endings import confirm_cancel
 from passerelle.gateway.delegation.failing import list_tried
 from passerelle.gateway.delegation.letting_go import hand_over
+from passerelle.gateway.delegation.patience import waits_long
 from passerelle.gateway.delegation.plain_answers import take
 from passerelle.gateway.delegation.refusal import Refusal, explain
 from passerelle.gateway.delegation.streaming import follow, judge_end
@@ -103,6 +114,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
         if not driver.may_leave():
             await driver.await_leave()
         driver.sent_ms = driver.means.clock.now_ms()
+        driver.run.has_all = not driver.run.is_streamed()
         crowded_ms = crowded_ms or driver.sent_ms
         if driver.run.is_streamed():
             standing: Standing = await _stream(driver, sent, tries)
@@ -119,6 +131,7 @@ async def deliver(driver: Driver, sent: JsonObject) -> bool:
                 driver.learn()
                 return True
             standing = await _settle(driver, outcome, tries)
+        driver.run.has_all = False
         if not isinstance(standing, Held):
             driver.learn()
             return standing == "settled"
@@ -181,7 +194,14 @@ async def _settle(driver: Driver, outcome: PeerOutcome, tries: int) -> Standing:
         is_ours, is_absent = why == "limit", why == "absent"
         # Another agent that may take over is for the retry policy to choose.
         is_only = is_ours or is_absent or list_tried(driver.run.record).next_peer is None
-        if wait_ms is not None and is_only and _fits(driver, wait_ms):
+        if (
+            wait_ms is not None
+            and is_only
+            and _fits(driver, wait_ms)
+            and (
+                is_ours or is_absent or not driver.patience.refuses or not _is_long(driver, wait_ms)
+            )
+        ):
             refusal = explain(outcome, driver.run.sight, driver.run.record)
             return Held(refusal, wait_ms, is_ours, is_absent)
     return "settled" if await settle(driver, outcome) else "unknown"
@@ -192,8 +212,18 @@ def _fits(driver: Driver, wait_ms: int) -> bool:
     run = driver.run.record.run
     if run is None:
         return False
-    ends_ms = parse_ms(run.started_at) + run.held_ms + run.retry_policy.total_timeout_ms
+    lasts_ms = run.retry_policy.total_timeout_ms
+    if driver.patience.busy_s is not None:
+        lasts_ms = min(lasts_ms, round(driver.patience.busy_s * 1000))
+    ends_ms = parse_ms(run.started_at) + run.held_ms + lasts_ms
     return driver.means.clock.now_ms() + wait_ms < ends_ms
+
+
+def _is_long(driver: Driver, wait_ms: int) -> bool:
+    """Whether whoever waits for the answer is told of a wait that begins now."""
+    run = driver.run.record.run
+    until_ms = driver.means.clock.now_ms() + wait_ms
+    return run is not None and waits_long(run, driver.patience, until_ms)
 
 
 async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
@@ -204,6 +234,10 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
     """
     at_ms = driver.means.clock.now_ms() + (0 if held.is_absent else held.wait_ms)
     refusal, options = held.refusal, read_options(sent)
+    is_told = not (held.is_ours or held.is_absent) and _is_long(driver, held.wait_ms)
+
+    again = "" if held.is_absent else f"; it is tried again at {format_ms(at_ms)}"
+    reason = f"{refusal.failure.message}; the message was not taken{again}, and can be cancelled"
 
     def wait(step: Step) -> None:
         if not _may_wait(step.record):
@@ -215,17 +249,41 @@ async def _hold(driver: Driver, sent: JsonObject, held: Held) -> None:
         waiting = TaskWaiting(
             waiting_for="resource",
             status=Status.WAITING_RESOURCE,
-            reason=refusal.failure.message,
+            reason=reason,
             retry_at=format_ms(at_ms),
             send_options=options,
         )
-        step.add(step.tell(WaitFor(waiting)))
+        facts = step.tell(WaitFor(waiting))
+        if step.record.shown or is_told:
+            _show_wait(step, facts, reason)
+        else:
+            step.add(facts)
 
     if held.is_absent:
         await hand_over(driver, wait, _may_wait)
     row = DueChange(f"{ROW}:{driver.run.record.task_id}", at_ms)
     await driver.patiently(wait, lambda _step: Terms(due=(row,)))
     driver.means.log.info("send.held", task=driver.run.record.task_id, wait_ms=held.wait_ms)
+
+
+def _show_wait(step: Step, facts: list[Fact], reason: str) -> None:
+    """Adds the facts of a wait; callers see it, and so they can stop what waits."""
+    sight = step.sight
+    message = make_message(sight.mint("msg"), step.facade, sight.context_id, [{"text": reason}])
+    status = make_status(WORKING, format_ms(step.decision.now_ms), message)
+    note = note_status("agent_busy", peer=sight.peer)
+    if step.record.shown:
+        frame = status_frame(step.facade, sight.context_id, status, note)
+    else:
+        task: JsonObject = {
+            "id": step.facade,
+            "contextId": sight.context_id,
+            "status": status,
+            "metadata": note,
+        }
+        frame = task_frame(complete_history(task, sight.accepted))
+    sight.content = fold(sight.content, frame)
+    step.add_shown(facts, frame)
 
 
 def _may_wait(record: TaskRecord) -> bool:

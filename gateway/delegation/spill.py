@@ -17,7 +17,7 @@ from passerelle.core.facts import Ref
 from passerelle.core.payloads.run import OutputSpilled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from passerelle.core.facts import Scope
     from passerelle.core.json import JsonObject
@@ -29,21 +29,40 @@ CAP: Final = 16 * 1024
 """Bytes that a fact may carry itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class LongBlob:
+    """Content by its hash, and how it is written."""
+
+    sha256: str
+    size: int
+    write: Callable[[], Iterator[bytes]]
+
+
 @dataclass(slots=True)
 class Spill:
     """Blobs that have to be stored before the facts of one decision."""
 
     blobs: list[bytes] = field(default_factory=list[bytes])
+    long: list[LongBlob] = field(default_factory=list["LongBlob"])
+    """Those that are written piece by piece."""
 
     def keep(self, content: bytes, preview: str | None = None) -> Ref:
         """A reference to ``content``, which is JSON and is stored in time."""
         self.blobs.append(content)
-        return Ref(
-            blob=hashlib.sha256(content).hexdigest(),
-            size=len(content),
-            media_type="application/json",
-            preview=preview or None,
-        )
+        return _refer(hashlib.sha256(content).hexdigest(), len(content), preview)
+
+    def keep_long(self, write: Callable[[], Iterator[bytes]], preview: str | None = None) -> Ref:
+        """The same for JSON that is not held: ``write`` gives its pieces, the same ones every time."""
+        digest, size = hashlib.sha256(), 0
+        for piece in write():
+            digest.update(piece)
+            size += len(piece)
+        self.long.append(LongBlob(digest.hexdigest(), size, write))
+        return _refer(digest.hexdigest(), size, preview)
+
+
+def _refer(sha256: str, size: int, preview: str | None) -> Ref:
+    return Ref(blob=sha256, size=size, media_type="application/json", preview=preview or None)
 
 
 def keep_subject(spill: Spill, facts: list[Fact], whole: bytes | None) -> list[Fact]:

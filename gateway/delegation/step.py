@@ -31,11 +31,19 @@ from passerelle.core.thread import EndTurn, FailTurn, ThreadRecord
 from passerelle.core.times import format_ms, parse_ms
 from passerelle.gateway.control.action_rows import close_rows
 from passerelle.gateway.delegation.spill import Spill, show
+from passerelle.gateway.delegation.volume import (
+    LARGE_BYTES,
+    NO_LIMITS_OF_ITS_OWN,
+    Growth,
+    OutputLimits,
+    Volume,
+    measure_task,
+)
 from passerelle.gateway.outputs.redaction import NO_REDACTION, Redaction
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from passerelle.a2a_mapping.content import Chunk
     from passerelle.core.approval_commands import CancelCause
@@ -44,9 +52,9 @@ if TYPE_CHECKING:
     from passerelle.core.json import Json, JsonObject
     from passerelle.core.payloads.run import RunStatus
     from passerelle.core.task_commands import TaskCommand
-    from passerelle.core.task_record import Attempt
-    from passerelle.core.thread import ThreadCommand
-    from passerelle.gateway.delegation.artifacts import Catalogued, Place
+    from passerelle.core.task_record import ArtifactRef, Attempt
+    from passerelle.core.thread import NamedArtifact, ThreadCommand
+    from passerelle.gateway.delegation.artifacts import Place
     from passerelle.gateway.delegation.consulting import Consulted
     from passerelle.gateway.limits.prices import Price
     from passerelle.permission_bridge.rules import Policy
@@ -92,8 +100,10 @@ class Sight:
     chance: Callable[[], float] = lambda: 0.5
     """Random, in [0, 1): how long the pause before a further attempt is."""
     accepted: list[JsonObject] = field(default_factory=list["JsonObject"])
-    catalogue: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
+    catalogue: dict[str, ArtifactRef] = field(default_factory=dict["str", "ArtifactRef"])
     """Artifacts that are recorded by their name at the peer, where they are more than the record names."""
+    standing: Mapping[str, NamedArtifact] = field(default_factory=dict[str, "NamedArtifact"])
+    """By name what the tasks produced that the message refers to, also where the thread does not remember it."""
     content: JsonObject | None = None
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""
@@ -101,6 +111,10 @@ class Sight:
     """When the run was taken over by another driver, in ms."""
     place: Place | None = None
     """How far an answer is taken that is more than one append holds."""
+    limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
+    """What the peer may bring."""
+    volume: Volume | None = None
+    """What it has brought; None until its first artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,8 @@ class Asked:
     facts: list[Fact]
     parts: list[Json] | None = None
     settled: bool = False
+    native: bool = False
+    """Whether callers see the agent's own form behind these parts, and may answer in it."""
 
 
 @dataclass(slots=True)
@@ -136,11 +152,29 @@ class Step:
     """Whether the answer holds more than this append: it has to be observed again."""
     place: Place | None = None
     """How far it is taken, if there is more."""
-    catalogued: dict[str, Catalogued] = field(default_factory=dict["str", "Catalogued"])
+    catalogued: dict[str, ArtifactRef] = field(default_factory=dict["str", "ArtifactRef"])
     """Artifacts that this step records."""
     shown_bytes: int = 0
+    turned_down: bool = False
+    """Whether the peer did not take what it was sent: that has ended the exchange already."""
     chunks: list[Chunk] = field(default_factory=list["Chunk"])
     """Text of artifacts that this step brings."""
+    _growth: Growth | None = None
+
+    @property
+    def growth(self) -> Growth:
+        """What this step adds to what the run has brought; made for the first artifact."""
+        if self._growth is None:
+            sight = self.sight
+            if sight.volume is None:
+                sight.volume = measure_task(sight.content)
+            self._growth = Growth(sight.volume, sight.limits)
+        return self._growth
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the Task is written piece by piece."""
+        return self.sight.volume is not None and self.growth.total > LARGE_BYTES
 
     @property
     def record(self) -> TaskRecord:
@@ -169,7 +203,7 @@ class Step:
         if not facts:
             return facts
         answer = judge_exchange(command, self.record, self.sight.peer)
-        if answer is not None:
+        if answer is not None and not self.turned_down:
             facts.insert(0, Fact(tasks.scope_of(self.record, self.step_id or None), answer))
         if isinstance(command, EndRun | FailRun):
             facts += self._bill(command)
@@ -240,6 +274,13 @@ class Step:
                 closing = approval.decide(action, CancelAction(cause), self.decision.now_ms)
                 self.decision.add(closing)
                 self.due.extend(close_rows(action, self.decision.now_ms))
+
+    def refuse_turns(self, turns: Sequence[str], failure: Failure) -> None:
+        """The agent has not taken the messages of these turns, as far as they are open; others wait on."""
+        open_turns = [turn_id for turn_id in self.record.open_turns if turn_id in turns]
+        for turn_id in open_turns:
+            more = turn_id != open_turns[-1]
+            self._tell_thread(FailTurn(turn_id, self.record.task_id, failure, more, refused=True))
 
     def end_turn(self, answer: str) -> None:
         """Every turn of the task that had no answer yet has it now."""

@@ -6,6 +6,7 @@ A stream that ends says nothing about the task (I6).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -13,7 +14,10 @@ from passerelle.core.approval_record import ActionRecord
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.peer import Answered, Closed, Malformed, Refused, Unknown, Unreached
 from passerelle.gateway.delegation.pulse import probe
+from passerelle.gateway.delegation.raising import end_raised
+from passerelle.gateway.delegation.stalling import note_break
 from passerelle.gateway.delegation.taking import resurrect, take
+from passerelle.gateway.delegation.volume import measure_frame
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -24,7 +28,51 @@ if TYPE_CHECKING:
 _FRAMES_AT_ONCE: Final = 16
 """Frames of one append, so that it stays below the 64 events of a batch."""
 _BUFFERED_FRAMES: Final = 256
-"""Frames read ahead of the store; then reading stops, and the peer feels it."""
+_BUFFERED_BYTES: Final = 8_388_608
+"""Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
+_BYTES_AT_ONCE: Final = 4_194_304
+"""Content of one append, or one frame."""
+
+
+class Ahead:
+    """Frames that are read and not stored: so many, and so many bytes, and then their reader waits."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[StreamOutcome, int]] = deque()
+        self._bytes = 0
+        self._taken = asyncio.Event()
+
+    def empty(self) -> bool:
+        """Whether there is none."""
+        return not self._frames
+
+    async def put(self, outcome: StreamOutcome) -> None:
+        """Adds one as soon as there is room."""
+        size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
+        while self._frames and (
+            len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
+        ):
+            self._taken.clear()
+            await self._taken.wait()
+        self._frames.append((outcome, size))
+        self._bytes += size
+
+    def collect(self) -> list[StreamOutcome]:
+        """Those that are there, at least one: what arrives within one round trip shares an append."""
+        batch: list[StreamOutcome] = []
+        total = 0
+        while self._frames and len(batch) < _FRAMES_AT_ONCE:
+            outcome, size = self._frames[0]
+            if batch and total + size > _BYTES_AT_ONCE:
+                break
+            self._frames.popleft()
+            batch.append(outcome)
+            total += size
+            if not isinstance(outcome, Answered):
+                break
+        self._bytes -= total
+        self._taken.set()
+        return batch
 
 
 async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) -> StreamOutcome:
@@ -33,19 +81,23 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
     Whoever wakes the driver ends the stream: a peer may keep it open while it waits for an answer of ours, and two
     streams of one task would say everything twice.
     """
-    frames: asyncio.Queue[StreamOutcome] = asyncio.Queue(_BUFFERED_FRAMES)
+    frames = Ahead()
     reader = asyncio.create_task(_read(driver, outcomes, frames))
-    driver.is_streaming = True
+    driver.is_streaming, driver.was_left, began = True, False, False
     try:
         while await _await_frame(driver, frames) and not driver.run.has_ended():
-            batch = _collect(frames)
+            batch = frames.collect()
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
                 await take(driver, results)
                 _tell_stored(batch)
                 await resurrect(driver)
-            if not isinstance(batch[-1], Answered):
-                return batch[-1]
+            last, began = batch[-1], began or bool(results)
+            if not isinstance(last, Answered):
+                driver.was_left = True
+                if began:
+                    await _judge_break(driver, last)
+                return last
             if driver.run.record.withheld is not None:
                 break
     finally:
@@ -53,6 +105,14 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
     return Closed()
+
+
+async def _judge_break(driver: Driver, last: StreamOutcome) -> None:
+    """A stream that had begun is over, by an error of the agent or in another way; its run may be, too."""
+    if isinstance(last, Refused):
+        await end_raised(driver, last)
+    elif not driver.run.is_parked():
+        await note_break(driver)
 
 
 async def judge_end(driver: Driver, last: StreamOutcome) -> bool:
@@ -68,7 +128,7 @@ async def judge_end(driver: Driver, last: StreamOutcome) -> bool:
     return knows
 
 
-async def _await_frame(driver: Driver, frames: asyncio.Queue[StreamOutcome]) -> bool:
+async def _await_frame(driver: Driver, frames: Ahead) -> bool:
     """Whether a frame came, and not somebody who wants the driver to look up."""
     while True:
         if driver.run.is_held() and driver.remote_task() is not None:
@@ -105,7 +165,7 @@ async def _look_around(driver: Driver) -> None:
 async def _read(
     driver: Driver,
     outcomes: AsyncGenerator[StreamOutcome, None],
-    frames: asyncio.Queue[StreamOutcome],
+    frames: Ahead,
 ) -> None:
     last: StreamOutcome = Answered({})
     try:
@@ -127,11 +187,3 @@ def _tell_stored(batch: list[StreamOutcome]) -> None:
     for outcome in batch:
         if isinstance(outcome, Answered) and outcome.on_stored is not None:
             outcome.on_stored()
-
-
-def _collect(frames: asyncio.Queue[StreamOutcome]) -> list[StreamOutcome]:
-    """The frames that are there, at least one: what arrives within one round trip shares an append."""
-    batch = [frames.get_nowait()]
-    while len(batch) < _FRAMES_AT_ONCE and isinstance(batch[-1], Answered) and not frames.empty():
-        batch.append(frames.get_nowait())
-    return batch

@@ -24,29 +24,44 @@ from passerelle.gateway.delegation.refusal import explain, explain_break
 from passerelle.gateway.delegation.step import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from passerelle.core.facts import Failure
     from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome
     from passerelle.gateway.delegation.driver import Driver
 
 
-async def take(driver: Driver, results: list[JsonObject]) -> None:
-    """Stores what the peer answered, in as many appends as it takes."""
+async def take(
+    driver: Driver,
+    results: list[JsonObject],
+    before: Callable[[Step], None] | None = None,
+    after: Callable[[Step], None] | None = None,
+) -> None:
+    """Stores what the peer answered, in as many appends as it takes.
+
+    ``before`` adds to the first of them, ``after`` to the last.
+    """
     results = [driver.means.outputs.redaction.clean(one) for one in results]
     results = await let_through(driver, results)
     at_once = len(results)
+    if before is not None and not results:
+        await driver.patiently(before)
     while results:
         taken = 0
+        ending = after if after is not None and at_once >= len(results) else _add_nothing
 
-        def tell(step: Step, batch: list[JsonObject] = results[:at_once]) -> None:
+        def tell(
+            step: Step,
+            batch: list[JsonObject] = results[:at_once],
+            begin: Callable[[Step], None] = before or _add_nothing,
+            end: Callable[[Step], None] = ending,
+        ) -> None:
             nonlocal taken
-            taken = 0
-            for result in batch:
-                observe(step, result)
-                if step.more:
-                    return
-                taken += 1
+            begin(step)
+            taken = _observe(step, batch)
+            if taken == len(batch):
+                end(step)
 
         await _await_release(driver, results)
         try:
@@ -60,7 +75,20 @@ async def take(driver: Driver, results: list[JsonObject]) -> None:
                 raise
             at_once //= 2
         else:
-            results = results[taken:]
+            results, before = results[taken:], None
+
+
+def _add_nothing(_step: Step) -> None:
+    """What the peer says stands alone."""
+
+
+def _observe(step: Step, results: list[JsonObject]) -> int:
+    """How many of the results are taken: an append holds only so much."""
+    for number, result in enumerate(results):
+        observe(step, result)
+        if step.more:
+            return number
+    return len(results)
 
 
 async def _store(driver: Driver, take: Callable[[Step], None]) -> None:
@@ -113,6 +141,28 @@ async def resurrect(driver: Driver) -> None:
         await driver.patiently(lambda step: step.add(step.tell(command)))
 
 
+def turn_down(step: Step, failure: Failure, turns: Sequence[str]) -> None:
+    """A further message has not been taken: its turns have the reason for an answer, and the run goes on (CMD-14).
+
+    To be added before what the peer says of its task by now, which may answer other turns.
+    """
+    if step.record.run is not None:
+        scope = tasks.scope_of(step.record)
+        step.add([Fact(scope, ModelFailed(step.sight.peer, failure))])
+        step.add([Fact(scope, RunStatus(refused=failure))])
+        step.turned_down = True
+    step.refuse_turns(turns, failure)
+
+
+async def settle_input(driver: Driver, outcome: PeerOutcome, turn_id: str) -> None:
+    """Takes what came of a further message to a run that works; one that is refused leaves the run as it is."""
+    if isinstance(outcome, Refused | Unreached | Malformed) and driver.remote_task() is not None:
+        failure = explain(outcome, driver.run.sight, driver.run.record).failure
+        await driver.patiently(lambda step: turn_down(step, failure, [turn_id]))
+        return
+    await settle(driver, outcome)
+
+
 async def settle(driver: Driver, outcome: PeerOutcome) -> bool:
     """Takes the answer of a unary call; False when nobody knows whether it arrived."""
     match outcome:
@@ -139,10 +189,7 @@ async def tell_broken(driver: Driver, outcome: Unknown | Malformed) -> None:
 
 
 async def refuse(driver: Driver, outcome: Refused | Unreached | Malformed) -> None:
-    """The peer did not take it, or answered nonsense. Before its first frame that ends the run."""
-    if driver.remote_task() is not None:
-        await driver.warn("peer_refused", type(outcome).__name__.lower())
-        return
+    """The peer did not take the message of the run, or answered nonsense: that ends the run."""
     refusal = explain(outcome, driver.run.sight, driver.run.record)
     wait_ms = 0 if isinstance(outcome, Malformed) else 1000 * (outcome.retry_after_s or 0)
 

@@ -207,7 +207,7 @@ def list_people(action: ActionRecord, step: int | None) -> Iterable[Principal]:
 
 
 def _describe(action: ActionRecord) -> JsonObject:
-    """What every push may say, though the push service cannot read it: no word of the agent."""
+    """What every push may say, though the push service cannot read it; the title is bounded and made safe."""
     request = action.request
     return {
         "actionId": request.action_id,

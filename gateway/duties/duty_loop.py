@@ -15,6 +15,7 @@ from passerelle.gateway.duties.due import DueLoop, Handler
 from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.duties.settling import Settling
+from passerelle.gateway.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, LoseLink, TakeOver
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
     from passerelle.gateway.control.writes import Writes
+    from passerelle.gateway.duties.row_delivery import LoseTail
+    from passerelle.gateway.duties.tail_repair import Drivers
     from passerelle.store.store import Store
 
 STOP_S: Final = 2.0
@@ -36,6 +39,7 @@ class Duties:
     relay: Relay
     settling: Settling
     taking: TakeOver
+    repair: TailRepair
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -75,6 +79,7 @@ class Duties:
             await asyncio.wait((self._running,), timeout=STOP_S / 2)
             self._running = None
         await self.taking.close()
+        await self.repair.close()
         try:
             async with asyncio.timeout(STOP_S / 2):
                 await self.keeper.release()
@@ -97,6 +102,7 @@ class Duties:
             group.create_task(self.keeper.run(), name="leases")
             group.create_task(self.due.run(), name="due")
             group.create_task(self.relay.run(), name="relay")
+            group.create_task(self.repair.run(), name="repair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,12 @@ class DutySettings:
     lease_ms: int = LEASE_MS
     lose_link: LoseLink | None = None
     count: Callable[[str, str], None] = lambda _what, _outcome: None
+    lose: LoseTail | None = None
+    """Told of a shard that has lost acknowledged writes; without it the shard gets a new epoch, and no more."""
+    drivers: Drivers | None = None
+    """What is driven here, to be compared with the store after a loss."""
+    note_epoch: Callable[[Shard, int], None] | None = None
+    """Told of a new epoch of a shard that the lease loop has seen; it comes back to ``TailRepair.note_epoch``."""
 
 
 def make_duties(
@@ -137,12 +149,21 @@ def make_duties(
         lease_ms=settings.lease_ms,
         count=settings.count,
     )
+
+    async def bump(shard: Shard, epoch: int, _who: str) -> None:
+        repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
+
+    async def say_too_old(shard: Shard) -> None:
+        log.error("relay.too_old", source=shard.tag)
+
     relay = Relay(
         facts=store.log,
         projections=store.projections,
         duties=lambda: keeper.duties,
         log=log,
         learn_epochs=store.log.read_epochs,
+        lose=settings.lose or bump,
+        rebuild=say_too_old,
         count=lambda outcome: settings.count("relay", outcome),
     )
     settling = Settling(store.log, writes.ids)
@@ -162,6 +183,19 @@ def make_duties(
         due.look_again()
         relay.look_again()
 
+    lose, drivers = settings.lose or bump, settings.drivers or NoDrivers()
+    repair = TailRepair(
+        store.log,
+        store.inspection,
+        keeper,
+        relay,
+        drivers,
+        lose,
+        lambda: store.nodes.opened,
+        log,
+    )
     keeper.on_duties = look_again
     keeper.empty_set = taking.empty_own
-    return Duties(keeper, due, relay, settling, taking, log)
+    keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
+    keeper.on_epoch = settings.note_epoch or repair.note_epoch
+    return Duties(keeper, due, relay, settling, taking, repair, log)

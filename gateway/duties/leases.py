@@ -58,6 +58,12 @@ class Hold:
     until_s: float = 0.0
     duty: bool = False
     free_s: float | None = None
+    until_ms: int = 0
+    """Until when it is held by the store's clock: what the store says before the next extension."""
+    epoch: int | None = None
+    """Of the shard, as the store told it last."""
+    seen: int = 0
+    """The epoch since which what is driven here was compared with our set."""
 
 
 @dataclass(slots=True)
@@ -77,6 +83,10 @@ class LeaseKeeper:
     lease_ms: int = LEASE_MS
     on_duties: Callable[[], None] = lambda: None
     empty_set: Callable[[Shard], Awaitable[None]] | None = None
+    on_loss: Callable[[Shard, int], None] = lambda _shard, _epoch: None
+    """Told of a shard that does not have an extension which was acknowledged, and under which epoch that was."""
+    on_epoch: Callable[[Shard, int], None] = lambda _shard, _epoch: None
+    """Told of the new epoch of a shard."""
     _holds: tuple[Hold, ...] = field(init=False)
     """By the number of the shard."""
     _is_away: bool = False
@@ -257,19 +267,25 @@ class LeaseKeeper:
             wish.driver,
             opens=wish.opens,
             wants_duty=wish.wants_duty,
+            seen=wish.seen,
             lease_ms=self.lease_ms,
         )
         self._note(shard, answer, before_s)
 
     def _wish(self, shard: Shard) -> LeaseWish:
         hold = self._holds[shard.number]
-        return LeaseWish(shard, hold.driver, not hold.held, shard in self._wanted)
+        return LeaseWish(shard, hold.driver, not hold.held, shard in self._wanted, hold.seen)
+
+    def settle(self, shard: Shard, epoch: int) -> None:
+        """What is driven in a shard was compared with our set under this epoch; the next extension says so."""
+        self._holds[shard.number].seen = epoch
 
     def _note(self, shard: Shard, answer: Lease | LeaseLost, before_s: float) -> None:
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
             case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):
+                self._compare(shard, hold, answer)
                 hold.held, hold.duty = True, duty
                 hold.until_s = before_s + self.lease_ms / 1000
                 hold.free_s = None if free_ms is None else before_s + (free_ms - now_ms) / 1000
@@ -281,6 +297,18 @@ class LeaseKeeper:
                     self.on_lost(shard)
                 else:
                     self._refused.add(shard)
+
+    def _compare(self, shard: Shard, hold: Hold, answer: Lease) -> None:
+        """An extension that was acknowledged and is gone proves that the shard has lost the tail of its history."""
+        known = answer.epoch if hold.epoch is None else hold.epoch
+        if hold.epoch is None:
+            # Nothing was driven here before.
+            hold.seen = answer.epoch
+        if hold.held and answer.found_ms is not None and answer.found_ms < hold.until_ms:
+            self.on_loss(shard, known)
+        hold.until_ms, hold.epoch = answer.until_ms, answer.epoch
+        if answer.epoch != known:
+            self.on_epoch(shard, answer.epoch)
 
     def _is_held(self, hold: Hold) -> bool:
         return hold.held and self.clock() < hold.until_s

@@ -12,20 +12,22 @@ destination, since writing them twice is harmless: an inbox row that travelled u
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.batch import EntityRef
 from passerelle.core.errors import InvalidInput
-from passerelle.core.ids import Shard, place
-from passerelle.core.machine import read_snapshot
+from passerelle.core.ids import Shard
+from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
-from passerelle.core.ports.projections import IndexRow, ProjectionRow
+from passerelle.core.ports.projections import ProjectionRow
 from passerelle.gateway.control.glimpse import find_after, name_row
 from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.duties.joining import join_all
 from passerelle.gateway.duties.projections import REGISTRY, Projection, read_entity
 from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
+from passerelle.gateway.duties.row_delivery import RowDelivery
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -37,10 +39,13 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.core.ports.projections import FeedRow, Projections
     from passerelle.gateway.control.glimpse import Glimpse
+    from passerelle.gateway.duties.row_delivery import Found, LoseTail
 
 _PAGE: Final = 128
 _GLIMPSES: Final = 32
 """Appends whose own rows are kept for the next visit of a shard."""
+AUDIT_S: Final = 30.0
+"""So often every target is asked whether it still has what it had taken."""
 _BUSY_S: Final = 0.2
 """A shard that had questions is looked at again so soon: other instances may be writing there now."""
 
@@ -58,14 +63,6 @@ class Position:
 
 
 @dataclass(slots=True)
-class Parcel:
-    """Rows for one destination, under the feed id of the last of them."""
-
-    feed_id: str
-    rows: list[ProjectionRow] = field(default_factory=list[ProjectionRow])
-
-
-@dataclass(slots=True)
 class Relay:
     """Relays the shards of ``duties()``. ``learn_epochs`` reads the epochs of all shards anew."""
 
@@ -74,14 +71,29 @@ class Relay:
     duties: Callable[[], frozenset[Shard]]
     log: FilteringBoundLogger
     learn_epochs: Callable[[], Awaitable[None]]
+    lose: LoseTail
+    """Told of a shard that has lost rows."""
+    rebuild: Callable[[Shard], Awaitable[None]]
+    """Has the views of a shard made anew, where the feed does not reach back to what was lost."""
     registry: tuple[Projection, ...] = REGISTRY
     count: Callable[[str], None] = lambda _outcome: None
+    audit_s: float = AUDIT_S
+    _delivery: RowDelivery = field(init=False)
+    _audited_s: dict[Shard, float] = field(default_factory=dict["Shard", float])
+    _starts_over: set[Shard] = field(default_factory=set["Shard"])
     _rounds: Rounds = field(init=False)
     _positions: dict[Shard, Position] = field(default_factory=dict["Shard", Position])
     _glimpses: dict[Shard, list[Glimpse]] = field(default_factory=dict["Shard", "list[Glimpse]"])
 
     def __post_init__(self) -> None:
         self._rounds = Rounds("relay", self.pass_on, self.duties, self.log, self.count)
+        self._delivery = RowDelivery(
+            self.projections,
+            self._project_unseen,
+            self.lose,
+            self.rebuild,
+            self.log,
+        )
 
     def wake(self, shard: Shard, within_s: float = 0.0) -> None:
         """Something was stored in a shard that a projection may need; what can wait a little costs less."""
@@ -97,9 +109,19 @@ class Relay:
         owned = self.duties()
         for shard in self._positions.keys() - owned:
             del self._positions[shard]
+            self._delivery.forget(shard)
         for shard in self._glimpses.keys() - owned:
             del self._glimpses[shard]
         self._rounds.look_again()
+
+    def start_over(self, shard: Shard) -> None:
+        """A shard has lost the tail of its history: its feed is sent again, and all that it had taken is asked for."""
+        self._positions.pop(shard, None)
+        self._glimpses.pop(shard, None)
+        self._starts_over.add(shard)
+        self._audited_s.clear()
+        for one in self.duties():
+            self.wake(one)
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -112,6 +134,13 @@ class Relay:
             StoreUnavailable: the rest is relayed by another try, from the same mark.
         """
         position = self._positions.pop(shard, None) or await self._read_position(shard)
+        if shard in self._starts_over:
+            # Ids of the feed may repeat those of the lost history.
+            await self.learn_epochs()
+            position = Position(self.facts.shard_epoch(shard), None)
+            self._delivery.forget(shard)
+            self._starts_over.discard(shard)
+        await self._audit_in_turn(shard)
         seen = self._glimpses.pop(shard, [])
         feed = find_after(seen, position.feed_id)
         feed = feed or await self.projections.read_feed(shard, position.feed_id, _PAGE)
@@ -120,14 +149,16 @@ class Relay:
             await self.learn_epochs()
             feed = await self.projections.read_feed(shard, None, _PAGE)
             position, seen = Position(self.facts.shard_epoch(shard), None), []
+            self._delivery.forget(shard)
         known = {one.row: one for one in seen}
         leading = self._count_known(feed, known)
         # A question does not wait for what has to be read of the rows behind it.
         is_cut = 0 < leading < len(feed)
         feed = feed[:leading] if is_cut else feed
         if feed:
-            await self._send(shard, await self._project(shard, feed, known))
-            await self.projections.move_mark(shard, RELAY, feed[-1].id)
+            await self._delivery.send(shard, await self._project(shard, feed, known))
+            taken = self._delivery.list_taken(shard)
+            await self.projections.move_mark(shard, RELAY, feed[-1].id, taken)
             position = Position(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
@@ -137,15 +168,26 @@ class Relay:
         return _BUSY_S if any(row.look for row in feed) else LONGEST_S
 
     async def _read_position(self, shard: Shard) -> Position:
-        mark = await self.projections.read_mark(shard, RELAY)
-        if mark is None:
+        stored = await self.projections.read_position(shard, RELAY)
+        await self._delivery.recall(shard, stored.taken)
+        self._audited_s[shard] = asyncio.get_running_loop().time()
+        if stored.mark is None:
             return Position(self.facts.shard_epoch(shard), None)
-        epoch, _, feed_id = mark.partition(".")
+        epoch, _, feed_id = stored.mark.partition(".")
         return Position(int(epoch), feed_id)
 
-    async def _project(
-        self, shard: Shard, feed: list[FeedRow], known: Known
-    ) -> list[tuple[str, list[ProjectionRow]]]:
+    async def _audit_in_turn(self, shard: Shard) -> None:
+        """A target from which rows are gone may get no new ones for days."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._audited_s.get(shard, -self.audit_s) < self.audit_s:
+            return
+        self._audited_s[shard] = now_s
+        await self._delivery.audit(shard)
+
+    async def _project_unseen(self, shard: Shard, feed: list[FeedRow]) -> Found:
+        return await self._project(shard, feed, {})
+
+    async def _project(self, shard: Shard, feed: list[FeedRow], known: Known) -> Found:
         """The rows of each feed row that has some, in the order of the feed; what is ``known`` is not read."""
         if not any(row.look for row in feed):
             return [(row.id, [*row.index]) for row in feed if row.index]
@@ -160,7 +202,7 @@ class Relay:
         }
         loaded = await self.facts.load(sorted(refs, key=lambda ref: ref.id)) if refs else []
         read = {one.ref: self._read_record(shard, one) for one in loaded}
-        found: list[tuple[str, list[ProjectionRow]]] = []
+        found: Found = []
         for row, page, records in zip(feed, wanted, given, strict=True):
             rows: list[ProjectionRow] = [*row.index]
             rows += [
@@ -207,58 +249,13 @@ class Relay:
 
     def _read_record(self, shard: Shard, loaded: Loaded) -> Record | None:
         try:
-            return read_snapshot(loaded.ref.kind, loaded.snapshot)
+            return read_loaded(loaded)
         except InvalidInput as error:
             # Written by another version: whoever can read it projects it at its next change.
             self.count("unreadable")
             self.log.warning("relay.unreadable", shard=shard.tag, of=loaded.ref.id, why=str(error))
             return None
 
-    async def _send(self, source: Shard, found: list[tuple[str, list[ProjectionRow]]]) -> None:
-        parcels = pack_parcels(found)
-        if len(parcels) == 1:
-            # Most shards write for one owner in so short a time.
-            [(target, mine)] = parcels.items()
-            await self._send_to(source, target, mine)
-        else:
-            await join_all(self._send_to(source, target, mine) for target, mine in parcels.items())
-
-    async def _send_to(self, source: Shard, target: Shard, parcels: list[Parcel]) -> None:
-        for parcel in parcels:
-            await self.projections.advance(source, target, parcel.feed_id, parcel.rows)
-
 
 def _list_records(seen: Glimpse | None) -> Mapping[EntityRef, Record | None]:
     return seen.records if seen else {}
-
-
-def pack_parcels(found: Iterable[tuple[str, list[ProjectionRow]]]) -> dict[Shard, list[Parcel]]:
-    """What goes to each destination: one call per feed row with inbox rows, index rows gathered on the way."""
-    parcels: dict[Shard, list[Parcel]] = {}
-    for feed_id, rows in found:
-        by_target: dict[Shard, list[ProjectionRow]] = {}
-        for row in rows:
-            by_target.setdefault(place(row.owner), []).append(row)
-        for target, mine in by_target.items():
-            sent = parcels.setdefault(target, [])
-            if sent and all(isinstance(row, IndexRow) for row in sent[-1].rows):
-                sent[-1].feed_id = feed_id
-                sent[-1].rows += mine
-            else:
-                sent.append(Parcel(feed_id, mine))
-    for sent in parcels.values():
-        for parcel in sent:
-            parcel.rows = _drop_older(parcel.rows)
-    return parcels
-
-
-def _drop_older(rows: list[ProjectionRow]) -> list[ProjectionRow]:
-    """Of several index rows of one task in one list only the newest: each feed row of a task brings one."""
-    newest: dict[tuple[str, str, str], IndexRow] = {}
-    for row in rows:
-        if isinstance(row, IndexRow):
-            name = (row.owner, row.agent, row.facade)
-            known = newest.get(name)
-            if known is None or known.at_ms <= row.at_ms:
-                newest[name] = row
-    return [*newest.values(), *(row for row in rows if not isinstance(row, IndexRow))]

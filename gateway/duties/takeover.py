@@ -146,7 +146,7 @@ class TakeOver:
         """Moves a run, and has it driven here at once; where that fails, or it is not to be ours, it is owed."""
         async with self._places:
             heir = self.keeper.drives(shard) if keeps else None
-            due_ms = self.writes.clock.now_ms() + (self.try_again_ms if keeps else 0)
+            due_ms = self.writes.read_ms(shard) + (self.try_again_ms if keeps else 0)
             if not await self._move(leaving, heir, due_ms) or heir is None:
                 return
             task = EntityRef(EntityKind.TASK, leaving.task)

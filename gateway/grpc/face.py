@@ -28,7 +28,7 @@ from passerelle.core.errors import (
     VersionNotSupported,
 )
 from passerelle.gateway.a2a.asked import Asked, read_asked_grpc
-from passerelle.gateway.a2a.extensions import read_metadata, write_active
+from passerelle.gateway.a2a.extensions import activate, read_metadata, write_active
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
@@ -36,10 +36,10 @@ from passerelle.gateway.a2a.standing import Standing
 from passerelle.gateway.a2a.visits import Visits
 from passerelle.gateway.control.stream_frame import unpack
 from passerelle.gateway.correlation import Requests
-from passerelle.gateway.grpc.metadata import Head, read_head
+from passerelle.gateway.grpc.metadata import Head, read_head, refuse_repeated
 from passerelle.gateway.grpc.status import Refusal, render_refusal
 from passerelle.gateway.grpc.wire import to_json, to_message
-from passerelle.gateway.peers.carried import carry_on
+from passerelle.gateway.peers.carried import carry_on, list_confirmed
 from passerelle.gateway.rpc_call import KEY_HEADER, check_key, require_scope
 from passerelle.gateway.secret import Secret
 
@@ -114,7 +114,8 @@ class GrpcFace:
     async def _serve(
         self, visit: Visit, service: Service, row: Row, request: bytes, context: Context
     ) -> Message | None:
-        head = read_head(context)
+        refuse_repeated(context)
+        head = read_head(context, self.parts.reader.certificate_header)
         shown = self.parts.reader.read(head.headers, head.address)
         principal = await self.parts.authenticator.authenticate(shown)
         params = to_json(_parse(row, request))
@@ -148,18 +149,18 @@ class GrpcFace:
         form = choose_form(asked.form, marked=RESUME in call.extensions)
         started = False
         async with operations.open(method, call) as followed:
-            head = _echo(asked, call) | write_resumed(resumed=followed.resumed)
+            resumed = write_resumed(resumed=followed.resumed)
             if followed.resumed:
                 # A reader that has missed nothing hears so at once, and not with the next event (resume.md R6).
-                await _greet(context, head)
+                await _greet(context, _echo(asked, call) | resumed)
                 started = True
             try:
                 with operations.waits.hold(watch_nobody, call.judge):
                     async for frame in unpack(asked.limit(followed.batches)):
                         if not started:
-                            await _greet(context, head)
+                            await _greet(context, _echo(asked, call) | resumed)
                             started = True
-                        value = orjson.loads(form.render(frame))
+                        value = orjson.loads(form.render(await frame.load()))
                         await context.write(to_message(value, row.response))
             except Draining:
                 if not started:
@@ -184,7 +185,7 @@ class GrpcFace:
         named = read_metadata(head.headers, legacy=asked.legacy is not None)
         authorization = head.headers.get("authorization")
         carry_on(named, Secret(authorization) if authorization else None)
-        active = self.operations.extensions.activate(named)
+        active = activate(named)
         return Call(
             principal,
             agent,
@@ -201,13 +202,15 @@ class GrpcFace:
 
 def _judge_version(head: Head, service: Service) -> None:
     """The name of the service and the metadata have to say the same version (A2A 1.0 section 3.6.2)."""
-    version = judge_version(head.headers.get(HEADER.lower()), None)
+    said = head.headers.get(HEADER.lower())
+    version = judge_version(said, None)
     if version != service.version:
-        raise VersionNotSupported(version, (service.version,))
+        raise VersionNotSupported(version, (service.version,), unsaid=not said)
 
 
 def _echo(asked: Asked, call: Call) -> dict[str, str]:
-    return write_active(call.extensions, legacy=asked.legacy is not None)
+    active = call.extensions | list_confirmed() if call.asked else call.extensions
+    return write_active(active, legacy=asked.legacy is not None)
 
 
 def _write(asked: Asked, result: JsonObject) -> JsonObject:

@@ -20,9 +20,14 @@ WITHOUT_EXTRA: Final = "gRPC takes further libraries: pip install 'passerelle[gr
 
 @asynccontextmanager
 async def open_grpc(
-    settings: Settings, face: Face, tls: ServerTls | None = None
+    settings: Settings,
+    face: Face,
+    tls: ServerTls | None = None,
+    connections: int | None = None,
 ) -> AsyncGenerator[int | None]:
     """Serves the operations of ``face`` over gRPC until the block ends; its port, or None where it is off.
+
+    ``connections`` is how many it may have at once.
 
     Raises:
         ConfigInvalid: the port cannot be listened on, or the libraries are not installed.
@@ -39,7 +44,9 @@ async def open_grpc(
     except ImportError:
         raise ConfigInvalid("grpc.port", WITHOUT_EXTRA) from None
     handlers = GrpcFace(face.operations, face.parts, settings.grpc.default_agent)
-    server = await start_grpc(handlers, settings.host, port, tls)
+    server = await start_grpc(
+        handlers, settings.host, port, tls, settings.requests.body_bytes, connections
+    )
     try:
         yield server.port
     finally:

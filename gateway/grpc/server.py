@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from passerelle.gateway.grpc.face import GrpcFace
     from passerelle.gateway.server_tls import KeyPair, ServerTls
 
+HANDSHAKE_MS: Final = 15_000
+"""From a connection to the end of its handshakes, that of HTTP/2 included, as a head over HTTP has."""
+IDLE_MS: Final = 75_000
+"""A connection without a call is told to go after that, as one over HTTP is closed. One with a call is not idle."""
 STOP_S: Final = 1.0
 """How long calls under way may take after everything of ours has ended."""
-MESSAGE_BYTES: Final = 4 * 1024 * 1024
+MESSAGE_BYTES: Final = 25_165_824
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES),
     ("grpc.max_metadata_size", 64 * 1024),
     # Two processes on one port would share its callers; the second one has to fail instead.
     ("grpc.so_reuseport", 0),
@@ -39,14 +42,28 @@ class GrpcServer:
 
 
 async def start_grpc(
-    face: GrpcFace, host: str, port: int, tls: ServerTls | None = None
+    face: GrpcFace,
+    host: str,
+    port: int,
+    tls: ServerTls | None = None,
+    message_bytes: int = MESSAGE_BYTES,
+    connections: int | None = None,
 ) -> GrpcServer:
-    """Listens and serves; with ``tls`` nothing in plain text.
+    """Listens and serves; with ``tls`` nothing in plain text. ``message_bytes`` bounds a request.
+
+    Of more than ``connections`` at once the newest are closed; None: as many as come.
 
     Raises:
         ConfigInvalid: the port is taken or not allowed.
     """
-    server = grpc.aio.server(options=_OPTIONS)
+    bounds = [
+        ("grpc.max_receive_message_length", message_bytes),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
+    ]
+    if connections is not None:
+        bounds.append(("grpc.max_allowed_incoming_connections", connections))
+    server = grpc.aio.server(options=(*_OPTIONS, *bounds))
     server.add_generic_rpc_handlers(tuple(map(face.make_handler, SERVICES)))
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:

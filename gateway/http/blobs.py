@@ -13,10 +13,11 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from passerelle.core.codec import to_wire
-from passerelle.core.errors import Forbidden, InvalidInput, Limited, TooLarge
+from passerelle.core.errors import Forbidden, InvalidInput, Limited
 from passerelle.core.ports.uploads import UPLOADED
 from passerelle.core.principal import Scope
 from passerelle.core.record import record
+from passerelle.gateway.http.bodies import read_bytes
 from passerelle.gateway.rpc_call import require_scope
 from passerelle.store.digests import is_digest
 
@@ -116,18 +117,11 @@ def make_blob_route(edge: BlobEdge) -> Route:
 
 
 async def _read(request: Request, sha256: str, limit_bytes: int) -> bytes:
-    announced = request.headers.get("Content-Length", "")
-    if announced.isdigit() and int(announced) > limit_bytes:
-        raise TooLarge("the body", limit_bytes)
-    content, digest = bytearray(), hashlib.sha256()
-    async for chunk in request.stream():
-        content += chunk
-        digest.update(chunk)
-        if len(content) > limit_bytes:
-            raise TooLarge("the body", limit_bytes)
+    digest = hashlib.sha256()
+    content = await read_bytes(request, limit_bytes, digest.update)
     if digest.hexdigest() != sha256:
         raise InvalidInput("sha256", "is not the SHA-256 of the body")
-    return bytes(content)
+    return content
 
 
 def _read_type(request: Request) -> str:

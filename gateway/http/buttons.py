@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from passerelle.core.codec import from_bytes
-from passerelle.core.errors import TooLarge
 from passerelle.core.principal import Scope
 from passerelle.core.record import record
 from passerelle.gateway.devices.action_tokens import TOKEN_LIMIT, make_answer
+from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.rpc import render_result
 from passerelle.gateway.rpc_call import require_scope
 
@@ -58,7 +58,7 @@ class ButtonEdge:
 
     async def answer(self, request: Request) -> Response:
         """Decides, as the device that the push went to."""
-        params = from_bytes(ButtonParams, await _read(request))
+        params = from_bytes(ButtonParams, await read_json(request, BODY_LIMIT_BYTES))
         token = self.tokens.read(params.token)
         principal = await self.devices.find_device(token.principal, token.tenant, token.device)
         require_scope(principal, (Scope.DECIDE,))
@@ -70,12 +70,3 @@ class ButtonEdge:
 def make_button_route(edge: ButtonEdge) -> Route:
     """The route of the edge."""
     return Route(PATH, edge.answer, methods=["POST"], name="answer_by_button")
-
-
-async def _read(request: Request) -> bytes:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > BODY_LIMIT_BYTES:
-            raise TooLarge("the body", BODY_LIMIT_BYTES)
-    return bytes(content)

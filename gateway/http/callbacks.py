@@ -15,9 +15,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from passerelle.a2a_mapping.body import read_object
-from passerelle.core.errors import InvalidInput, StoreUnavailable
+from passerelle.core.errors import InvalidInput, StoreUnavailable, TooLarge
 from passerelle.gateway.auth.credentials import read_bearer
 from passerelle.gateway.callbacks import PATH
+from passerelle.gateway.http.bodies import read_bytes
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -68,15 +69,7 @@ async def _judge(edge: CallbackEdge, request: Request, run: str) -> str | None:
 
 
 async def _read(request: Request) -> JsonObject | None:
-    announced = request.headers.get("Content-Length", "")
-    if announced.isdigit() and int(announced) > BODY_LIMIT_BYTES:
-        return None
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > BODY_LIMIT_BYTES:
-            return None
     try:
-        return read_object(bytes(content))
-    except InvalidInput:
+        return read_object(await read_bytes(request, BODY_LIMIT_BYTES))
+    except (InvalidInput, TooLarge):
         return None

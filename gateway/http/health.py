@@ -26,8 +26,12 @@ class Readiness:
     reason: str | None = None
     configuration: str | None = None
     """What is wrong with the file, while the configuration before is in force; it makes nobody unready."""
+    policy: str | None = None
+    """What has to be mended in the edited rules; it makes nobody unready."""
     replicas: str | None = None
     """What is wrong with the replicas of the store; it makes nobody unready, either."""
+    clock: str | None = None
+    """How far the clocks of this machine and the store are apart, if far; nobody is unready for it."""
 
 
 Probe: TypeAlias = Callable[[], Awaitable[Readiness]]
@@ -48,7 +52,9 @@ def make_health_routes(probe: Probe, counted: metrics.Metrics) -> list[Route]:
         if readiness.ready:
             noted = {
                 "configuration": readiness.configuration,
+                "policy": readiness.policy,
                 "replicas": readiness.replicas,
+                "clock": readiness.clock,
             }
             said = {name: text for name, text in noted.items() if text}
             return _answer(200, {"status": "ready"} | said)

@@ -13,9 +13,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from passerelle.core.codec import from_bytes, to_wire
-from passerelle.core.errors import TooLarge
 from passerelle.core.payloads.device import KeyAlgorithm
 from passerelle.core.record import record
+from passerelle.gateway.http.bodies import read_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -71,13 +71,13 @@ class PairingEdge:
 
     async def claim(self, request: Request) -> Response:
         """Uses a code up."""
-        params = from_bytes(ClaimParams, await _read(request))
+        params = from_bytes(ClaimParams, await read_json(request, BODY_LIMIT_BYTES))
         made = await self.pairing.claim(params.code, params.algorithm, params.public_key)
         return JSONResponse(to_wire(DeviceClaimed(made.device_id, made.nonce)), 200, _NO_STORE)
 
     async def prove(self, request: Request) -> Response:
         """Takes the signature."""
-        params = from_bytes(ProveParams, await _read(request))
+        params = from_bytes(ProveParams, await read_json(request, BODY_LIMIT_BYTES))
         made = await self.pairing.prove(params.code, params.signature)
         token = made.token.get_secret_value()
         proven = DeviceProven(made.device_id, made.principal, token, made.digits)
@@ -90,12 +90,3 @@ def make_pairing_routes(edge: PairingEdge) -> list[Route]:
         Route("/v1/devices/claim", edge.claim, methods=["POST"], name="claim_device"),
         Route("/v1/devices/prove", edge.prove, methods=["POST"], name="prove_device"),
     ]
-
-
-async def _read(request: Request) -> bytes:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > BODY_LIMIT_BYTES:
-            raise TooLarge("the body", BODY_LIMIT_BYTES)
-    return bytes(content)

@@ -9,6 +9,7 @@ import structlog
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from passerelle.a2a_mapping import errors as a2a_errors
 from passerelle.core import errors
@@ -31,6 +32,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.InvalidContent: 422,
     errors.UnknownOption: 422,
     errors.TooLarge: 413,
+    errors.ArtifactTooLarge: 413,
     errors.UnknownMethod: 404,
     errors.VersionNotSupported: 400,
     errors.ContentTypeNotSupported: 415,
@@ -56,6 +58,7 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.StoreUnavailable: 503,
     errors.EngineFailed: 503,
     errors.PeerUnavailable: 502,
+    errors.PeerBusy: 429,
     errors.PeerRefused: 502,
     errors.InvalidAgentResponse: 502,
     errors.IssuerUnavailable: 503,
@@ -95,22 +98,47 @@ def render_problem(error: errors.PasserelleError) -> Response:
 async def answer_error(_request: Request, error: Exception) -> Response:
     """Starlette's handler for errors of ours."""
     if not isinstance(error, errors.PasserelleError):
-        return await answer_fault(_request, error)
+        raise error
     return render_problem(error)
 
 
 async def answer_status(_request: Request, error: Exception) -> Response:
     """Starlette's handler for its own refusals: no such path, no such method."""
     if not isinstance(error, HTTPException):
-        return await answer_fault(_request, error)
+        raise error
     code = _CODES.get(error.status_code, "bad_request")
     return _respond(error.status_code, code, error.detail, {}, dict(error.headers or {}))
 
 
-async def answer_fault(request: Request, error: Exception) -> Response:
-    """Starlette's handler for everything else: a fault of ours, told without its inside."""
-    structlog.get_logger().error("http.fault", path=request.url.path, exc_info=error)
-    return render_problem(explain_fault())
+class FaultGuard:
+    """Answers a fault of the gateway with a 500 that tells nothing of its inside, and logs it once.
+
+    The connection stays, since other requests of the caller may be on it. An answer that has begun cannot be taken
+    back: the fault goes on to the server, which logs it and closes the connection.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; anything else is passed on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            if has_begun:
+                raise
+            structlog.get_logger().error("http.fault", path=scope["path"], exc_info=error)
+            await render_problem(explain_fault())(scope, receive, send)
 
 
 async def answer_nobody(_request: Request, _error: Exception) -> Response:
@@ -122,7 +150,6 @@ EXCEPTION_HANDLERS: Final = {
     ClientDisconnect: answer_nobody,
     errors.PasserelleError: answer_error,
     HTTPException: answer_status,
-    Exception: answer_fault,
 }
 
 

@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from passerelle.core.errors import Forbidden
-from passerelle.gateway.http.problem import EXCEPTION_HANDLERS, render_problem
+from passerelle.core.errors import Forbidden, InvalidInput
+from passerelle.core.headers import REASON, find_repeated
+from passerelle.gateway.http.problem import EXCEPTION_HANDLERS, FaultGuard, render_problem
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_rules import is_loopback
 
@@ -27,7 +29,12 @@ def make_site(
     wrap: Callable[[ASGIApp], ASGIApp] = lambda site: site,
 ) -> ASGIApp:
     """The ASGI application that serves ``routes``; ``wrap`` puts what is not routed before them, inside the guard."""
-    site = wrap(Starlette(routes=routes, exception_handlers=EXCEPTION_HANDLERS))
+    guarded = Starlette(
+        routes=routes,
+        middleware=[Middleware(FaultGuard)],
+        exception_handlers=EXCEPTION_HANDLERS,
+    )
+    site = wrap(guarded)
     return site if settings.auth != "open" else LoopbackGuard(site, find_own_hosts(settings))
 
 
@@ -45,7 +52,11 @@ class LoopbackGuard:
         self._hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in {"http", "websocket"} or self._hosts.admits(scope):
+        if scope["type"] not in {"http", "websocket"}:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and (repeated := _find_repeated(scope)) is not None:
+            await render_problem(InvalidInput(repeated, REASON))(scope, receive, send)
+        elif self._hosts.admits(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             refusal = Forbidden("a web page of another origin, or another name for this machine")
@@ -56,6 +67,10 @@ class LoopbackGuard:
             await send({"type": "websocket.close", "code": 1008})
 
 
+def _find_repeated(scope: Scope) -> str | None:
+    return find_repeated([name for name, _ in scope["headers"]])
+
+
 class OwnHosts:
     """Loopback, and further names of this machine."""
 
@@ -63,7 +78,9 @@ class OwnHosts:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def admits(self, scope: Scope) -> bool:
-        """Whether a request names us, and comes from no page of somebody else."""
+        """Whether a request names us, once, and comes from no page of somebody else."""
+        if _find_repeated(scope) is not None:
+            return False
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         named = [f"//{headers.get('host', '')}", *([] if origin is None else [origin])]

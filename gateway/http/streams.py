@@ -35,6 +35,7 @@ from passerelle.core.errors import (
     Unauthenticated,
 )
 from passerelle.gateway.http.stream_link import NAMELESS
+from passerelle.gateway.limits.seats import StreamSeats
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -83,7 +84,7 @@ class _Reader:
 class StreamEdge:
     """Answers for streams. ``jitter`` gives numbers from 0 to 1, so that readers do not come back together.
 
-    At most ``most`` streams of events are open at once.
+    At most ``most`` streams of events are open at once, and of one caller as many as it has ``seats``.
     """
 
     hub: Hub
@@ -95,6 +96,7 @@ class StreamEdge:
     jitter: Callable[[], float]
     links: StreamLinks
     most: int = 20_000
+    seats: StreamSeats = field(default_factory=StreamSeats)
     _open: int = field(default=0, init=False)
     _draining: bool = field(default=False, init=False)
 
@@ -115,6 +117,7 @@ class StreamEdge:
             if self._open >= self.most:
                 self.hub.counts.refused += 1
                 raise InstanceFull("this instance follows as many streams as it can", _FULL_RETRY_S)
+            self.seats.judge(reader.principal.key)
             body = self._stream(reader, cursor)
             return StreamingResponse(body, media_type=_SSE, headers=_HEADERS)
         return JSONResponse(await self._poll(reader, cursor, _read_wait_s(request)), 200, _HEADERS)
@@ -189,10 +192,12 @@ class StreamEdge:
         link: StreamLink | None = None
         code: CloseCode | None = None
         try:
-            yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
-            link = await self.links.open(reader.principal, reader.device, reader.text, cursor)
-            async for written in self._follow_on(reader, cursor, link):
-                yield written
+            # Others may have come since the request was judged: nothing is held for an answer that never begins.
+            with self.seats.take(reader.principal.key):
+                yield b"retry: %d\n\n" % (_RETRY_MS * (1 + self.jitter()))
+                link = await self.links.open(reader.principal, reader.device, reader.text, cursor)
+                async for written in self._follow_on(reader, cursor, link):
+                    yield written
             code = CloseCode.DRAIN
         except (CallerError, RemoteError) as error:
             code = CloseCode.REVOKED if isinstance(error, CallerError) else None

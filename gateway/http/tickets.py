@@ -13,6 +13,7 @@ from passerelle.core.codec import from_bytes, to_wire
 from passerelle.core.principal import Scope
 from passerelle.core.record import record
 from passerelle.gateway.auth.tickets import TICKET_MS
+from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.rpc_call import require_scope
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.tickets import Tickets
 
 PATH: Final = "/v1/tickets"
+BODY_LIMIT_BYTES: Final = 2_048
 
 
 @record
@@ -54,7 +56,7 @@ class TicketEdge:
         shown = self.reader.read_scope(request.scope)
         principal = await self.authenticator.authenticate(shown)
         require_scope(principal, (Scope.CONNECT, Scope.READ_TASKS))
-        params = from_bytes(TicketParams, await request.body())
+        params = from_bytes(TicketParams, await read_json(request, BODY_LIMIT_BYTES))
         ticket = await self.tickets.issue(shown, params.device)
         given = TicketGiven(ticket, TICKET_MS // 1000)
         return JSONResponse(to_wire(given), 201, {"Cache-Control": "no-store"})

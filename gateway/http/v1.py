@@ -19,24 +19,21 @@ from starlette.routing import Route
 from passerelle.a2a_mapping.body import read_object
 from passerelle.core.codec import wire_schema
 from passerelle.core.commands import Authenticator, CommandService
-from passerelle.core.errors import (
-    ContentTypeNotSupported,
-    InvalidInput,
-    PasserelleError,
-    TooLarge,
-)
+from passerelle.core.errors import InvalidInput, PasserelleError
 from passerelle.core.ids import Shard
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.chance import Ids
+from passerelle.gateway.a2a.extensions import read_metadata
 from passerelle.gateway.auth.credentials import READER, CredentialReader
 from passerelle.gateway.auth.devices import find_list
 from passerelle.gateway.control.ahead import forget_ahead
+from passerelle.gateway.http.bodies import read_json
 from passerelle.gateway.http.problem import render_problem
 from passerelle.gateway.limits.gate import Gate
+from passerelle.gateway.peers.carried import carry_on
 from passerelle.gateway.rpc import ANSWERING, CALLS, call
 from passerelle.gateway.rpc_call import KEY_HEADER, Call, Caller
 
-BODY_LIMIT_BYTES: Final = 1_048_576
 DEVICE_HEADER: Final = "Passerelle-Device"
 DEVICE_LIMIT: Final = 128
 VERSION_HEADER: Final = "If-Match"
@@ -237,6 +234,8 @@ class _Endpoint:
         if key is None and self.operation.call.names_message:
             # Without a key of the caller's every request is a new one, with a message of its own.
             key = self.ids.mint("idem", _NO_SHARD)
+        # What is kept of a token is the A2A face's business.
+        carry_on(read_metadata(request.headers), None)
         return Caller(
             principal,
             "http",
@@ -249,7 +248,7 @@ class _Endpoint:
         params = (
             _read_query(request, self.operation)
             if self.operation.method == "GET"
-            else await _read_body(request)
+            else read_object(await read_json(request))
         )
         version = request.headers.get(VERSION_HEADER)
         if self.operation.is_versioned and version is not None:
@@ -259,27 +258,6 @@ class _Endpoint:
                 raise InvalidInput(name, "stands in the path already")
             params[name] = request.path_params[name]
         return params
-
-
-async def _read_body(request: Request) -> JsonObject:
-    content = await _collect(request)
-    media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
-    # Also what keeps web pages of others out: a form cannot have this type.
-    if media_type != "application/json" and (content or media_type):
-        raise ContentTypeNotSupported(media_type)
-    return read_object(content)
-
-
-async def _collect(request: Request) -> bytes:
-    announced = request.headers.get("Content-Length", "")
-    if announced.isdigit() and int(announced) > BODY_LIMIT_BYTES:
-        raise TooLarge("the body", BODY_LIMIT_BYTES)
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > BODY_LIMIT_BYTES:
-            raise TooLarge("the body", BODY_LIMIT_BYTES)
-    return bytes(content)
 
 
 def _add_version(params: JsonObject, text: str) -> None:

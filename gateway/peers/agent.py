@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from passerelle.core.errors import RemoteError
-from passerelle.core.peer import Answered, Refused, Unreached
+from passerelle.core.peer import Answered, Refused, Unknown, Unreached
 from passerelle.gateway.peers import answers
-from passerelle.gateway.peers.call import Call
+from passerelle.gateway.peers.call import SENDS, Call
 from passerelle.gateway.peers.line import Line
 from passerelle.gateway.peers.outcome_names import name_outcome
 from passerelle.gateway.peers.questions import AT_ONCE, Questions
@@ -91,6 +91,15 @@ class AgentPeer:
             InvalidAgentResponse: it was read and cannot be used; ``details`` say where it is wrong.
         """
         return self.fresh or self._choose_interface(await self._cards.load())
+
+    async def choose(self) -> Interface:
+        """The interface that the next call goes to.
+
+        Raises:
+            PeerUnavailable: as of ``describe``.
+            InvalidAgentResponse: as of ``describe``.
+        """
+        return self._list_fit(await self._cards.load())[0]
 
     @property
     def fresh(self) -> PeerCard | None:
@@ -181,6 +190,8 @@ class AgentPeer:
                 if line is None:
                     break
                 outcome = await line.call(call)
+                if isinstance(outcome, Unknown) and call.operation in SENDS:
+                    outcome = answers.judge_send(outcome)
                 if isinstance(outcome, Answered) or not self._goes_elsewhere(line, call, outcome):
                     break
                 tried.append(line.interface)
@@ -207,6 +218,8 @@ class AgentPeer:
                 has_begun = False
                 async with aclosing(line.follow(call)) as outcomes:
                     async for outcome in outcomes:
+                        if isinstance(outcome, Unknown) and operation in SENDS:
+                            outcome = answers.judge_send(outcome)  # noqa: PLW2901  the same outcome, read as one of a send
                         last = outcome
                         if not has_begun and self._goes_elsewhere(line, call, outcome):
                             break

@@ -6,7 +6,9 @@ Whether a peer may have taken a request decides what may follow, so this is the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from http import HTTPStatus
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 
 MAX_JSON_DEPTH: Final = 64
 OK: Final = int(HTTPStatus.OK)
+METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
 VERSION_NOT_SUPPORTED: Final = -32009
 
 _RAW_BYTES: Final = 4096
 MESSAGE_CHARS: Final = 2000
 _MAX_RETRY_AFTER_S: Final = 86_400
+_MOST_DETAILS: Final = 8
 # A client error says that the request was not served, but for these two: a proxy gives them when
 # it lost patience, or its caller, with a request that may be on its way already.
 _UNSURE_4XX: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, 499})
@@ -99,9 +103,17 @@ def read_envelope(raw: bytes, request_id: int, http_status: int = 200) -> PeerOu
 def _read_error(error: JsonObject, http_status: int, raw: bytes) -> Refused | Malformed:
     match error:
         case {"code": int() as code, "message": str() as message}:
-            return Refused(code, message[:MESSAGE_CHARS], http_status)
+            details = list_given(error.get("data"))
+            return Refused(code, message[:MESSAGE_CHARS], http_status, details=details)
         case _:
             return reject("a JSON-RPC error without code or message", raw)
+
+
+def list_given(data: Json) -> tuple[JsonObject, ...]:
+    """The typed details of an error, the first ones."""
+    given = data if isinstance(data, list) else []
+    typed = (one for one in given if isinstance(one, dict) and isinstance(one.get("@type"), str))
+    return tuple(islice(typed, _MOST_DETAILS))
 
 
 def read_response(status: int, retry_after: str | None, raw: bytes, request_id: int) -> PeerOutcome:
@@ -109,7 +121,7 @@ def read_response(status: int, retry_after: str | None, raw: bytes, request_id: 
     outcome = read_envelope(raw, request_id, status)
     if isinstance(outcome, Refused):
         wait_s = read_retry_after(retry_after)
-        return Refused(outcome.code, outcome.message, status, wait_s)
+        return replace(outcome, retry_after_s=wait_s)
     return outcome if status == OK else read_bare_status(status, retry_after, raw)
 
 
@@ -125,13 +137,26 @@ def read_document(raw: bytes) -> PeerOutcome:
 def read_bare_status(status: int, retry_after: str | None, raw: bytes) -> PeerOutcome:
     """The outcome of a response that says no more than its status."""
     if status in _MOVED:
-        return Refused(INTERNAL_ERROR, f"HTTP {status}: redirects are not followed", status)
+        text = f"HTTP {status}: redirects are not followed"
+        return Refused(INTERNAL_ERROR, text, status, is_bare=True)
     client_fault = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
     if status in _REFUSING_5XX or (client_fault and status not in _UNSURE_4XX):
-        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, read_retry_after(retry_after))
+        wait_s = read_retry_after(retry_after)
+        return Refused(INTERNAL_ERROR, f"HTTP {status}", status, wait_s, is_bare=True)
     if status in _UNSURE_4XX or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Unknown(f"HTTP {status}")
+        return Unknown(f"HTTP {status}", status)
     return reject(f"HTTP {status} without an A2A answer", raw)
+
+
+def judge_send(outcome: PeerOutcome) -> PeerOutcome:
+    """What came of a send: 500 says that the agent has received it, and broke over it.
+
+    A question that is answered so may be asked again; 502 and 504 come from those in between, who do not know.
+    """
+    if isinstance(outcome, Unknown) and outcome.http_status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        text = outcome.message or outcome.reason
+        return Refused(INTERNAL_ERROR, text, outcome.http_status, is_bare=not outcome.message)
+    return outcome
 
 
 def read_retry_after(value: str | None) -> int | None:

@@ -88,7 +88,8 @@ def make_peer(
     if connections.channels is not None:
         from passerelle.gateway.peers.grpc_transport import GrpcTransport  # noqa: PLC0415  an extra
 
-        transports["GRPC/1.0"] = GrpcTransport(config, connections.channels, credential)
+        dialled = GrpcTransport(config, connections.channels, credential)
+        transports |= {"GRPC/1.0": dialled, "GRPC/0.3": dialled}
     kinds: tuple[Choice, ...] = tuple(
         kind for kind in config.interfaces if transports.get(kind) is not None
     )

@@ -13,11 +13,14 @@ from passerelle.core.peer import PeerCard
 from passerelle.gateway.peers.answers import NotJson, parse_json
 from passerelle.gateway.peers.interface import (
     Interface,
+    Reach,
     choose_tenant,
+    is_unsaid,
     order,
     read_extensions,
     read_offer,
 )
+from passerelle.gateway.peers.origin import host_of
 
 if TYPE_CHECKING:
     from passerelle.core.json import JsonObject
@@ -89,18 +92,29 @@ def _parse(config: PeerConfig, raw: bytes) -> JsonObject:
 def _choose_interfaces(
     config: PeerConfig, kinds: tuple[Choice, ...], card: JsonObject
 ) -> tuple[Interface, ...]:
-    offer = read_offer(card, config.origins)
+    reach = Reach(config.origins, host_of(config.url), config.grpc)
+    offer = read_offer(card, reach)
     chosen = order(choose_tenant(offer.usable, find_tenant(config.name)), kinds)
     if chosen:
         return chosen
     if offer.foreign:
-        origins = ", ".join(offer.foreign)
-        reason = f"{origins} is neither the card's origin nor in allowed_origins"
+        reason = "; ".join(dict.fromkeys(_say_foreign(one, reach) for one in offer.foreign))
     elif not objects_at(card, "supportedInterfaces") and not card.get("url"):
         reason = "missing, or empty"
     else:
         reason = f"none of {', '.join(kinds)} is offered"
     raise reject_card(config, "supportedInterfaces", reason)
+
+
+def _say_foreign(interface: Interface, reach: Reach) -> str:
+    """Why calls may not go there, and the setting that would let them."""
+    if not is_unsaid(interface):
+        return f"{interface.origin} is neither the card's origin nor in allowed_origins"
+    said = f"gRPC at {interface.url}: a card does not say whether that is TLS or plain text"
+    if host_of(interface.origin) == reach.host:
+        return f"{said}; set `grpc: plaintext` or `grpc: tls` for this agent"
+    plain, tls = (f"{scheme}://{interface.url}" for scheme in ("http", "https"))
+    return f"{said}, and it is not the card's host; put {plain} (plain text) or {tls} (TLS) into allowed_origins"
 
 
 def _reads_streaming(config: PeerConfig, card: JsonObject) -> bool:

@@ -10,7 +10,7 @@ from yarl import URL
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.limits.bounds import Bounds
 from passerelle.gateway.peers.credential import Auth, is_writable
-from passerelle.gateway.peers.interface import PREFERENCE, Choice
+from passerelle.gateway.peers.interface import PREFERENCE, Choice, Security
 from passerelle.gateway.peers.origin import origin_of
 from passerelle.gateway.peers.signatures import CardTrust
 
@@ -35,7 +35,8 @@ class PeerConfig:
     """One peer. ``url`` is where its card is: ``url`` + ``card_path``.
 
     An interface of the card is used only when its origin is the card's or one of ``allowed_origins``
-    (such as ``https://agents.example.com``). ``interfaces`` are the kinds that may be used, the preferred one
+    (such as ``https://agents.example.com``). ``grpc`` says how an address of gRPC without a scheme is dialled, on any
+    port of the card's host. ``interfaces`` are the kinds that may be used, the preferred one
     first. ``bounds`` limit what is sent, over all instances. ``query_timeout_s`` bounds GetTask, ListTasks, CancelTask
     and the card; ``total_timeout_s`` bounds a send and a whole stream; ``idle_timeout_s`` the silence
     between two reads of a stream that has begun.
@@ -53,6 +54,7 @@ class PeerConfig:
     tls: Tls | None = None
     trust: CardTrust = field(default_factory=CardTrust)
     allowed_origins: frozenset[str] = frozenset()
+    grpc: Security | None = None
     interfaces: tuple[Choice, ...] = PREFERENCE
     bounds: Bounds = UNLIMITED
     connect_timeout_s: float = 5.0

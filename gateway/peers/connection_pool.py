@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 from weakref import WeakSet
 
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType] - tuples of anything
 from yarl import URL
 
 from passerelle.core.errors import Draining
+from passerelle.gateway.peers.trust import trust_public_authorities
 from passerelle.gateway.peers.whole_answer import Broken, Connection, NotConnected
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from passerelle.gateway.memory.room import Account
     from passerelle.gateway.peers.sessions import AddressInfo
     from passerelle.gateway.peers.wire import Reply
+
+_NEXT_ADDRESS_S: Final = 0.25
+"""RFC 8305 section 5; aiohttp, which carries streams to the same hosts, waits as long."""
 
 
 class ConnectionPool:
     """Connections to ``origin`` under one TLS context. Their number is not limited, as that of ``PeerSessions`` is not.
 
-    ``make_socket`` judges an address before anything is sent there.
+    ``make_socket`` judges an address before anything is sent there. Without a ``tls`` of its own an https origin is
+    held against the authorities of this machine.
     """
 
     def __init__(
@@ -34,12 +41,16 @@ class ConnectionPool:
         idle_s: float,
         limit_bytes: int,
         make_socket: Callable[[AddressInfo], socket.socket],
+        resolve: Callable[[str, int], Awaitable[list[AddressInfo]]] | None = None,
+        room: Account | None = None,
     ) -> None:
         self._origin = URL(origin)
         self._tls = tls
         self._idle_s = idle_s
         self._limit_bytes = limit_bytes
         self._make_socket = make_socket
+        self._room = room
+        self._resolve = resolve or resolve_name
         self._idle: list[Connection] = []
         self._made: WeakSet[Connection] = WeakSet()
         self._sweep: asyncio.TimerHandle | None = None
@@ -102,7 +113,9 @@ class ConnectionPool:
         self._sweep = loop.call_later(self._idle_s / 2, self._drop_idle, loop) if kept else None
 
     async def _connect(self, within_s: float) -> Connection:
-        """Tries the addresses of the host in turn.
+        """Tries the addresses of the host: a quarter of a second after one that says nothing the next one too.
+
+        An address at which TLS fails is passed over (RFC 8305).
 
         Raises:
             NotConnected: none took us in time.
@@ -114,30 +127,44 @@ class ConnectionPool:
             raise NotConnected(f"no connection within {within_s:g} s") from None
 
     async def _connect_to_any(self) -> Connection:
-        loop = asyncio.get_running_loop()
         host, port = self._origin.host or "", self._origin.port or 0
         reason = "the name has no address"
         try:
-            addresses = await loop.getaddrinfo(host, port, type=1)
+            addresses = await self._resolve(host, port)
         except OSError as error:
             raise NotConnected(f"{host}: {error.strerror or error}") from None
-        for address in addresses:
+        tried: dict[socket.socket, AddressInfo] = {}
+
+        def make(address: AddressInfo) -> socket.socket:
+            made = self._make_socket(address)
+            tried[made] = address
+            return made
+
+        while addresses:
             try:
-                return await self._connect_to(cast("AddressInfo", address), host)
+                made = await start_connection(
+                    addresses,
+                    happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                    interleave=1,
+                    socket_factory=make,
+                )
+            except (OSError, RuntimeError) as error:
+                raise NotConnected(f"{type(error).__name__}: {error}") from None
+            try:
+                return await self._talk(made, host)
             except (OSError, ssl.SSLError, Broken) as error:
                 reason = f"{type(error).__name__}: {error}"
+            addresses.remove(tried[made])
         raise NotConnected(reason)
 
-    async def _connect_to(self, address: AddressInfo, host: str) -> Connection:
+    async def _talk(self, made: socket.socket, host: str) -> Connection:
         loop = asyncio.get_running_loop()
-        made = self._make_socket(address)
+        secure = self._origin.scheme == "https"
         try:
-            await loop.sock_connect(made, address[4])
-            secure = self._origin.scheme == "https"
             _, connection = await loop.create_connection(
-                lambda: Connection(self._limit_bytes, loop),
+                lambda: Connection(self._limit_bytes, loop, self._room),
                 sock=made,
-                ssl=(self._tls or True) if secure else None,
+                ssl=(self._tls or trust_public_authorities()) if secure else None,
                 server_hostname=host if secure else None,
             )
         except BaseException:
@@ -148,6 +175,17 @@ class ConnectionPool:
             raise _say_closed()
         self._made.add(connection)
         return connection
+
+
+async def resolve_name(host: str, port: int) -> list[AddressInfo]:
+    """The addresses of a name, as this machine knows them.
+
+    Raises:
+        OSError: it knows none.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return cast("list[AddressInfo]", found)
 
 
 def _say_closed() -> Draining:

@@ -13,8 +13,9 @@ from passerelle.core.errors import ConfigInvalid, Draining
 
 if TYPE_CHECKING:
     from passerelle.gateway.peers.config import Tls
+    from passerelle.gateway.peers.interface import Security
 
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+MAX_MESSAGE_BYTES: Final = 24 * 1024 * 1024
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
@@ -76,6 +77,23 @@ def _read(path: str | None) -> bytes | None:
         return Path(path).read_bytes() if path else None
     except OSError as error:
         raise ConfigInvalid("agents.tls", str(error)) from None
+
+
+async def find_security(origin: str, tls: Tls | None, within_s: float) -> Security | None:
+    """How gRPC is spoken at an address: tried as ``origin`` says, then the other way; None: there is no connection.
+
+    Raises:
+        ConfigInvalid: a certificate cannot be read.
+    """
+    scheme, _, target = origin.partition("://")
+    for one in (scheme, "http" if scheme == "https" else "https"):
+        channel = _start(f"{one}://{target}", tls)
+        try:
+            if await connect(channel, within_s):
+                return "plaintext" if one == "http" else "tls"
+        finally:
+            await channel.close()
+    return None
 
 
 async def connect(channel: grpc.aio.Channel, within_s: float) -> bool:

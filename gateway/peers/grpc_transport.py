@@ -1,4 +1,4 @@
-"""Calls over gRPC (A2A 1.0 section 10): JSON becomes messages at this edge, and messages JSON.
+"""Calls over gRPC, of 1.0 (its section 10) and of 0.3: JSON becomes messages at this edge, and messages JSON.
 
 Protobuf has no place for members that it does not know, and keeps numbers as doubles; so gRPC is chosen after the
 bindings that are JSON themselves.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -17,29 +18,32 @@ from google.protobuf.message import Message
 
 from passerelle.core.errors import PasserelleError, RemoteError
 from passerelle.core.peer import Answered, Closed, Refused, Unknown, Unreached
-from passerelle.gateway.grpc.methods import V1, Row
 from passerelle.gateway.grpc.status import DETAILS_KEY, parse_status
 from passerelle.gateway.grpc.wire import to_json, to_message
 from passerelle.gateway.peers import answers
 from passerelle.gateway.peers.call import STREAMS
-from passerelle.gateway.peers.carried import find_wanted
+from passerelle.gateway.peers.carried import find_wanted, note_confirmed
 from passerelle.gateway.peers.grpc_answers import read_end
 from passerelle.gateway.peers.grpc_channels import GrpcChannels, connect
-from passerelle.gateway.peers.http_client import write_carried, write_version
+from passerelle.gateway.peers.grpc_forms import FORMS, find_row
+from passerelle.gateway.peers.http_client import EXTENSIONS_HEADER, write_carried, write_version
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Iterable
 
-    from passerelle.core.json import JsonObject
     from passerelle.core.peer import PeerOutcome, StreamOutcome
+    from passerelle.gateway.grpc.methods import Row
     from passerelle.gateway.peers.call import Call
     from passerelle.gateway.peers.config import PeerConfig
     from passerelle.gateway.peers.credential import Credential, Shown
+    from passerelle.gateway.peers.grpc_forms import GrpcForm
     from passerelle.gateway.peers.interface import Interface
+
+_EXTENSIONS: Final = frozenset(name.lower() for name in EXTENSIONS_HEADER.values())
 
 
 class GrpcTransport:
-    """The calls of one peer over gRPC 1.0; see ``call.Transport``."""
+    """The calls of one peer over gRPC; see ``call.Transport``."""
 
     def __init__(self, config: PeerConfig, channels: GrpcChannels, credential: Credential) -> None:
         self._config = config
@@ -82,10 +86,14 @@ class GrpcTransport:
     async def _exchange(
         self, interface: Interface, call: Call, shown: Shown
     ) -> AsyncGenerator[StreamOutcome, None]:
-        row = V1.rows[call.operation]
+        form = FORMS[interface.version]
+        row = find_row(form, call.operation)
+        if row is None:
+            yield Refused(answers.METHOD_NOT_FOUND, f"0.3 has no {call.operation}")
+            return
         channel = self._channels.open(interface.origin, self._config.tls)
         try:
-            request = to_message(_address(interface, call.params), row.request)
+            request = to_message(form.write(interface, call), row.request)
         except PasserelleError as error:
             yield Refused(answers.INTERNAL_ERROR, error.message)
             return
@@ -95,9 +103,9 @@ class GrpcTransport:
         headers = write_version(interface.version, find_wanted(interface.extensions))
         headers |= write_carried(self._config, shown)
         metadata = tuple((name.lower(), value) for name, value in headers.items())
-        pending = _start(channel, row, call, request, metadata)
+        pending = _start(channel, form, row, call, request, metadata)
         try:
-            async with aclosing(self._read(pending, row, call)) as outcomes:
+            async with aclosing(self._read(pending, form, call)) as outcomes:
                 async for outcome in outcomes:
                     yield outcome
         except grpc.aio.AioRpcError as error:
@@ -110,26 +118,31 @@ class GrpcTransport:
     async def _read(
         self,
         pending: Any,  # noqa: ANN401  generated code has no types
-        row: Row,
+        form: GrpcForm,
         call: Call,
     ) -> AsyncGenerator[StreamOutcome, None]:
         if call.operation not in STREAMS:
-            yield _answer(await pending, row)
+            message = await pending
+            # Where headers stand over HTTP; the Python SDK says it behind the answer.
+            _note_activated(await pending.initial_metadata(), await pending.trailing_metadata())
+            yield Answered(form.read(call, to_json(message)))
             return
+        has_begun = False
         while True:
             async with asyncio.timeout(self._config.idle_timeout_s):
                 message = await pending.read()
             if message is grpc.aio.EOF:
                 yield Closed()
                 return
-            outcome = _answer(message, row)
-            yield outcome
-            if not isinstance(outcome, Answered):
-                return
+            if not has_begun:
+                _note_activated(await pending.initial_metadata())
+                has_begun = True
+            yield Answered(form.read(call, to_json(message)))
 
 
 def _start(
     channel: grpc.aio.Channel,
+    form: GrpcForm,
     row: Row,
     call: Call,
     request: Message,
@@ -137,23 +150,17 @@ def _start(
 ) -> Any:  # noqa: ANN401  generated code has no types
     make = channel.unary_stream if call.operation in STREAMS else channel.unary_unary
     invoke = make(
-        f"/{V1.name}/{call.operation}",
+        f"/{form.service.name}/{form.name(call.operation)}",
         request_serializer=type(request).SerializeToString,
         response_deserializer=row.response.FromString,
     )
     return invoke(request, timeout=call.timeout_s, metadata=metadata)
 
 
-def _address(interface: Interface, params: JsonObject) -> JsonObject:
-    return params if interface.tenant is None else {**params, "tenant": interface.tenant}
-
-
-def _answer(message: Message, row: Row) -> Answered | Refused | Unknown | Unreached:
-    result = to_json(message)
-    if row.method == "ListTasks":
-        # ProtoJSON leaves out what is empty.
-        result = {"tasks": [], "nextPageToken": "", **result}
-    return Answered(result)
+def _note_activated(*metadata: Iterable[tuple[str, str | bytes]]) -> None:
+    for key, said in chain.from_iterable(metadata):
+        if key in _EXTENSIONS and isinstance(said, str):
+            note_confirmed(said)
 
 
 def _read_error(error: grpc.aio.AioRpcError) -> PeerOutcome:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PUBLIC_BYTES: Final = 262_144
 _UNAUTHORIZED: Final = int(HTTPStatus.UNAUTHORIZED)
-_EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
+EXTENSIONS_HEADER: Final[Mapping[Version, str]] = {
     "1.0": "A2A-Extensions",
     "0.3": "X-A2A-Extensions",
 }
@@ -91,7 +91,7 @@ class HttpClient:
                     return
 
     def fetch(self, request: Request, interface: Interface, timeout_s: float) -> Awaitable[Reply]:
-        """The whole answer to a request, of at most 16 MiB. One refused with 401 is made once more where that can help.
+        """The whole answer to a request, of at most 24 MiB. One refused with 401 is made once more where that can help.
 
         Raises:
             NotConnected, Broken, NotReadable, TimeoutError: see ``whole_answer``.
@@ -221,7 +221,7 @@ def write_version(version: Version, wanted: frozenset[str]) -> dict[str, str]:
     # No version means 0.3 (A2A 1.0 section 3.6.2); agents of 0.3 do not know the header.
     headers: dict[str, str] = {"A2A-Version": version} if version != "0.3" else {}
     if wanted:
-        headers[_EXTENSIONS_HEADER[version]] = ", ".join(sorted(wanted))
+        headers[EXTENSIONS_HEADER[version]] = ", ".join(sorted(wanted))
     return headers
 
 

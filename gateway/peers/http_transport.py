@@ -27,7 +27,8 @@ from passerelle.core.peer import (
 from passerelle.core.sse import SseParser
 from passerelle.gateway.peers import answers, exchange
 from passerelle.gateway.peers.call import STREAMS
-from passerelle.gateway.peers.http_client import write_call
+from passerelle.gateway.peers.carried import note_confirmed
+from passerelle.gateway.peers.http_client import EXTENSIONS_HEADER, write_call
 from passerelle.gateway.peers.sessions import MAX_BODY_BYTES
 from passerelle.gateway.peers.whole_answer import Broken, NotConnected, NotReadable
 from passerelle.gateway.peers.wire import Reply
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.peers.interface import Interface
     from passerelle.gateway.peers.wire import Wire
 
-MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
+MAX_EVENT_BYTES: Final = 24 * 1024 * 1024
 
 
 class HttpTransport:
@@ -67,6 +68,8 @@ class HttpTransport:
             return Unknown("no answer in time")
         except NotReadable as error:
             return answers.reject(str(error), error.head, too_long=error.too_long)
+        if reply.extensions is not None:
+            note_confirmed(reply.extensions)
         return self._wire.read(call, call_id, reply)
 
     async def follow(self, interface: Interface, call: Call) -> AsyncGenerator[StreamOutcome, None]:
@@ -93,6 +96,8 @@ class HttpTransport:
         async with self._client.request(
             request, interface.origin, headers, call.timeout_s
         ) as response:
+            for name in EXTENSIONS_HEADER.values():
+                note_confirmed(response.headers.get(name))
             yield response
 
     async def _read(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, get_args
 
+from passerelle.a2a_mapping.cards import list_further
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from passerelle.gateway.peers.origin import origin_of
+from passerelle.gateway.peers.origin import host_of, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
 Binding: TypeAlias = Literal["JSONRPC", "HTTP+JSON", "GRPC", "CHANNEL"]
 Version: TypeAlias = Literal["1.0", "0.3"]
+Security: TypeAlias = Literal["plaintext", "tls"]
+"""What an address of gRPC does not say: dialers expect ``host:port`` without a scheme."""
 Choice: TypeAlias = Literal[
-    "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"
+    "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3", "GRPC/0.3"
 ]
 Kind: TypeAlias = Choice | Literal["CHANNEL/1.0"]
 """``CHANNEL`` is no interface of a card: the agent dials in."""
@@ -33,6 +36,7 @@ _WRITTEN: Final[dict[tuple[str, str], tuple[Binding, Version]]] = {
     ("GRPC", "1.0"): ("GRPC", "1.0"),
     ("JSONRPC", "0.3"): ("JSONRPC", "0.3"),
     ("HTTP+JSON", "0.3"): ("HTTP+JSON", "0.3"),
+    ("GRPC", "0.3"): ("GRPC", "0.3"),
 }
 
 
@@ -57,7 +61,7 @@ class Interface:
 
     @property
     def lists(self) -> bool:
-        """Whether it has ListTasks; 0.3 had none over JSON-RPC and HTTP+JSON."""
+        """Whether it has ListTasks; 0.3 had none."""
         return self.version == "1.0"
 
     @property
@@ -68,20 +72,29 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a card offers: ``usable`` in no order yet, and the origins of ``foreign`` ones that calls may not go to."""
+    """What a card offers: ``usable`` in no order yet, and ``foreign`` ones that calls may not go to."""
 
     usable: tuple[Interface, ...]
-    foreign: tuple[str, ...]
+    foreign: tuple[Interface, ...]
 
 
-def read_offer(card: JsonObject, origins: frozenset[str]) -> Offer:
-    """The interfaces of a card that are spoken here; calls may go to ``origins``."""
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where calls may go: to ``origins``, and over gRPC, as ``grpc`` says, to every port of ``host``."""
+
+    origins: frozenset[str]
+    host: str = ""
+    grpc: Security | None = None
+
+
+def read_offer(card: JsonObject, reach: Reach) -> Offer:
+    """The interfaces of a card that are spoken here."""
     extensions = read_extensions(card)
     usable: list[Interface] = []
-    foreign: list[str] = []
-    for interface in _list_all(card, origins):
-        if interface.origin not in origins:
-            foreign.append(interface.origin)
+    foreign: list[Interface] = []
+    for interface in _list_all(card, reach):
+        if interface.origin not in reach.origins and not _is_dialled(interface, reach):
+            foreign.append(interface)
         else:
             usable.append(replace(interface, extensions=extensions))
     return Offer(tuple(dict.fromkeys(usable)), tuple(dict.fromkeys(foreign)))
@@ -113,35 +126,47 @@ def order(
     return tuple(sorted(named, key=lambda one: ranks[one.choice]))
 
 
-def _list_all(card: JsonObject, origins: frozenset[str]) -> Iterator[Interface]:
-    for entry in objects_at(card, "supportedInterfaces"):
+def is_unsaid(interface: Interface) -> bool:
+    """Whether the address leaves open whether it is TLS."""
+    return interface.binding == "GRPC" and "://" not in interface.url
+
+
+def _is_dialled(interface: Interface, reach: Reach) -> bool:
+    if reach.grpc is None or not is_unsaid(interface):
+        return False
+    return host_of(interface.origin) == reach.host
+
+
+def _list_all(card: JsonObject, reach: Reach) -> Iterator[Interface]:
+    for entry in (*objects_at(card, "supportedInterfaces"), *list_further(card)):
         kind = text_at(entry, "protocolBinding"), text_at(entry, "protocolVersion")
-        yield from _read(kind, text_at(entry, "url"), origins, text_at(entry, "tenant") or None)
+        yield from _read(kind, text_at(entry, "url"), reach, text_at(entry, "tenant") or None)
     older = text_at(card, "protocolVersion")
     if older and text_at(card, "url"):
         # A2A 0.3 section 5.5: no preferred transport means JSON-RPC.
         first = text_at(card, "preferredTransport") or "JSONRPC"
-        yield from _read((first, older), text_at(card, "url"), origins)
+        yield from _read((first, older), text_at(card, "url"), reach)
         for entry in objects_at(card, "additionalInterfaces"):
-            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), origins)
+            yield from _read((text_at(entry, "transport"), older), text_at(entry, "url"), reach)
 
 
 def _read(
-    kind: tuple[str, str], url: str, origins: frozenset[str], tenant: str | None = None
+    kind: tuple[str, str], url: str, reach: Reach, tenant: str | None = None
 ) -> Iterator[Interface]:
     binding, version = kind
     # Patch numbers do not change the protocol (A2A 1.0 section 3.6).
     known = _WRITTEN.get((binding, ".".join(version.split(".")[:2])))
     if known is None:
         return
-    origin = _find_dialled(url, origins) if binding == "GRPC" else origin_of(url)
+    origin = _find_dialled(url, reach) if binding == "GRPC" else origin_of(url)
     if origin is not None:
         yield Interface(*known, url, origin, tenant)
 
 
-def _find_dialled(url: str, origins: frozenset[str]) -> str | None:
-    """Of gRPC: dialers expect ``host:port`` without a scheme, so what the operator allows says whether it is TLS."""
+def _find_dialled(url: str, reach: Reach) -> str | None:
+    """The origin of an address of gRPC: where it has no scheme, what the operator allows says whether it is TLS."""
     if "://" in url:
         return origin_of(url)
-    spellings = [origin_of(f"{scheme}://{url}") for scheme in ("https", "http")]
-    return next((one for one in spellings if one in origins), spellings[0])
+    schemes = ("http", "https") if reach.grpc == "plaintext" else ("https", "http")
+    spellings = [origin_of(f"{scheme}://{url}") for scheme in schemes]
+    return next((one for one in spellings if one in reach.origins), spellings[0])

@@ -18,3 +18,9 @@ def origin_of(url: str) -> str | None:
         return str(parsed.origin())
     except ValueError:
         return None
+
+
+def host_of(url: str) -> str:
+    """The host of an http or https URL; empty for what is none."""
+    origin = origin_of(url)
+    return (URL(origin).host or "") if origin is not None else ""

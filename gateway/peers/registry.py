@@ -8,6 +8,7 @@ from passerelle.core.agent_name import find_base
 from passerelle.core.errors import ConfigInvalid, NotFound
 from passerelle.gateway.peers.assembly import Connections, make_peer
 from passerelle.gateway.peers.config import UNLIMITED
+from passerelle.gateway.peers.sessions import PeerSessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from passerelle.core.ports.chance import Clock
     from passerelle.gateway.limits.limit import Limit
     from passerelle.gateway.limits.limiter import Limiter
+    from passerelle.gateway.memory.room import MemoryRoom
     from passerelle.gateway.peers.agent import AgentPeer
     from passerelle.gateway.peers.breaker import Mode
     from passerelle.gateway.peers.config import PeerConfig
@@ -34,10 +36,11 @@ class PeerRegistry:
         count: Callable[[str, str], None] = lambda _agent, _outcome: None,
         spans: Spans | None = None,
         dialling: Dialling | None = None,
+        memory: MemoryRoom | None = None,
     ) -> None:
         """``limiter`` shares the limits of peers with other instances; without one nothing is limited.
 
-        ``count`` hears of each call: the name of the agent, and how it ended.
+        ``count`` hears of each call: the name of the agent, and how it ended. ``memory`` is what large answers draw on.
         """
         self._clock = clock
         self._limiter = limiter
@@ -45,7 +48,7 @@ class PeerRegistry:
         self._spans = spans
         self._dialling = dialling
         self._limits: dict[str, Limit] = {}
-        self._connections = Connections()
+        self._connections = Connections(PeerSessions(memory=memory))
         self._peers: Mapping[str, AgentPeer] = {}
         self.names: tuple[str, ...] = ()
         """In the order of the configuration; another object after each reload."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import ClientSession, DummyCookieJar, TCPConnector
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
     from aiohttp.abc import AbstractResolver
 
+    from passerelle.gateway.memory.room import MemoryRoom
     from passerelle.gateway.screening import Screen
 
 # uvicorn closes a connection that was idle for 5 s; a request that meets the close has an unknown outcome.
 _IDLE_S: Final = 4.0
-MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+MAX_BODY_BYTES: Final = 24 * 1024 * 1024
+"""An answer shows the message that was sent, which may be as large as a request to us."""
 # A host that vanished says nothing: ask after 30 s of silence, give up after three lost answers.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -44,10 +46,12 @@ class PeerSessions:
         idle_s: float = _IDLE_S,
         screen: Screen | None = None,
         resolver: AbstractResolver | None = None,
+        memory: MemoryRoom | None = None,
     ) -> None:
         self._idle_s = idle_s
         self._screen = screen
         self._resolver = resolver
+        self._memory = memory
         self._open: dict[str, ClientSession] = {}
         self._pools: dict[tuple[str, ssl.SSLContext | None], ConnectionPool] = {}
         self._closed = False
@@ -81,8 +85,17 @@ class PeerSessions:
                 idle_s=self._idle_s,
                 limit_bytes=MAX_BODY_BYTES,
                 make_socket=self._make_socket,
+                resolve=self._resolve if self._resolver else None,
+                room=self._memory.bind("answer", f"agent:{origin}") if self._memory else None,
             )
         return pool
+
+    async def _resolve(self, host: str, port: int) -> list[AddressInfo]:
+        resolver = cast("AbstractResolver", self._resolver)
+        return [
+            (one["family"], socket.SOCK_STREAM, one["proto"], "", (one["host"], one["port"]))
+            for one in await resolver.resolve(host, port)
+        ]
 
     def _start(self) -> ClientSession:
         connector = TCPConnector(

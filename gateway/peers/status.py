@@ -41,6 +41,12 @@ _BY_STATUS: Final = {
     "INVALID_ARGUMENT": ErrorKind.INVALID_PARAMS,
     "UNIMPLEMENTED": ErrorKind.METHOD_NOT_FOUND,
 }
+_BY_HTTP: Final[dict[int, ErrorKind]] = {
+    HTTPStatus.UNPROCESSABLE_ENTITY: ErrorKind.INVALID_PARAMS,
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE: ErrorKind.CONTENT_TYPE_NOT_SUPPORTED,
+    HTTPStatus.CONFLICT: ErrorKind.TASK_NOT_CANCELABLE,
+}
+"""Agents of 0.3 say some errors with a message and the status alone, as the SDK for Python does."""
 _OF_TASKS: Final = frozenset[str](
     {"GetTask", "CancelTask", "SubscribeToTask", "CreateTaskPushNotificationConfig"}
 )
@@ -56,10 +62,14 @@ def read_status_body(operation: Operation, reply: Reply) -> PeerOutcome:
         return answers.read_bare_status(reply.status, reply.retry_after, reply.raw)
     error = object_at(value, "error") or value
     code = _find_code(operation, error)
+    if code is None and value.keys() == {"message"} and reply.status in _BY_HTTP:
+        code = ROWS[_BY_HTTP[reply.status]].jsonrpc
     if code is None:
         return answers.read_bare_status(reply.status, reply.retry_after, reply.raw)
     text = text_at(error, "message")[: answers.MESSAGE_CHARS]
-    return Refused(code, text, reply.status, answers.read_retry_after(reply.retry_after))
+    wait_s = answers.read_retry_after(reply.retry_after)
+    details = answers.list_given(error.get("details"))
+    return Refused(code, text, reply.status, wait_s, details)
 
 
 def _find_code(operation: Operation, error: JsonObject) -> int | None:

@@ -18,11 +18,17 @@ from passerelle.gateway.peers.answer_head import learn_head
 from passerelle.gateway.peers.wire import Reply
 
 if TYPE_CHECKING:
+    from passerelle.gateway.memory.room import Account, Reservation
     from passerelle.gateway.peers.answer_head import AnswerHead
 
 MAX_HEADER_BYTES: Final = 64 * 1024
-_KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length"})
+_EXTENSIONS: Final = (b"a2a-extensions", b"x-a2a-extensions")
+_KEPT: Final = frozenset({b"retry-after", b"content-encoding", b"content-length", *_EXTENSIONS})
 _LENGTH: Final = {b"content-length"}
+FREE_BYTES: Final = 262_144
+"""What each answer may have without asking for room."""
+_TIMES: Final = 2
+"""An answer is held as it came, and as what it is read into."""
 _OK: Final = int(HTTPStatus.OK)
 """Below are interim answers."""
 _GZIP_OR_ZLIB: Final = 32 + zlib.MAX_WBITS
@@ -60,8 +66,12 @@ class Connection(asyncio.Protocol):
     keeps it.
     """
 
-    def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, limit_bytes: int, loop: asyncio.AbstractEventLoop, room: Account | None = None
+    ) -> None:
         self._limit_bytes = limit_bytes
+        self._room = room
+        self._reservation: Reservation | None = None
         self._loop = loop
         self._parser = cast("_Parser", httptools.HttpResponseParser(self))
         self._transport: asyncio.Transport | None = None
@@ -173,6 +183,8 @@ class Connection(asyncio.Protocol):
         self._pieces.append(piece)
         self._size += len(piece)
         if self._size < self._wanted_bytes:
+            if self._size > FREE_BYTES and self._reservation is None:
+                self._reserve(self._wanted_bytes)
             return
         if self._size > self._wanted_bytes:
             # It would be read as the answer to the next request.
@@ -222,6 +234,9 @@ class Connection(asyncio.Protocol):
         self._size += len(body)
         if self._size > self._limit_bytes:
             self._fail(self._say_too_long(self._pieces[0]))
+        elif self._size > FREE_BYTES and self._reservation is None:
+            announced = self._headers.get(b"content-length", b"")
+            self._reserve(int(announced) if announced.isdigit() else self._limit_bytes)
 
     def on_message_complete(self) -> None:
         if not self._in_body:
@@ -246,14 +261,44 @@ class Connection(asyncio.Protocol):
         if status == _OK and self.keeps_alive and headers.keys() == _LENGTH:
             self._known = learn_head(first, len(raw), read_bytes) or self._known
         retry_after = headers.get(b"retry-after")
+        activated = [headers[name].decode("latin-1") for name in _EXTENSIONS if name in headers]
         self._answer(
-            Reply(status, None if retry_after is None else retry_after.decode("latin-1"), raw)
+            Reply(
+                status,
+                None if retry_after is None else retry_after.decode("latin-1"),
+                raw,
+                ",".join(activated) or None,
+            )
         )
 
     def _answer(self, reply: Reply) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(reply)
+        if self._reservation is not None:
+            self._release()
+
+    def _reserve(self, wanted_bytes: int) -> None:
+        """Reads on when there is room for all of the answer, and for what it is read into."""
+        if self._room is None:
+            return
+        amount = _TIMES * min(wanted_bytes, self._limit_bytes)
+        self._reservation = self._room.reserve(amount, self._go_on)
+        if not self._reservation.granted and self._transport is not None:
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def _release(self) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is None:
+            return
+        if not reservation.granted:
+            self._go_on()
+        # Whoever has asked reads the answer before this.
+        self._loop.call_soon(reservation.release)
 
     def _unpack(self, raw: bytes) -> bytes:
         """A small bomb must not become a large one, so no more is unpacked than may be read."""
@@ -274,3 +319,5 @@ class Connection(asyncio.Protocol):
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
+        if self._reservation is not None:
+            self._release()

@@ -23,11 +23,12 @@ class Request:
 
 @value
 class Reply:
-    """A whole HTTP response; ``retry_after`` is its header."""
+    """A whole HTTP response; ``retry_after`` and ``extensions`` (``A2A-Extensions``) are headers of it."""
 
     status: int
     retry_after: str | None
     raw: bytes
+    extensions: str | None = None
 
 
 class Wire(Protocol):

@@ -22,7 +22,7 @@ from passerelle.core.errors import (
     VersionNotSupported,
 )
 from passerelle.gateway.a2a.calls import TENANT
-from passerelle.gateway.a2a.extensions import read_metadata
+from passerelle.gateway.a2a.extensions import activate, read_metadata
 from passerelle.gateway.a2a.frame_forms import choose_form
 from passerelle.gateway.a2a.leaving import watch_nobody
 from passerelle.gateway.a2a.operations import SCOPES, Call
@@ -95,7 +95,7 @@ class Asking:
             with self.operations.waits.hold(watch_nobody, call.judge):
                 async with aclosing(followed.frames) as frames:
                     async for frame in frames:
-                        await deliver(form.render(frame), frame.cursor)
+                        await deliver(form.render(await frame.load()), frame.cursor)
 
     def _compose(self, ask: AgentAsk, method: Method, principal: Principal) -> Call:
         named = read_metadata(ask.headers)
@@ -107,7 +107,7 @@ class Asking:
             ask.to,
             params,
             asked=named,
-            extensions=self.operations.extensions.activate(named),
+            extensions=activate(named),
             idem=ask.idem,
             traceparent=ask.headers.get("traceparent"),
             tracestate=ask.headers.get("tracestate"),

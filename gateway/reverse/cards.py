@@ -29,6 +29,7 @@ class BroughtCards:
         self._clock = clock
         self._known: KnownCard | None = None
         self._fresh_until_ms = 0
+        self._expired = 0
 
     @property
     def known(self) -> KnownCard | None:
@@ -57,7 +58,7 @@ class BroughtCards:
         """
         if (fresh := self.fresh) is not None:
             return fresh
-        now_ms = self._clock.now_ms()
+        now_ms, expired = self._clock.now_ms(), self._expired
         try:
             served = await self._agents.read(self._config.name)
         except StoreUnavailable as error:
@@ -68,10 +69,13 @@ class BroughtCards:
             raise self._report("it has never dialled in")
         known = await self.judge(served.card)
         self._known = replace(known, card=replace(known.card, stale=not served.links))
-        self._fresh_until_ms = now_ms + _FRESH_MS
+        if expired == self._expired:
+            self._fresh_until_ms = now_ms + _FRESH_MS
         return self._known
 
     def expire(self) -> None:
+        """The next ``load`` asks the store. A read that is under way may be older than the news: it is used once."""
+        self._expired += 1
         self._fresh_until_ms = 0
 
     def _report(self, reason: str) -> PeerUnavailable:

@@ -100,14 +100,15 @@ class Host:
         """Serves a name no more over this link; told twice, it does nothing the second time."""
         served = self.dialling.links.remove(agent, link)
         if served is not None:
-            await self._forget(served)
+            # Whoever asked may be cancelled with the connection that it asked on, and the link would stand on.
+            await asyncio.shield(self._spawn(self._forget(served)))
 
     async def _forget(self, served: Served) -> None:
         agent, link = served.agent, served.link.connection
         self.log.info("agent.left", agent=agent, link=link, generation=served.generation)
-        self._expire(agent)
         with suppress(StoreUnavailable):  # it is forgotten by itself when its time is over
             await self.dialling.agents.unregister(agent, link)
+        self._expire(agent)
 
     def _lose(self, served: Served) -> None:
         """A newer link has the name. What the older one still says about calls is not heard any more."""
@@ -178,10 +179,11 @@ class Host:
             case _:
                 assert_never(news)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._guard(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     async def _guard(self, work: Coroutine[None, None, None]) -> None:
         try:

@@ -20,6 +20,7 @@ from passerelle.core.batch import (
     Claim,
     Conflict,
     DueChange,
+    Early,
     EntityKind,
     EntityRef,
     IdempotencyRow,
@@ -109,7 +110,7 @@ class Routing:
             if isinstance(outcome, Written):
                 await self._adopt(task)
                 return True
-            if not isinstance(outcome, Conflict | StaleEpoch):
+            if not isinstance(outcome, Conflict | StaleEpoch | Early):
                 return False
             await writes.step_back(tries)
         return False

@@ -25,6 +25,7 @@ _State = Literal[
     "allowed",
     "rejected",
     "answered",
+    "answered_by_caller",
     "expired",
     "cancelled",
     "superseded",

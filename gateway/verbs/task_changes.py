@@ -122,7 +122,8 @@ def progress(
     task: TaskArgument,
     percent: Annotated[int | None, typer.Option(min=0, max=100, help="How far it is.")] = None,
     phase: Annotated[
-        str | None, typer.Option(help="planning, working, waiting, verifying, delivering.")
+        str | None,
+        typer.Option(help="planning, working, waiting, verifying, delivering, or an own word."),
     ] = None,
     step: Annotated[str | None, typer.Option(help="What is done at this moment.")] = None,
     summary: Annotated[str | None, typer.Option(help="What was done so far.")] = None,

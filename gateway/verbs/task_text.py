@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from passerelle.core.json import JsonObject
 
-_TOPICS: Final = ("agent", "policy", "limits", "waiting", "retries", "end")
+_TOPICS: Final = ("agent", "policy", "limits", "waiting", "messages", "retries", "end")
 
 
 def list_tasks(answer: JsonObject) -> Iterator[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.status import ENDED, HELD, Status
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.delegation.limits import ROWS
 from passerelle.gateway.delegation.run import read_driver
 from passerelle.gateway.duties.takeover import LEASE
 from passerelle.gateway.verification.report import Problem
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from passerelle.core.batch import EntityRef, Loaded
     from passerelle.gateway.verification.stream import Look
     from passerelle.store.store import Store
+
+
+_LIMITS: Final = frozenset(ROWS.values())
+"""Rows that end a run which nothing has moved on."""
 
 
 async def find_undriven(store: Store, look: Look) -> list[Problem]:
@@ -50,7 +55,8 @@ def has_open_question(look: Look, task_id: str) -> bool:
 async def _is_moved_on(store: Store, look: Look, task: Loaded) -> bool:
     due = await store.inspection.read_due(task.ref.shard)
     subjects = {task.ref.id, *_list_actions(look, task.ref)}
-    if any(member.split(":", 2)[1] in subjects for member in due):
+    rows = (member.split(":", 2) for member in due)
+    if any(row[0] not in _LIMITS and row[1] in subjects for row in rows):
         return True
     driver = read_driver(task.fields)
     if driver is None:
@@ -62,6 +68,10 @@ async def _is_moved_on(store: Store, look: Look, task: Loaded) -> bool:
         and driven.number == driver.number
         and task.ref.id in driven.tasks
         and f"{LEASE}:{driver.instance}" in due
+        # After a loss it may name runs that its instance let go of, until that has compared them.
+        and (
+            not driven.is_living or driven.seen >= await store.inspection.read_epoch(task.ref.shard)
+        )
     )
 
 

@@ -14,7 +14,7 @@ from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
 from passerelle.core.errors import InvalidInput
 from passerelle.core.ids import TaskId, expose, parse_facade
-from passerelle.core.machine import read_snapshot
+from passerelle.core.machine import read_loaded
 from passerelle.core.payloads.task import TaskUpdated
 from passerelle.core.principal import Principal
 from passerelle.core.read_models.tasks import show_tasks
@@ -104,7 +104,7 @@ def _compare_models(
 def _read_tasks(look: Look) -> Iterator[TaskRecord]:
     for loaded in look.stored:
         try:
-            record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+            record = read_loaded(loaded)
         except InvalidInput:
             continue  # told as a mismatch
         if isinstance(record, TaskRecord):

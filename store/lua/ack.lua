@@ -5,11 +5,34 @@
 -- ARGV  1 control, JSON: keep (lifetime of the whole key in ms, text), rows of device, gen (text), cursor (whole text,
 --         or false: set the generation only), epoch and seq (text) of the cursor, seen (ms, text)
 -- RETURNS  stored | stale_generation | ack_epoch | ack_ahead, one for each row
--- NEVER  checks the chain of a cursor: whoever resumes from a stored ack has it verified then.
+-- NEVER  checks the chain of a cursor: whoever resumes from a stored ack has it verified then. Forgets no device that
+--        was seen within the lifetime.
 
 local control = cjson.decode(ARGV[1])
+local SAMPLE, ROUNDS = 16, 32
 local head
 
+-- Most devices are tabs that never come back. Who comes for the first time makes room: a few are looked at, and more
+-- as long as many of those had to go, so that the hash keeps no more than a share of devices that are gone.
+local function forget_unseen(before)
+  for _ = 1, ROUNDS do
+    local rows = redis.call('HRANDFIELD', KEYS[1], SAMPLE, 'WITHVALUES')
+    local gone = {}
+    for n = 1, #rows, 2 do
+      if tonumber(string.match(rows[n + 1], '|(%d+)$')) <= before then
+        gone[#gone + 1] = rows[n]
+      end
+    end
+    if #gone > 0 then
+      redis.call('HDEL', KEYS[1], unpack(gone))
+    end
+    if #gone * 4 < SAMPLE then
+      return
+    end
+  end
+end
+
+local newest
 local function store(device, gen, wanted, epoch, seq, seen)
   local generation, cursor = '0', ''
   local row = redis.call('HGET', KEYS[1], device)
@@ -36,6 +59,9 @@ local function store(device, gen, wanted, epoch, seq, seen)
     end
   end
   redis.call('HSET', KEYS[1], device, gen .. '|' .. cursor .. '|' .. seen)
+  if not row then
+    newest = math.max(newest or 0, tonumber(seen))
+  end
   return 'stored'
 end
 
@@ -46,5 +72,8 @@ for place, row in ipairs(control.rows) do
 end
 if stored then
   redis.call('PEXPIRE', KEYS[1], control.keep)
+  if newest then
+    forget_unseen(newest - tonumber(control.keep))
+  end
 end
 return answer

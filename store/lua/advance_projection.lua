@@ -7,6 +7,7 @@
 --         source_epoch its shard epoch, decimal text
 --         feed         feed id of the rows, "<ms>-<n>"
 --         epoch        expected shard epoch of the destination, decimal text
+--         known        mark that the destination was seen with before, "<epoch>.<ms>-<n>", or ""
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
 --                      key 0: the member leaves only
 --         inbox        list of {keys = {head, stream, open, targets, hints, order}, mint, events, pending};
@@ -14,7 +15,8 @@
 --                      pending: list of [action, index into ARGV of the view or 0 to remove, milliseconds as text,
 --                      key of those that ended so or 0, milliseconds of the end as text]
 --       2.. byte strings
--- RETURNS  {"ok", mark found or ""} | {"epoch", current}
+-- RETURNS  {"ok", mark that holds} | {"epoch", current} | {"behind", mark found or ""}: nothing was applied, since the
+--          mark is lower than the known one of the same epoch of the source: the destination has lost rows
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
 --        compared as pairs of numbers. Adds an entry again that an inbox has of such a repeated row.
 
@@ -30,9 +32,9 @@ local current = redis.call('HGET', KEYS[2], 'epoch') or '0'
 if current ~= control.epoch then
   return {'epoch', current}
 end
--- Whether the rows' feed id is above another one.
-local function above(other)
-  local our_high, our_low = string.match(control.feed, '^(%d+)-(%d+)$')
+-- Whether one feed id is above another one.
+local function is_above(one, other)
+  local our_high, our_low = string.match(one, '^(%d+)-(%d+)$')
   local high, low = string.match(other, '^(%d+)-(%d+)$')
   our_high, high = tonumber(our_high), tonumber(high)
   return our_high > high or (our_high == high and tonumber(our_low) > tonumber(low))
@@ -41,7 +43,14 @@ end
 local stored = redis.call('HMGET', KEYS[1], control.source, control.source .. '~')
 local mark, before = stored[1] or '', stored[2]
 local epoch, applied = string.match(mark, '^(%d+)%.(.+)$')
-if epoch == control.source_epoch and not above(applied) then
+local known_epoch, known_id = string.match(control.known, '^(%d+)%.(.+)$')
+if known_epoch == control.source_epoch then
+  local is_older = not epoch or tonumber(epoch) < tonumber(known_epoch)
+  if is_older or (epoch == known_epoch and is_above(known_id, applied)) then
+    return {'behind', mark}
+  end
+end
+if epoch == control.source_epoch and not is_above(control.feed, applied) then
   return {'ok', mark}
 end
 if epoch and epoch ~= control.source_epoch then
@@ -49,7 +58,7 @@ if epoch and epoch ~= control.source_epoch then
   before = applied
   redis.call('HSET', KEYS[1], control.source .. '~', before)
 end
-local repeats = before and not above(before)
+local repeats = before and not is_above(control.feed, before)
 
 for _, row in ipairs(control.index) do
   if row[1] > 0 then
@@ -138,5 +147,6 @@ for _, inbox in ipairs(control.inbox) do
     redis.call('SPUBLISH', KEYS[inbox.keys[5]], line)
   end
 end
-redis.call('HSET', KEYS[1], control.source, control.source_epoch .. '.' .. control.feed)
-return {'ok', mark}
+local reached = control.source_epoch .. '.' .. control.feed
+redis.call('HSET', KEYS[1], control.source, reached)
+return {'ok', reached}

@@ -11,6 +11,7 @@
 --         shard_epoch  expected epoch of the shard, decimal text
 --         mint         epoch for the stream if it has to be made, 8 hex digits
 --         session      id of the session, for the feed
+--         at           time of the events, RFC 3339 in milliseconds
 --         events       id, type, length, facade of each, one behind the other: length of its A2A frame, which ends two
 --                      braces before the envelope, 0: none; facade "": none
 --         entities     list of [key, version, op, parts, fields]: expected version (text) and operation;
@@ -32,7 +33,8 @@
 --         idem         [key, digest, index into ARGV of the result, lifetime in ms as text]
 --       2.. the envelopes of the events in their order, each without its opening brace; then byte strings
 -- RETURNS  ok first last chain now woken | again has_result result | conflict which version op
---          | fenced | unclaimed | late now | epoch current
+--          | fenced | unclaimed | late now | epoch current | early at
+--          early = the stream ends with an event of that later time
 --          woken = how many targets got a due row; which = 1-based place in entities, 0 for the idempotency row
 -- NEVER  decides a domain transition, decodes an envelope or a snapshot, or writes before every check passed.
 
@@ -104,8 +106,12 @@ if control.not_after and now > tonumber(control.not_after) then
   return {'late', number_text(now)}
 end
 
+local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes', 'at')
+if control.at and found[5] and found[5] > control.at then
+  return {'early', found[5]}
+end
+
 -- 3. Events, with dense ids and the chain.
-local found = redis.call('HMGET', head, 'epoch', 'seq', 'chain', 'bytes')
 local epoch, top, chain, bytes = found[1], tonumber(found[2] or '0'), found[3], tonumber(found[4] or '0')
 local made = not epoch and #events > 0
 if made then
@@ -156,6 +162,9 @@ if made then
 elseif #events > 0 then
   redis.call('HSET', head, 'seq', last, 'chain', chain, 'bytes', number_text(bytes))
 end
+if control.at then
+  redis.call('HSET', head, 'at', control.at)
+end
 
 -- 4. Snapshots, with the sequences that nobody knew before.
 for _, entity in ipairs(entities) do
@@ -176,7 +185,9 @@ for _, entity in ipairs(entities) do
         redis.call('HDEL', key, fields[n])
       end
     end
-    redis.call('HSET', key, unpack(row))
+    for n = 1, #row, MOST_WORDS do
+      redis.call('HSET', key, some_of(row, n))
+    end
   end
 end
 

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
--- claim_due: takes rows whose time has come and hides each for the visibility time.
+-- claim_due: takes rows whose time has come and hides each for the visibility time. Rows of leases go first, and
+-- count for no limit: however many other rows are older, the runs of a dead instance wait for none of them.
 --
--- KEYS  1 due
--- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows that are taken beyond the limit as well),
---         back (ms, the visibility of those), hold (prefix of rows to leave alone, or "")
+-- KEYS  1 due   2 instances that have a lease here
+-- ARGV  1 control, JSON: limit, visibility (ms), first (prefix of rows of leases), back (ms, the visibility of those),
+--         hold (prefix of rows to leave alone, or "")
 -- RETURNS  {now, score of the next row or "", member, token, member, token, ...}; the token is the new score
 -- NEVER  touches an entity: its keys are unknown before the claim.
 
@@ -14,17 +15,30 @@ local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_text = string.format('%.0f', now)
 local hidden = string.format('%.0f', now + control.visibility)
 local back = string.format('%.0f', now + control.back)
-local rows = redis.call('ZRANGE', KEYS[1], '-inf', now_text, 'BYSCORE', 'LIMIT', 0, control.limit + SCAN_BEYOND)
 local reply = {now_text, ''}
+local function claim(member, token)
+  redis.call('ZADD', KEYS[1], token, member)
+  reply[#reply + 1] = member
+  reply[#reply + 1] = token
+end
+
+if control.hold ~= control.first then
+  for _, instance in ipairs(redis.call('SMEMBERS', KEYS[2])) do
+    local member = control.first .. instance
+    local at = redis.call('ZSCORE', KEYS[1], member)
+    if at and tonumber(at) <= now then
+      claim(member, back)
+    end
+  end
+end
+local rows = redis.call('ZRANGE', KEYS[1], '-inf', now_text, 'BYSCORE', 'LIMIT', 0, control.limit + SCAN_BEYOND)
 local taken = 0
 for _, member in ipairs(rows) do
   local held = control.hold ~= '' and string.sub(member, 1, #control.hold) == control.hold
   local first = string.sub(member, 1, #control.first) == control.first
   if not held and (first or taken < control.limit) then
-    local token = first and back or hidden
-    redis.call('ZADD', KEYS[1], token, member)
-    reply[#reply + 1] = member
-    reply[#reply + 1] = token
+    -- A lease that an instance of an older version opened is in no set of instances.
+    claim(member, first and back or hidden)
     if not first then
       taken = taken + 1
     end

@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
 -- release: ends a lease at shutdown, so that the duty owner takes its runs over at once.
 --
--- KEYS  1 own set of the instance   2 duty   3 due
+-- KEYS  1 own set of the instance   2 duty   3 due   4 instances that have a lease here
 -- ARGV  1 control, JSON: instance, inc (text)
 -- RETURNS  ok | lost
--- NEVER  deletes a set that still names a run or a channel.
+-- NEVER  deletes a set that still names a run or a channel, or ends what a later life of the instance holds.
 
 local control = cjson.decode(ARGV[1])
 local row = 'own:' .. control.instance
-if redis.call('HGET', KEYS[2], 'owner') == control.instance then
+local duty = redis.call('HMGET', KEYS[2], 'owner', 'inc')
+if duty[1] == control.instance and duty[2] == control.inc then
   redis.call('UNLINK', KEYS[2])
 end
 if redis.call('HGET', KEYS[1], 'inc') ~= control.inc then
@@ -26,4 +27,5 @@ for n = 1, #fields, 2 do
 end
 redis.call('UNLINK', KEYS[1])
 redis.call('ZREM', KEYS[3], row)
+redis.call('SREM', KEYS[4], control.instance)
 return 'ok'

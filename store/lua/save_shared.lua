@@ -11,13 +11,14 @@
 --         event     whether ARGV[3] is an event
 --         keep      how many events stay
 --         ttl       ms for which events stay behind the end, as text
+--         Events that were gone before this version count as trimmed, and this one goes with the same delay.
 --       2 the task   3 the event
 -- RETURNS  ok version time | conflict; time: of the version before, empty where that is not known
 -- NEVER  reads the task or the event, gives one version twice, or writes before every check passed.
 
 local control = cjson.decode(ARGV[1])
 local task, events = KEYS[1], KEYS[2]
-local found = redis.call('HMGET', task, 'v', 'o', 'end', 'ops', 'ts')
+local found = redis.call('HMGET', task, 'v', 'o', 'end', 'ops', 'ts', 'last')
 local version, ended, ops = found[1] or '0', found[3] == '1', found[4] or ''
 
 -- Has this call run already? Its reply may have been lost, and others may have written since.
@@ -38,8 +39,14 @@ end
 
 version = string.format('%.0f', tonumber(version) + 1)
 if control.event then
+  -- The events of a task expire as one. A stream made anew holds none of those before, and nobody ends it again.
+  local expired = found[6] and redis.call('XLEN', events) == 0
   redis.call('XADD', events, version .. '-0', 'd', ARGV[3])
   redis.call('HSET', task, 'last', version)
+  if expired then
+    redis.call('HSET', task, 'cut', found[6])
+    redis.call('PEXPIRE', events, control.ttl)
+  end
   local extra = redis.call('XLEN', events) - control.keep
   if extra > 0 then
     local gone = redis.call('XRANGE', events, '-', '+', 'COUNT', extra)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- take_over: marks an expired lease as gone and says what was driven under it.
 --
--- KEYS  1 own set of the instance   2 due
+-- KEYS  1 own set of the instance   2 due   3 instances that have a lease here
 -- ARGV  1 control, JSON: instance
 -- RETURNS  alive | gone inc {run, task, run, task, ...} {channel, ...}
 --          An empty or missing set is deleted with its due row, and both lists are empty then.
@@ -33,6 +33,7 @@ end
 if #runs == 0 and #channels == 0 then
   redis.call('UNLINK', KEYS[1])
   redis.call('ZREM', KEYS[2], row)
+  redis.call('SREM', KEYS[3], control.instance)
 else
   redis.call('HSET', KEYS[1], 'gone', '1')
 end

@@ -4,7 +4,8 @@ Two gateways over one store call three agents; all of them are processes, and pr
 round plans errands of callers and meets them with a fault at each named point: processes are killed, connections are
 cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
 Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
-point in the life of a question that an agent asks (``--approvals`` plays only that, ``--tasks`` the others).
+point in the life of a question that an agent asks, whether a person answers it or the caller itself (``--approvals``
+plays only that, ``--tasks`` the others).
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from passerelle.core.times import format_ms
 from passerelle.gateway.clock import SystemClock
 from tests.chaos.approvals_pauses import read_pause
-from tests.chaos.approvals_plan import OWN, Death, Errand
+from tests.chaos.approvals_plan import HELD_BACK, OWN, WORDS, Death, Errand
 from tests.support.asking import ask_leave
 from tests.support.scripted_behaviours import go_on
 from tests.support.scripted_peer import ScriptedPeer
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 AGENT: Final = "asker"
 VAULT: Final = "vault"
 """The same agent under a name to which nothing goes without leave."""
+QUIET: Final = "quiet"
+"""The same agent where it does not stream."""
 LIFE_S: Final = 2
+
+
+def name_agent(errand: Errand) -> str:
+    """The name under which the agent of an errand is called."""
+    if errand.death in HELD_BACK:
+        return VAULT
+    return AGENT if errand.streams else QUIET
 
 
 @dataclass(slots=True)
@@ -31,6 +40,7 @@ class AskingAgent:
     """``errands`` by label; ``nudges`` are what an agent waits for that asks a second time."""
 
     peer: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(AGENT))
+    quiet: ScriptedPeer = field(default_factory=lambda: ScriptedPeer(QUIET))
     errands: dict[str, Errand] = field(default_factory=dict[str, Errand])
     nudges: dict[str, asyncio.Event] = field(
         default_factory=lambda: defaultdict[str, asyncio.Event](asyncio.Event)
@@ -40,8 +50,11 @@ class AskingAgent:
     _asked_again: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        self.peer.on("ask", self._begin)
-        self.peer.on("", self._take)
+        self.quiet.refuses = frozenset({"SendStreamingMessage", "SubscribeToTask"})
+        for peer in (self.peer, self.quiet):
+            peer.on("ask", self._begin)
+            for word in ("", "Approved"):  # beside its form the yes of kagent has a word
+                peer.on(word, self._take)
 
     def find_tasks(self, errand: Errand) -> list[str]:
         """Its tasks at the agent."""
@@ -50,7 +63,8 @@ class AskingAgent:
     def list_answers(self, errand: Errand) -> list[JsonObject]:
         """What was sent to its tasks after they had begun."""
         tasks = self.begun[errand.label]
-        return [one for one in self.peer.messages if one.get("taskId") in tasks]
+        peer = self.peer if errand.streams else self.quiet
+        return [one for one in peer.messages if one.get("taskId") in tasks]
 
     async def _begin(self, turn: Turn) -> None:
         errand = self.errands[turn.argument.split()[0]]
@@ -75,7 +89,9 @@ class AskingAgent:
 
 
 async def _ask(turn: Turn, errand: Errand, number: int) -> None:
-    if errand.dialect == OWN:
+    if errand.dialect == WORDS:
+        await turn.status("INPUT_REQUIRED", f"Which colour for {errand.label}?")
+    elif errand.dialect == OWN:
         await _ask_own(turn, errand, number)
     else:
         await _show(turn, read_pause(errand, number))

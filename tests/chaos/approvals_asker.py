@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import aiohttp
 
 from passerelle.a2a_mapping.members import object_at, objects_at, text_at
-from tests.chaos.approvals_agent import AGENT, VAULT
+from tests.chaos.approvals_agent import name_agent
 from tests.chaos.approvals_devices import Onlooker, greet_again
 from tests.chaos.approvals_phone import pair_phone
-from tests.chaos.approvals_plan import FOR_ALWAYS, HELD_BACK, TOLD, Death, Errand
+from tests.chaos.approvals_plan import FOR_ALWAYS, TOLD, Death, Errand
 from tests.chaos.approvals_site import (
     PERSON,
     PHONE_OWNER,
@@ -37,6 +37,9 @@ T = TypeVar("T")
 
 _ENDS_S: Final = 60.0
 """An attempt of unknown outcome is repeated after its time to arrive; more than a minute is a fault."""
+_ANSWERED_S: Final = 45.0
+"""Within this a caller is told: whoever takes a dead gateway's message over waits for its lease and its arrival."""
+_NO_LIMIT: Final = aiohttp.ClientTimeout(total=None)
 _ENDED: Final = frozenset(f"TASK_STATE_{one}" for one in ("COMPLETED", "CANCELED", "FAILED"))
 _ONCE: Final = ("allow_once", "answer")
 _ALWAYS: Final = ("allow_always",)
@@ -109,7 +112,7 @@ class Asker:
                 pass
 
     async def _begin(self) -> None:
-        name = VAULT if self.errand.death in HELD_BACK else AGENT
+        name = name_agent(self.errand)
         message: JsonObject = {
             "messageId": f"m-{self.errand.label}",
             "role": "ROLE_USER",
@@ -140,7 +143,9 @@ class Asker:
     async def _go_on(self) -> bool:
         """One look: whatever is open is answered; whether the task has ended."""
         for view in await self._list_open():
-            if self.errand.death is not Death.IN_EXPIRY:
+            if self.errand.way:
+                await self._reply(str(view["actionId"]))
+            elif self.errand.death is not Death.IN_EXPIRY:
                 await self._see(str(view["actionId"]))
                 await self._decide(view)
         await self._nudge_for_grant()
@@ -217,9 +222,49 @@ class Asker:
 
         await self._try(post)
 
+    async def _reply(self, action: str) -> None:
+        """Answers in words over A2A, under one key until there is an answer.
+
+        Raises:
+            AssertionError: a gateway that lives gave none.
+        """
+        key = self.decided.setdefault(action, f"key-{self.errand.label}-{len(self.decided)}")
+        is_stream = self.errand.way == "stream"
+        message: JsonObject = {
+            "messageId": f"m-{key}",
+            "role": "ROLE_USER",
+            "taskId": self.task,
+            "parts": [{"text": f"blue for {self.errand.label}"}],
+        }
+        body: JsonObject = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "SendStreamingMessage" if is_stream else "SendMessage",
+            "params": {"message": message},
+        }
+        headers = {
+            **self._headers(self.person),
+            "A2A-Version": "1.0",
+            "Idempotency-Key": key,
+        }
+
+        async def post(gateway: int) -> bool | None:
+            url = f"{self.site.url(gateway)}/agents/{name_agent(self.errand)}"
+            try:
+                async with asyncio.timeout(_ANSWERED_S):
+                    async with self.http.post(
+                        url, json=body, headers=headers, timeout=_NO_LIMIT
+                    ) as response:
+                        said = await response.read()
+            except TimeoutError:
+                raise AssertionError(f"no answer to {key} in {_ANSWERED_S:.0f} s") from None
+            return True if b'"result"' in said else None
+
+        await self._try(post)
+
     async def _has_ended(self) -> bool:
         body: JsonObject = {"jsonrpc": "2.0", "id": 1, "method": "GetTask"}
-        name = VAULT if self.errand.death in HELD_BACK else AGENT
+        name = name_agent(self.errand)
 
         async def read(gateway: int) -> JsonObject:
             posted = {**body, "params": {"id": self.task}}
@@ -230,7 +275,10 @@ class Asker:
                 return object_at(said, "result")
 
         task = await self._try(read)
-        return text_at(object_at(task, "status"), "state") in _ENDED
+        state = text_at(object_at(task, "status"), "state")
+        if self.errand.way and state in _ENDED and state != "TASK_STATE_COMPLETED":
+            raise AssertionError(f"the conversation ended as {state}")
+        return state in _ENDED
 
     async def _get(
         self, path: str, params: dict[str, str] | None = None, who: str | None = None

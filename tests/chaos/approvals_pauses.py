@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _VECTORS: Final = Path(__file__).parents[1] / "vectors" / "dialects.json"
 _SAYS: Final = {
     "adk": ("one confirmation of a tool call", "delete_rows"),
+    "kagent": ("one tool to approve", "delete_file"),
     "agentstack": ("an approval in the metadata", "delete_rows"),
     "strands": ("an interrupt that is an approval by its name", '"delete"'),
     "langgraph": ("one tool call to be reviewed", '"send"'),
@@ -23,9 +24,16 @@ _SAYS: Final = {
 }
 _GROUPS: Final = {
     "adk": ("two confirmations in one message", '"pay"'),
+    "kagent": ("two tools, answered one by one in one message", "delete_file"),
     "langgraph": ("two calls in one interrupt, in their order", '"send"'),
 }
-_IDS: Final = {"adk": '"adk-1"', "strands": '"s1"', "langgraph": '"i1"', "cuga": '"c-1"'}
+_IDS: Final = {
+    "adk": '"adk-1"',
+    "kagent": '"approval-1"',
+    "strands": '"s1"',
+    "langgraph": '"i1"',
+    "cuga": '"c-1"',
+}
 """What each calls its question; the rest are told apart by the message that asks."""
 
 

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from random import Random
 
 OWN: Final = "permission"
-DIALECTS: Final = (OWN, "adk", "agentstack", "strands", "langgraph", "cuga", "schema")
-_GROUPS: Final = ("adk", "langgraph")
+WORDS: Final = "words"
+"""What an agent asks in a plain conversation, in which its caller answers over A2A."""
+DIALECTS: Final = (OWN, "adk", "kagent", "agentstack", "strands", "langgraph", "cuga", "schema")
+_GROUPS: Final = ("adk", "kagent", "langgraph")
 """Dialects with several questions in one pause that one message answers."""
 
 
@@ -111,13 +113,35 @@ _SLOW: Final = (
 """Deaths that are followed by a wait: for a message that may be on its way, or until an act comes due again."""
 
 
+CONVERSED: Final = (
+    Death.AFTER_CLAIM,
+    Death.BEFORE_ARRIVAL,
+    Death.BEFORE_OPEN,
+    Death.AFTER_OPEN,
+    Death.BEFORE_INBOX,
+    Death.AFTER_INBOX,
+    Death.BEFORE_RESOLVE,
+    Death.AFTER_RESOLVE,
+    Death.AFTER_ARRIVAL,
+    Death.BEFORE_RETURNED,
+    Death.STORE,
+)
+"""Deaths in a conversation, those that are waited for first: the others are about people beside the caller."""
+Way: TypeAlias = Literal["", "unary", "stream"]
+
+
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """One task, and the question of which a death is about; ``label`` stands in whatever is said and stored of it."""
+    """One task, and the question of which a death is about; ``label`` stands in whatever is said and stored of it.
+
+    ``way`` is how the caller itself answers, empty where a person does over ``/v1``. ``streams`` is said of the agent.
+    """
 
     label: str
     death: Death
     dialect: str
+    way: Way = ""
+    streams: bool = True
 
 
 def plan(draw: Random, *, whole: bool) -> list[Errand]:
@@ -132,9 +156,24 @@ def plan(draw: Random, *, whole: bool) -> list[Errand]:
         wanted = fitting if whole else (fitting[(first + number) % len(fitting)],)
         pairs += [(death, dialect) for dialect in wanted]
     pairs.sort(key=lambda pair: pair[0] not in _SLOW)
-    return [
+    asked = [
         Errand(f"q{number:03}x", death, dialect) for number, (death, dialect) in enumerate(pairs)
     ]
+    return [*asked, *_plan_conversations(draw, whole=whole)]
+
+
+def _plan_conversations(draw: Random, *, whole: bool) -> list[Errand]:
+    """Every death with every way to answer and kind of agent, or each once with these in turn."""
+    ways: list[tuple[Way, bool]] = [
+        (way, streams) for way in ("unary", "stream") for streams in (True, False)
+    ]
+    first = draw.randrange(len(ways))
+    planned: list[Errand] = []
+    for number, death in enumerate(CONVERSED):
+        for way, streams in ways if whole else (ways[(first + number) % len(ways)],):
+            label = f"w{len(planned):03}x"
+            planned.append(Errand(label, death, WORDS, way, streams))
+    return planned
 
 
 def _list_dialects(death: Death) -> tuple[str, ...]:

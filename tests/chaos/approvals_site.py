@@ -16,7 +16,7 @@ import yaml
 from passerelle.gateway.demo.processes import GatewayProcess
 from passerelle.store.engine_binary import find_engine
 from passerelle.store.engine_process import EngineSettings, build_command
-from tests.chaos.approvals_agent import AGENT, VAULT, AskingAgent
+from tests.chaos.approvals_agent import AGENT, QUIET, VAULT, AskingAgent
 from tests.chaos.approvals_plan import Death, Errand
 from tests.chaos.approvals_snares import GATEWAYS, AgentSnares, Snare, StoreSnares, Trapper
 from tests.support.engine import answers, end_process, redis_on_path, start_process
@@ -182,6 +182,14 @@ async def run_approval_site(
         )
         agent_url = f"http://127.0.0.1:{agent.port}"
         peer.card = make_card(AGENT, f"{agent_url}/")
+        quiet_peer = await stack.enter_async_context(site.agent.quiet)
+        quiet = await stack.enter_async_context(
+            fault_proxy(quiet_peer.url.removeprefix("http://"), partial(AgentSnares, site.trapper))
+        )
+        quiet_url = f"http://127.0.0.1:{quiet.port}"
+        card = make_card(QUIET, f"{quiet_url}/")
+        quiet_peer.card = {**card, "capabilities": {"streaming": False}}
+        agents = {AGENT: agent_url, VAULT: agent_url, QUIET: quiet_url}
         for number in range(GATEWAYS):
             tap = partial(StoreSnares, site.trapper, number)
             store = await stack.enter_async_context(
@@ -190,7 +198,7 @@ async def run_approval_site(
             place = folder / f"gateway-{number}"
             place.mkdir()
             config = place / "passerelle.yaml"
-            text = _write_config(folder, store.url, agent_url, push_origin)
+            text = _write_config(folder, store.url, agents, push_origin)
             config.write_text(text, encoding="utf-8")
             environ = {_TOKEN: f"gateway-{number}"}
             site.gateways.append(
@@ -202,7 +210,7 @@ async def run_approval_site(
         await site.settle()
 
 
-def _write_config(folder: Path, store_url: str, agent_url: str, push_origin: str) -> str:
+def _write_config(folder: Path, store_url: str, urls: dict[str, str], push_origin: str) -> str:
     clients: list[Json] = [
         {
             "name": name,
@@ -216,11 +224,11 @@ def _write_config(folder: Path, store_url: str, agent_url: str, push_origin: str
     agents: list[Json] = [
         {
             "name": name,
-            "url": agent_url,
+            "url": url,
             "auth": {"bearer_env": _TOKEN},
             "timeout": {"query": "3s", "arrival": "8s"},
         }
-        for name in (AGENT, VAULT)
+        for name, url in urls.items()
     ]
     hold: JsonObject = {
         "name": "hold",

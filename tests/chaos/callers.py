@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import httpx
 import orjson
 
+from passerelle.a2a_mapping.frames import STATUS_NOTE
+from passerelle.a2a_mapping.members import object_at, text_at
 from tests.chaos.plan import Errand, Way
 
 if TYPE_CHECKING:
@@ -40,6 +42,10 @@ _TRIES: Final = 4
 _SILENT_S: Final = 20.0
 """Between two bytes of a stream: more than the comment that says that nothing happens."""
 _TRY_AGAIN: Final = frozenset({429, 500, 502, 503, 504})
+
+
+class Unknown(Exception):
+    """A task has failed since nobody can tell whether its agent has the message."""
 
 
 class Refused(Exception):
@@ -113,22 +119,30 @@ class Caller:
             message = f"{told.errand.label}-m{number}"
             told.messages.append(message)
             try:
-                await self._send(told, message)
-            except Refused as error:
-                # Nothing came of this one and nothing will: the caller starts over.
+                if await self._try(told, message):
+                    return
+            except Unknown as error:
                 told.refusals[message] = str(error)
-                await asyncio.sleep(_PAUSE_S * 2**number)
-            else:
-                break
-        else:
-            raise Refused(f"{_MESSAGES} times: {told.refusals}")
+            # Nothing came of this one, or nobody can tell: the caller starts over.
+            told.task, told.frames = None, []
+            await asyncio.sleep(_PAUSE_S * 2**number)
+        raise Refused(f"{_MESSAGES} times: {told.refusals}")
+
+    async def _try(self, told: Told, message: str) -> bool:
+        """The errand with one message; whether it was taken."""
+        try:
+            await self._send(told, message)
+        except Refused as error:
+            told.refusals[message] = str(error)
+            return False
         if told.task is None:
-            return
+            return True
         if told.errand.way is Way.CANCEL:
             await self._cancel(told)
         elif told.errand.way is Way.ASK:
             await self._reply(told)
         await self._await_end(told)
+        return True
 
     async def _send(self, told: Told, message: str) -> None:
         params = compose_send(told.errand, message)
@@ -140,10 +154,12 @@ class Caller:
         errand = told.errand
         result = await self._insist(errand.gateway, errand.agent, "SendMessage", params, message)
         told.task, told.answer = result.get("task"), result.get("message")
+        _require_outcome(told)
 
     async def _reply(self, told: Told) -> None:
         async def is_asked() -> bool:
             told.task = await self.get_task(told, told.errand.gateway)
+            _require_outcome(told)
             state = told.task["status"]["state"]
             return state == "TASK_STATE_INPUT_REQUIRED" or state in TERMINAL
 
@@ -174,6 +190,7 @@ class Caller:
     async def _await_end(self, told: Told) -> None:
         for gateway in itertools.cycle((told.errand.gateway, 1 - told.errand.gateway)):
             told.task = await self.get_task(told, gateway)
+            _require_outcome(told)
             if told.task["status"]["state"] in TERMINAL:
                 return
             await asyncio.sleep(_POLL_S)
@@ -196,6 +213,7 @@ class Caller:
                 is_away = told.frames and int(told.errand.label[-1]) % 2
                 await asyncio.sleep(_AWAY_S if is_away else _PAUSE_S)
             if _has_ended(told):
+                _require_outcome(told)
                 return
 
     async def _read(
@@ -324,6 +342,18 @@ def _take_frame(told: Told, result: Answer) -> None:
         told.answer = result["message"]
     elif "statusUpdate" in result and told.task is not None:
         told.task["status"] = result["statusUpdate"]["status"]
+        told.task.setdefault("metadata", {}).update(result["statusUpdate"].get("metadata", {}))
+
+
+def _require_outcome(told: Told) -> None:
+    """A task that ended because nobody can tell whether the agent has its message.
+
+    Raises:
+        Unknown: it is such a one; what is done about it is the caller's to say.
+    """
+    note = object_at(object_at(told.task or {}, "metadata"), STATUS_NOTE)
+    if text_at(note, "reason") == "unknown_outcome":
+        raise Unknown(f"{told.task_id}: unknown_outcome")
 
 
 def _has_ended(told: Told) -> bool:

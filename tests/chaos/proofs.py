@@ -134,7 +134,7 @@ class Proof:
             self.verdict.refused += 1
             if count > 1:
                 self.verdict.blame(told.errand.label, f"{message} reached its agent {count} times")
-        elif count != 1:
+        elif count != (0 if self.records.is_unsent(told.task_id) else 1):
             self.verdict.blame(told.errand.label, f"{message} reached its agent {count} times")
 
     # ------------------------------------------------------------ every status is the agent's

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from passerelle.core.batch import EntityKind
 from passerelle.core.events import decode_event
-from passerelle.core.machine import read_snapshot
+from passerelle.core.machine import read_loaded
 from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.store.store import Store, StoreSettings
 from tests.support.proof import read_stream
@@ -38,10 +39,19 @@ class Records:
         wanted = [ref for ref in refs if ref.kind is EntityKind.TASK]
         for first in range(0, len(wanted), _AT_ONCE):
             for loaded in await self.store.log.load(wanted[first : first + _AT_ONCE]):
-                record = read_snapshot(loaded.ref.kind, loaded.snapshot)
+                record = read_loaded(loaded)
                 if isinstance(record, TaskRecord):
                     self.tasks[record.task_id] = record
                     self.by_label[record.scope.context_id].append(record)
+
+    def is_unsent(self, task_id: str | None) -> bool:
+        """Whether a task was cancelled while its message still waited for a busy agent."""
+        record = self.tasks.get((task_id or "").partition("~")[0])
+        return (
+            record is not None
+            and record.status is Status.CANCELLED
+            and all(attempt.remote_task_id is None for attempt in record.attempts)
+        )
 
     async def read_top(self, session: str) -> int:
         """The sequence of the last event of a session."""

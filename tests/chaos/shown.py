@@ -25,6 +25,10 @@ _FOLLOWED: Final = 32
 """Streams of one channel at a time: a channel takes 60 frames of its client in ten seconds, and each is one."""
 
 
+_UNSENT: Final = ("TASK_STATE_CANCELED", "")
+"""State and text of a task that was cancelled while its message waited for a busy agent."""
+
+
 @dataclass(slots=True)
 class Shown:
     """Asks both gateways for everything."""
@@ -53,7 +57,8 @@ class Shown:
             remote = self._find_remote(told.task_id)
             for gateway in range(len(GATEWAYS)):
                 task = await self.caller.get_task(told, gateway)
-                if remote is None or read_whole(task) != read_whole(remote):
+                said = _UNSENT if self.records.is_unsent(told.task_id) else read_whole(remote or {})
+                if read_whole(task) != said:
                     what = f"{GATEWAYS[gateway]} shows {task}, its agent has {remote}"
                     self.verdict.blame(told.errand.label, what)
             if told.frames:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import grpc
@@ -152,7 +152,7 @@ async def run_site(folder: Path, **settings: object) -> AsyncGenerator[Site]:
         agents = {AGENT: agent.url, DEMANDING: demanding.url, LEAKY: leaky.url}
         agents[VANISHING] = vanishing.url
         port = find_free_port()
-        chosen = {**make_settings(port), "clients": list_clients(), **settings}
+        chosen: dict[str, Any] = {**make_settings(port), "clients": list_clients(), **settings}
         gateway = await stack.enter_async_context(run_gateway(folder, agents, **chosen))
         # The library of gRPC keeps threads and files once it has been used: before the tests, not in one of them.
         async with grpc.aio.insecure_channel(f"{_HOST}:{port}") as channel:
@@ -179,6 +179,8 @@ def make_settings(grpc_port: int) -> Json:
     """What a gateway in front of a conformance agent is set to."""
     return {
         "card_shape": "v1",
+        # The official kit finds each binding on the card.
+        "card": {"interfaces": ["JSONRPC", "HTTP+JSON", "GRPC", "WEBSOCKET"]},
         "grpc": {"port": grpc_port, "default_agent": AGENT},
         "webhooks": {"allow": [f"http://{_HOST}:*", "http://localhost:*", "https://example.com"]},
     }

@@ -39,9 +39,20 @@ async def test_stream_stays_open_and_shows_that_somebody_signed_in_elsewhere(
 
 
 @pytest.mark.kit("AUTH-INTASK-006")
-async def test_task_that_waits_for_consent_takes_messages(caller: Caller) -> None:
-    task = await caller.make_task(write("psl-auth"))
-    words = make_params(write("tck-complete-task", "what is it for?", taskId=task["id"]))
-    said = (await caller.call("SendMessage", words)).said["task"]
+@pytest.mark.requirement("ANS-7")
+async def test_task_that_waits_for_consent_takes_messages(caller: Caller, site: Site) -> None:
+    task = await caller.make_task(write("psl-consent"))
+    message = write("tck-complete-task", "what is it for?", taskId=task["id"])
+    said = (await caller.call("SendMessage", make_params(message))).said["task"]
     assert said["id"] == task["id"]
-    assert "what is it for?" in str(said["history"])
+    assert find_state({"task": said}) == COMPLETED
+    (received,) = await site.agent.list_received(message["messageId"])
+    assert received["parts"] == [{"text": "what is it for?"}]
+    asked, question, answer = said["history"][:3]
+    assert [one["role"] for one in (asked, question, answer)] == [
+        "ROLE_USER",
+        "ROLE_AGENT",
+        "ROLE_USER",
+    ]
+    assert answer["parts"][0]["text"] == "withheld"
+    assert "what is it for?" not in str(said["history"])

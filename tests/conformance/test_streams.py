@@ -98,6 +98,14 @@ async def test_subscription_stays_open_while_the_task_waits_for_somebody(
         assert find_state((await stream.collect())[-1]) == COMPLETED
 
 
+async def test_stream_of_a_message_ends_where_the_task_waits_for_its_caller(caller: Caller) -> None:
+    items = await caller.collect(write("tck-input-required"))
+    assert find_state(items[-1]) == "TASK_STATE_INPUT_REQUIRED"
+    task_id = items[0]["task"]["id"]
+    answered = await caller.collect(write("tck-complete-task", taskId=task_id))
+    assert find_state(answered[-1]) == COMPLETED
+
+
 @pytest.mark.kit("STREAM-SUB-003")
 async def test_task_that_has_ended_is_not_subscribed_to(caller: Caller) -> None:
     task = await caller.make_task(write("tck-complete-task"))

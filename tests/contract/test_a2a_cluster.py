@@ -392,6 +392,32 @@ async def test_events_that_are_gone_are_said(
     assert gone.value.task_id == "t1"
 
 
+@pytest.mark.requirement("I8")
+@pytest.mark.parametrize("how", ["destroyed", "ended"])
+async def test_events_that_are_gone_are_said_after_one_more_version(
+    tasks: RedisVersionedTaskStore, server: Server, how: str
+) -> None:
+    """The next event makes the stream anew: it follows none of those that expired, and goes like them."""
+    versions = await fill(tasks, 4)
+    at = (await tasks.open()).tasks.space.locate("t1")
+    node = (await tasks.open()).nodes.node(at.shard).endpoint.name
+    url = next(url for url in server.nodes if node in url)
+    if how == "destroyed":
+        await RedisTaskEventStream(tasks).destroy("t1")
+    else:
+        versions.append(await write(tasks, make_task(state="COMPLETED"), versions[-1]))
+    assert cast("int", ask(url, "PTTL", at.events)) > 0
+    assert ask(url, "PEXPIRE", at.events, 0) == 1
+    versions.append(await write(tasks, make_task(at_s=60), versions[-1]))
+    for after in (TaskVersion.MISSING, *versions[:-2]):
+        async with follow(tasks, after) as events:
+            with pytest.raises(EventsGoneError):
+                await anext(events)
+    async with follow(tasks, versions[-2]) as events:
+        assert await take(events, 1) == versions[-1:]
+    assert 0 < cast("int", ask(url, "PTTL", at.events)) <= 60_000
+
+
 async def test_events_expire_behind_the_end_and_the_task_stays(
     tasks: RedisVersionedTaskStore, server: Server
 ) -> None:

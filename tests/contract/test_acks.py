@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from passerelle.core.batch import Batch
+from passerelle.store.acks import KEEP_MS
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, operation
 
@@ -85,3 +86,20 @@ async def test_devices_that_ack_at_once_are_judged_each_by_itself(store: Store) 
         one.device: (one.generation, one.cursor) for one in await store.acks.list_acks(at.stream)
     }
     assert listed == {"phone": (1, cursor(4)), "tablet": (7, None), "tv": (2, None)}
+
+
+async def test_devices_unseen_for_a_week_make_room_for_new_ones(store: Store) -> None:
+    at = await begin(store)
+    gone = [f"tab#{number}" for number in range(299)]
+    week_ago_ms = NOW_MS - KEEP_MS
+    for first in range(0, len(gone), 50):
+        part = gone[first : first + 50]
+        await asyncio.gather(
+            *(store.acks.store_ack(at.stream, one, 1, cursor(3), week_ago_ms) for one in part)
+        )
+    await store.acks.store_ack(at.stream, "seen", 1, cursor(3), week_ago_ms + 1)
+    assert len(await store.acks.list_acks(at.stream)) == 300
+    await store.acks.store_ack(at.stream, "seen", 1, cursor(4), week_ago_ms + 1)
+    assert len(await store.acks.list_acks(at.stream)) == 300, "who is known costs nothing"
+    await store.acks.store_ack(at.stream, "new", 1, "", NOW_MS)
+    assert {one.device for one in await store.acks.list_acks(at.stream)} == {"new", "seen"}

@@ -18,6 +18,7 @@ from passerelle.core.batch import (
     Claim,
     Conflict,
     DueChange,
+    Early,
     Fence,
     Fenced,
     IdempotencyRow,
@@ -573,3 +574,23 @@ async def test_batch_over_two_shards_is_refused(store: Store) -> None:
         await store.log.append(
             Batch(one.session, operation(), 0, EPOCH, entities=(two.write(),), events=(event(),))
         )
+
+
+NOON = "2026-11-23T12:00:00.000Z"
+LATER = "2026-11-23T12:00:00.001Z"
+
+
+async def test_times_of_a_stream_never_go_back(store: Store, server: Server) -> None:
+    at = make_place()
+    first = replace(batch_of(at), at=LATER)
+    assert isinstance(await store.log.append(first), Appended)
+    stamp = Stamp(1, first.op)
+    async with nothing_written(server):
+        earlier = replace(batch_of(at, expected=stamp), at=NOON)
+        assert await store.log.append(earlier) == Early(LATER)
+    same = replace(batch_of(at, expected=stamp), at=LATER)
+    assert isinstance(await store.log.append(same), Appended)
+    # The same operation again is told that it ran, whatever the time.
+    assert isinstance(await store.log.append(replace(same, at=NOON)), Again)
+    timeless = Batch(at.session, operation(), 0, EPOCH, entities=(at.write(Stamp(2, same.op)),))
+    assert isinstance(await store.log.append(timeless), Appended)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from passerelle.store.batcher import Batcher
+from passerelle.store.batcher import QUEUE_LIMIT, Batcher
 from passerelle.store.connection import pack, read_url
 from tests.support.engine import Server, ask
 
@@ -68,6 +68,29 @@ async def test_a_call_alone_goes_as_soon_as_a_connection_is_free(engine_server: 
         later = batcher.call(PING)
         assert exchanges == {1: 2}, "who waits for others does so again"
         await later
+
+
+@pytest.mark.parametrize("others", [0, 2])
+async def test_call_whose_caller_was_cancelled_before_it_was_written_is_not(
+    engine_server: Server, others: int
+) -> None:
+    async with warm(engine_server) as (batcher, exchanges):
+        under_way = asyncio.ensure_future(batcher.call(PING, alone=True))
+        kept = [batcher.call(pack("ECHO", str(number))) for number in range(others)]
+
+        async def write() -> None:
+            await batcher.call(pack("SET", "left", "out"))
+
+        waits = asyncio.create_task(write())
+        await asyncio.sleep(0)
+        assert batcher.waiting() == others + 1
+        waits.cancel()
+        await asyncio.gather(waits, under_way, return_exceptions=True)
+        assert [await one for one in kept] == [[str(number).encode()] for number in range(others)]
+        assert await batcher.call(pack("GET", "left")) == [None]
+        assert sum(size * count for size, count in exchanges.items()) == 2 + others
+        room = getattr(batcher, "_room")  # noqa: B009  private to its class
+        assert room == QUEUE_LIMIT, "its place is free again"
 
 
 async def test_idle_connection_is_tried_before_it_carries_a_call(engine_server: Server) -> None:

@@ -9,7 +9,8 @@ import pytest
 from passerelle.core.batch import Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports.channels import LinkNews, SaidHello
+from passerelle.core.ports.channels import LinkNews, OwedLink, SaidHello
+from passerelle.core.ports.due import DueRow
 from passerelle.core.ports.leases import TakenOver
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
@@ -148,6 +149,33 @@ async def test_what_an_older_connection_tells_late_counts_and_replaces_nothing(
     owed = await store.links.read_owed(channel, "connected")
     assert owed is not None
     assert (owed.payloads, owed.total, owed.told) == (b"generation 7", 3, 0)
+
+
+@pytest.mark.requirement("EXT-8")
+async def test_handler_that_was_overtaken_drops_nothing_that_came_up_since(store: Store) -> None:
+    shard, owner, channel = make_owner()
+    await store.channels.say_hello(owner, channel, b"x", None)
+
+    async def claim() -> DueRow | None:
+        claimed = await store.due.claim(shard, 10, 1)
+        return next((row for row in claimed.rows if row.entity == channel), None)
+
+    async def read() -> OwedLink:
+        owed = await store.links.read_owed(channel, "repaired")
+        assert owed is not None
+        return owed
+
+    await store.links.owe(channel, 1, "repaired", b"one", listed=True)
+    overtaken = await wait_until(claim, 15, "the row is due")
+    quick = await wait_until(claim, 15, "the row is due again")
+    assert overtaken is not None
+    assert quick is not None
+    seen = await read()
+    assert seen == OwedLink(b"x", b"one\n", 1, 0)
+    await store.links.settle(quick, "repaired", seen, listed=True)
+    await store.links.owe(channel, 1, "repaired", b"two", listed=True)
+    await store.links.settle(overtaken, "repaired", seen, listed=True)
+    assert await read() == OwedLink(b"x", b"two\n", 2, 1)
 
 
 async def test_channel_of_another_shard_is_refused(store: Store) -> None:

@@ -12,8 +12,8 @@ from passerelle.core.ids import ALL_SHARDS, Shard, place
 from passerelle.core.ports.leases import Lease, LeaseWish
 from passerelle.core.ports.projections import IndexRow
 from passerelle.store.info import parse_info
-from passerelle.store.nodes import slot_of
 from passerelle.store.store import Store, StoreSettings
+from passerelle.store.topology import slot_of
 from tests.support.batches import EPOCH, Place, event, make_place, mint, operation
 from tests.support.engine import Server, ask, empty
 from tests.support.waiting import block_until, wait_until

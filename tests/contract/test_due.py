@@ -7,9 +7,12 @@ from functools import partial
 
 import pytest
 
-from passerelle.core.batch import Batch, DueChange
+from passerelle.core.batch import Batch, DueChange, Incarnation
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import Claimed
+from passerelle.core.ports.leases import TakenOver
+from passerelle.store import keys
+from passerelle.store.connection import pack
 from passerelle.store.due import LEASE_ROWS
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, make_place, operation
@@ -74,8 +77,37 @@ async def test_row_of_a_claimant_that_died_comes_back_with_another_token(store: 
     assert claimed.rows[0].token != first.token
 
 
+@pytest.mark.parametrize("older", [1, 127, 128, 129, 300])
+@pytest.mark.parametrize("room", [0, 7])
+async def test_lease_that_has_run_out_is_claimed_before_all_other_rows(
+    store: Store, older: int, room: int
+) -> None:
+    shard = await put(store, *((f"k:{number:03}", 1 + number) for number in range(older)))
+    dead, alive = Incarnation("in_dead", 1), Incarnation("in_alive", 1)
+    await store.leases.extend(shard, alive, opens=True, wants_duty=False, lease_ms=60_000)
+    await store.leases.extend(shard, dead, opens=True, wants_duty=False, lease_ms=1)
+    for _ in range(2):  # a claim of a lease comes back soon, and first again
+
+        async def claim() -> list[str]:
+            claimed = await store.due.claim(shard, room, 60_000)
+            members = [row.member for row in claimed.rows]
+            return members if "own:in_dead" in members else []
+
+        members = await wait_until(claim, 15, "the lease has run out and is claimed")
+        assert members is not None
+        assert members[0] == "own:in_dead"
+        assert "own:in_alive" not in members
+        assert len(members) <= 1 + room
+    assert isinstance(await store.leases.take_over(shard, "in_dead"), TakenOver)
+    await store.leases.release(shard, alive)
+    [kept] = await store.nodes.read(shard, pack("SMEMBERS", keys.lessees(shard)))
+    assert kept == []
+
+
 async def test_held_rows_stay_while_others_are_claimed(store: Store) -> None:
     shard = await put(store, *((f"own:{number}", 1) for number in range(5)), ("k:x", 2))
+    lessee = Incarnation("0", 1)
+    await store.leases.extend(shard, lessee, opens=True, wants_duty=False, lease_ms=0)
     claimed = await store.due.claim(shard, 2, 60_000, hold=LEASE_ROWS)
     assert [row.member for row in claimed.rows] == ["k:x"]
     free = partial(store.due.claim, shard, 10, 60_000)

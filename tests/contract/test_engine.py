@@ -97,6 +97,21 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+async def test_files_of_the_engine_have_no_rights_for_others(settings: EngineSettings) -> None:
+    """Neither those that it writes nor those that an earlier version left open."""
+    for _ in range(2):
+        async with await EmbeddedEngine.start(settings) as engine:
+            ask(engine.url, "SET", "a", "b")
+            ask(engine.url, "BGREWRITEAOF")
+            files = [one for one in settings.data_dir.rglob("*") if one.is_file()]
+            names = {one.name.partition(".")[0] for one in files}
+            assert {"engine", "socket", "appendonly"} <= names
+            assert [one.name for one in files if stat.S_IMODE(one.stat().st_mode) & 0o077] == []
+        for one in files:
+            if one.exists():
+                one.chmod(0o644)
+
+
 async def test_engine_listens_on_a_private_socket_and_on_no_port(
     engine: EmbeddedEngine, settings: EngineSettings
 ) -> None:
@@ -266,9 +281,31 @@ async def test_engine_that_ends_at_start_is_an_error_with_its_last_words(
         encoding="ascii",
     )
     script.chmod(0o755)
-    with pytest.raises(EngineFailed, match="no more room on deck"):
+    with pytest.raises(EngineFailed, match="no more room on deck") as failed:
         await EmbeddedEngine.start(EngineSettings(settings.data_dir, engine_path=script))
+    assert failed.value.hint == "its log says why, engine.log in the data directory"
     (await lock_directory(settings.data_dir, 0)).release()
+
+
+async def test_damage_inside_the_log_is_refused_with_what_helps(
+    settings: EngineSettings, tmp_path: Path
+) -> None:
+    at = make_place()
+    async with (
+        await EmbeddedEngine.start(settings) as first,
+        await open_store(first, tmp_path) as store,
+    ):
+        for number in range(10):
+            assert await write(store, at, number)
+    (log,) = (settings.data_dir / "appendonlydir").glob("*.incr.aof")
+    with log.open("r+b") as file:
+        file.seek(log.stat().st_size // 2)
+        file.write(b"\0" * 64)
+    with pytest.raises(EngineFailed, match="ended at start") as failed:
+        await EmbeddedEngine.start(settings)
+    assert failed.value.hint is not None
+    assert "restore a backup" in failed.value.hint
+    assert "valkey-check-aof" in failed.value.hint
 
 
 async def test_torn_tail_of_the_log_costs_the_last_command_only(

@@ -15,6 +15,8 @@ from redis.client import PubSub
 from passerelle.core.batch import Batch, EntityWrite, Stamp
 from passerelle.core.events import EncodedEvent
 from passerelle.store import keys
+from passerelle.store.hints import RedisHints
+from passerelle.store.nodes import Node
 from passerelle.store.store import Store, StoreSettings
 from tests.support.batches import EPOCH, Place, event, make_place, operation
 from tests.support.engine import Server, ask
@@ -148,3 +150,101 @@ async def test_new_shard_epoch_is_hinted_to_those_who_follow_the_shard(store: St
     await store.hints.subscribe_shard(at.shard, heard.hints.append)
     epoch = await store.log.bump_epoch(at.shard, 0)
     assert await heard.next() == [f"s {epoch}".encode()]
+
+
+@pytest.mark.parametrize("raises", [ValueError, RecursionError, asyncio.InvalidStateError])
+async def test_callback_that_raises_harms_nobody_else(
+    store: Store, raises: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    at, other, heard = make_place(), make_place(), Heard()
+    other = make_place(at.shard)
+
+    def fail(_hint: bytes) -> None:
+        raise raises
+
+    await store.hints.subscribe(at.stream, fail)
+    await store.hints.subscribe(other.stream, heard.hints.append)
+    before = len(heard.hints)
+    await store.log.append(batch_of(at, event()))
+    await wait_until(lambda: store.hints.faults == 1, 15, "the fault is counted")
+    await store.log.append(batch_of(other, event()))
+    await heard.next(before + 1)
+    third, late = make_place(at.shard), Heard()
+    await store.hints.subscribe(third.stream, late.hints.append)
+    await store.log.append(batch_of(third, event()))
+    await late.next()
+    assert "hints.callback_failed" in caplog.text
+
+
+async def test_loss_is_told_to_all_though_one_of_them_raises(store: Store, server: Server) -> None:
+    at, heard, told = make_place(), Heard(), list[str]()
+
+    def fail() -> None:
+        raise LookupError
+
+    store.hints.on_loss(fail)
+    store.hints.on_loss(lambda: told.append("lost"))
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    for url in server.nodes:
+        ask(url, "CLIENT", "KILL", "TYPE", "pubsub")
+    await wait_until(lambda: told, 15, "the other one is told")
+    await store.log.append(batch_of(at, event()))
+    await heard.next()
+
+
+async def test_reader_that_a_fault_has_ended_is_started_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the fault is: a reader that nobody looks after would leave the process deaf."""
+    at, heard, losses = make_place(), Heard(), list[int]()
+    store.hints.on_loss(lambda: losses.append(1))
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    take: Callable[[RedisHints, Node, list[bytes]], bool] = getattr(RedisHints, "_take")  # noqa: B009  private to its class
+    faults = [ZeroDivisionError()]
+
+    def fail(self: RedisHints, node: Node, message: list[bytes]) -> bool:
+        if faults:
+            raise faults.pop()
+        return take(self, node, message)
+
+    monkeypatch.setattr(RedisHints, "_take", fail)
+    first = batch_of(at, event())
+    await store.log.append(first)
+    await wait_until(lambda: losses, 15, "whoever asked hears that hints may be lost")
+    await store.log.append(batch_of(at, event(), expected=Stamp(1, first.op)))
+    assert (await heard.next())[0].startswith(b"e 2-2.")
+    other, late = make_place(at.shard), Heard()
+    await store.hints.subscribe(other.stream, late.hints.append)
+    await store.log.append(batch_of(other, event()))
+    await late.next()
+
+
+async def test_subscription_whose_caller_was_cancelled_leaves_nothing_at_the_server(
+    store: Store, server: Server
+) -> None:
+    known, at, heard = make_place(), make_place(), Heard()
+    at = make_place(known.shard)
+    await store.hints.subscribe(known.stream, heard.hints.append)
+    channel = keys.stream_hints(at.stream)
+    name = store.nodes.node(at.shard).endpoint.name
+    url = next(url for url in server.nodes if name in url)
+
+    def count() -> int:
+        return cast("list[int]", ask(url, "PUBSUB", "SHARDNUMSUB", channel))[1]
+
+    for turns in range(1, 6):
+        asked = asyncio.create_task(store.hints.subscribe(at.stream, heard.hints.append))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        if asked.cancelled():
+            await wait_until(lambda: count() == 0, 15, "nobody is subscribed")
+        else:
+            await store.hints.unsubscribe(at.stream)
+    losses = list[int]()
+    store.hints.on_loss(lambda: losses.append(1))
+    await store.hints.subscribe(at.stream, heard.hints.append)
+    await store.log.append(batch_of(at, event()))
+    await heard.next()
+    assert not losses, "and the connection stays as it is"

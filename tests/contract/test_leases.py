@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from typing import cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from passerelle.store import keys
 from passerelle.store.connection import pack
 from passerelle.store.store import Store
 from tests.support.batches import EPOCH, Place, event, make_place, operation
+from tests.support.engine import Server, ask
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -240,3 +242,54 @@ async def test_leases_of_many_shards_are_extended_together_and_one_that_is_broke
     gone = LeaseWish(shards[0], Incarnation("in_x", 2), opens=False, wants_duty=True)
     assert await store.leases.extend_each([gone], LONG_MS) == [LeaseLost()]
     assert await store.leases.extend_each([], LONG_MS) == []
+
+
+async def test_late_release_of_an_earlier_life_ends_nothing_of_the_present_one(
+    store: Store,
+) -> None:
+    at = make_place()
+    later = Incarnation(at.driver.instance, at.driver.number + 1)
+    await take(store, at.shard, at.driver, duty=True, lease_ms=1)
+
+    async def is_open() -> bool:
+        return isinstance(await take(store, at.shard, later, duty=True), Lease)
+
+    await wait_until(is_open, 15, "the later life has the lease")
+    await store.leases.release(at.shard, at.driver)
+    other = Incarnation("in_other", 1)
+    asked = await take(store, at.shard, other, duty=True)
+    assert isinstance(asked, Lease)
+    assert not asked.duty, "the duty is still held"
+    assert isinstance(await take(store, at.shard, later, opens=False), Lease)
+    await store.leases.release(at.shard, later)
+    asked = await take(store, at.shard, other, duty=True)
+    assert isinstance(asked, Lease)
+    assert asked.duty
+    await store.leases.release(at.shard, other)
+
+
+EXTENSION_BYTES = 300
+"""Of the log, for a lease and a duty in one shard."""
+
+
+async def test_extension_writes_only_what_changes(store: Store, server: Server) -> None:
+    shards = [Shard(number) for number in range(64)]
+    driver = Incarnation("inst_0123456789abcdefghijklmn", 1)
+
+    async def extend(*, opens: bool) -> None:
+        wishes = [LeaseWish(shard, driver, opens, wants_duty=True) for shard in shards]
+        leases = await store.leases.extend_each(wishes, LONG_MS)
+        assert all(isinstance(one, Lease) and one.duty for one in leases)
+
+    await extend(opens=True)
+    before, rounds = count_written(server), 4
+    for _ in range(rounds):
+        await extend(opens=False)
+    await wait_until(lambda: count_written(server) > before, 10, "the log has grown")
+    assert count_written(server) - before <= rounds * len(shards) * EXTENSION_BYTES
+
+
+def count_written(server: Server) -> int:
+    """Bytes in the logs of all nodes."""
+    told = [cast("dict[str, int]", ask(url, "INFO", "persistence")) for url in server.nodes]
+    return sum(one["aof_current_size"] for one in told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -22,12 +23,13 @@ from tests.support.engine import (
     answers,
     ask,
     end_process,
-    free_port,
+    link,
     redis_on_path,
     run_server,
     start_process,
 )
-from tests.support.waiting import block_until, wait_until
+from tests.support.tcp_proxy import Cut, Through, fault_proxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,6 +57,29 @@ def configured(pliable: Server) -> Generator[Server]:
     ask(pliable.url, "FLUSHDB")
 
 
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_start_bears_that_one_connection_cannot_be_opened(
+    configured: Server, tmp_path: Path, number: int
+) -> None:
+    """Of those that a start opens one after another: a machine with much to do may take too long for any."""
+    opened = count(1)
+
+    class CutOne(Through):
+        def __init__(self) -> None:
+            self.is_cut = next(opened) == number
+
+        async def down(self, data: bytes) -> bytes:
+            if self.is_cut:
+                raise Cut
+            return data
+
+    async with fault_proxy(configured.url.removeprefix("unix://")) as proxy:
+        proxy.make_tap = CutOne
+        async with await Store.open(StoreSettings(proxy.url, tmp_path)) as store:
+            await store.probe()
+        assert proxy.accepted > number
+
+
 def batch() -> Batch:
     at = make_place()
     return Batch(at.session, operation(), 0, EPOCH, entities=(at.write(),), events=(event(),))
@@ -66,7 +91,7 @@ async def test_server_without_a_log_of_its_writes_is_refused_unless_told(
     ask(configured.url, "CONFIG", "SET", "appendonly", "no")
     with pytest.raises(ConfigInvalid, match="append-only"):
         await Store.open(StoreSettings(configured.url, tmp_path))
-    told = StoreSettings(configured.url, tmp_path, durable_otherwise=True)
+    told = StoreSettings(configured.url, tmp_path, durability="service")
     async with await Store.open(told) as store:
         assert isinstance(await store.log.append(batch()), Appended)
 
@@ -100,9 +125,12 @@ async def test_server_that_still_loads_its_log_is_away_and_not_at_fault(tmp_path
         end_process(second)
 
 
-async def test_server_that_evicts_is_refused(configured: Server, tmp_path: Path) -> None:
-    ask(configured.url, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    with pytest.raises(ConfigInvalid, match="noeviction"):
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl"])
+async def test_server_that_evicts_is_refused(
+    configured: Server, tmp_path: Path, policy: str
+) -> None:
+    ask(configured.url, "CONFIG", "SET", "maxmemory-policy", policy)
+    with pytest.raises(ConfigInvalid, match=f"{policy}.*noeviction"):
         await Store.open(StoreSettings(configured.url, tmp_path))
 
 
@@ -219,18 +247,3 @@ def is_loading(url: str) -> bool:
         return cast("dict[str, int]", ask(url, "INFO", "persistence"))["loading"] == 1
     except redis.ConnectionError:
         return False
-
-
-def link(primary: Server, replica: Server) -> None:
-    """Makes one server the replica of the other; replication needs a TCP port."""
-    port = free_port()
-    ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
-    ask(primary.url, "CONFIG", "SET", "port", port)
-    ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
-    ask(replica.url, "REPLICAOF", "127.0.0.1", port)
-    block_until(lambda: is_in_step(replica), 20, "the replica is in step")
-
-
-def is_in_step(replica: Server) -> bool:
-    role = cast(list[bytes], ask(replica.url, "ROLE"))
-    return role[3] == b"connected"

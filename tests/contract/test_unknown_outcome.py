@@ -46,6 +46,10 @@ async def count_events(store: Store, at: Place) -> int:
     return len(await store.log.read_page(at.stream, 0))
 
 
+def has_more(proxy: FaultProxy, held: int) -> bool:
+    return proxy.held > held
+
+
 @pytest.mark.requirement("ENV-2", "I2")
 async def test_swallowed_reply_leaves_exactly_one_event(proxied: Store, proxy: FaultProxy) -> None:
     at = make_place()
@@ -163,22 +167,28 @@ async def test_frozen_engine_stores_one_event_however_often_it_is_asked(
     assert await count_events(proxied, at) == 1
 
 
-async def test_cancelled_caller_does_not_cancel_its_write(
-    engine_server: Server, tmp_path: Path
+async def test_cancelled_caller_cancels_a_write_that_waits_and_none_that_is_under_way(
+    proxied: Store, proxy: FaultProxy
 ) -> None:
-    places = [make_place() for _ in range(20)]
-    async with await Store.open(StoreSettings(engine_server.url, tmp_path)) as store:
-        calls = [asyncio.create_task(store.log.append(batch_of(at))) for at in places]
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        for call in calls:
-            call.cancel()
-        await asyncio.gather(*calls, return_exceptions=True)
-        assert all(call.cancelled() for call in calls)
-        for at in places:
-            await wait_until(partial(count_events, store, at), 15, "the write is there")
-        again = make_place()
-        assert isinstance(await store.log.append(batch_of(again)), Appended)
+    under_way, waiting = [make_place(Shard(0)) for _ in range(2)], [make_place() for _ in range(20)]
+    proxy.open.clear()
+    calls: list[asyncio.Task[object]] = []
+    for at in under_way:
+        held = proxy.held
+        calls.append(asyncio.create_task(proxied.log.append(batch_of(at))))
+        await wait_until(partial(has_more, proxy, held), 15, "the call is under way")
+    calls += [asyncio.create_task(proxied.log.append(batch_of(at))) for at in waiting]
+    writes = proxied.nodes.node(Shard(0)).writes
+    await wait_until(lambda: writes.waiting() == len(waiting), 15, "the others wait")
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert all(call.cancelled() for call in calls)
+    proxy.open.set()
+    assert isinstance(await proxied.log.append(batch_of(make_place())), Appended)
+    for at in under_way:
+        await wait_until(partial(count_events, proxied, at), 15, "what was under way is stored")
+    assert [await count_events(proxied, at) for at in waiting] == [0] * len(waiting)
 
 
 async def test_reply_of_a_cancelled_caller_is_never_given_to_the_next(

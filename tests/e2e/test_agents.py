@@ -26,7 +26,7 @@ def run(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess
         env={"PATH": os.environ["PATH"], "HOME": str(gateway.folder), "OTHER": "no-token"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

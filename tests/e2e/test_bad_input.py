@@ -189,7 +189,7 @@ async def test_busy_port_is_said_before_anything_is_started(gateway: GatewayProc
         cwd=gateway.folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 2

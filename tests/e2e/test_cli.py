@@ -41,7 +41,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert "Traceback" not in done.stderr
@@ -59,7 +59,7 @@ def test_module_is_the_same_command(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout == f"passerelle {VERSION}\n"
@@ -107,7 +107,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert done.stdout == "[]\n"

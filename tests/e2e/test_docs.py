@@ -23,6 +23,8 @@ from passerelle.channels.hub import Hub
 from passerelle.core.json import JsonObject
 from passerelle.gateway.channel_metrics import ChannelMetrics
 from passerelle.gateway.cli import app
+from passerelle.gateway.connection_settings import ConnectionMetrics
+from passerelle.gateway.connections import ConnectionTable
 from passerelle.gateway.metrics import Metrics
 from passerelle.gateway.settings_source import Sources, read_settings
 
@@ -70,11 +72,28 @@ def name_block(block: Block) -> str:
     return block.name
 
 
+_PEOPLE: Final = ("ada", "bob", "carol", "cleo", "dora")
+_CLIENTS: Final = "\nclients:\n" + "".join(
+    f"  - {{name: {name}, key_hash: '{number:064x}', may_call: []}}\n"
+    for number, name in enumerate(_PEOPLE, 1)
+)
+_ISSUERS: Final = (
+    "issuers:\n"
+    "  - {name: keycloak, issuer: 'https://id.example.com', audience: [gateway], may_call: []}\n"
+)
+
+
 @pytest.mark.parametrize("block", read_blocks("yaml"), ids=name_block)
 def test_shown_configuration_loads_without_a_fault(block: Block, tmp_path: Path) -> None:
     config = tmp_path / "passerelle.yaml"
-    config.write_text(block.text, encoding="utf-8")
-    variables = re.findall(r"bearer_env: *(\w+)", block.text)
+    # A page shows the section that it is about; those whom it names stand in the `clients` of the whole file.
+    text = (
+        block.text if re.search(r"^clients:", block.text, re.MULTILINE) else block.text + _CLIENTS
+    )
+    if not re.search(r"^issuers:", text, re.MULTILINE):
+        text += _ISSUERS
+    config.write_text(text, encoding="utf-8")
+    variables = re.findall(r"_env: *(\w+)", block.text)
     environ = dict.fromkeys(variables, "a-token")
     reading = read_settings(Sources(environ, tmp_path, config))
     assert [str(fault) for fault in reading.faults] == []
@@ -129,6 +148,7 @@ def test_shown_metrics_are_those_that_are_counted() -> None:
     metrics.add(
         ChannelMetrics(ChannelCounts(), cast("Hub", hub), cast("ChannelEndpoint", endpoint))
     )
+    metrics.add(ConnectionMetrics(ConnectionTable()))
     counted = {
         metric.name + ("_total" if metric.type == "counter" else "")
         for metric in metrics.registry.collect()
@@ -191,7 +211,7 @@ def test_shown_close_codes_stand_on_the_side_of_their_range() -> None:
 
 
 def test_shown_question_is_read_and_the_shown_answer_names_it() -> None:
-    question, answer = (
+    question, answer, *_ = (
         json.loads(block.text)
         for block in read_blocks("json")
         if block.name.startswith("docs/protocol/permission.md")

@@ -68,7 +68,7 @@ async def test_second_gateway_on_one_data_directory_refuses_and_names_the_first(
         cwd=gateway.folder,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert gateway.child is not None

@@ -117,8 +117,8 @@ async def test_engine_that_is_gone_for_good_is_a_runtime_error_and_writes_are_re
     engine.write_text(f'#!/bin/sh\nexec {find_engine(None).path} "$@"\n', encoding="utf-8")
     engine.chmod(0o700)
     async with ScriptedPeer(AGENT) as peer:
-        settings = {"engine_path": str(engine)}
-        async with run_gateway(tmp_path, {AGENT: peer.url}, **settings) as gateway:
+        running = run_gateway(tmp_path, {AGENT: peer.url}, engine_path=str(engine))
+        async with running as gateway:
             async with open_caller(gateway) as caller:
                 await caller.send("before")
                 pid = find_engine_pid(gateway)

@@ -23,6 +23,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidMessage, InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
+from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.channels.frames import SUBPROTOCOL
 from passerelle.gateway.demo.processes import Child, read_port, start
 from passerelle.gateway.grpc.methods import V1
@@ -104,9 +105,10 @@ async def check_http(port: int, authority: Authority) -> None:
     base = f"https://{HOST}:{port}"
     async with httpx.AsyncClient(base_url=base, verify=authority.trust()) as http:
         faces = (await http.get(card)).json()["supportedInterfaces"]
-        urls = {face["url"] for face in faces if face["protocolBinding"] != "GRPC"}
-        socket = f"{base.replace('https', 'wss', 1)}/agents/{AGENT}/ws"
-        assert urls == {f"{base}/agents/{AGENT}", socket}
+        assert {face["url"] for face in faces} == {f"{base}/agents/{AGENT}"}
+        asked = await http.get(card, headers={"A2A-Extensions": INTERFACES})
+        every = {face["url"] for face in asked.json()["supportedInterfaces"]}
+        assert f"{base.replace('https', 'wss', 1)}/agents/{AGENT}/ws" in every
     async with httpx.AsyncClient() as http:
         with pytest.raises(httpx.HTTPError):
             await http.get(f"http://{HOST}:{port}{card}")
@@ -151,7 +153,7 @@ def check_command_line(config: Path, port: int) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=120,
         )
 
     told = ask("agents")

@@ -1,6 +1,5 @@
 """``check`` against agents that are there: the card is read, and nothing is sent."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -113,25 +112,6 @@ async def test_folder_of_blobs_is_tried_out_and_left_as_it_was(tmp_path: Path) -
     assert not [path for path in shared.rglob("*") if path.is_file()]
     bad = await run_check(Sources({}, tmp_path / "bad"), SystemClock())
     assert [fault.partition(":")[0] for fault in bad.faults] == ["blobs"]
-
-
-def list_examples() -> list[tuple[str, str]]:
-    """Every YAML block of the documents that is a configuration."""
-    found: list[tuple[str, str]] = []
-    for page in sorted(Path("docs").rglob("*.md")):
-        for number, block in enumerate(
-            re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
-        ):
-            found.append((f"{page}#{number}", block))
-    return found
-
-
-@pytest.mark.parametrize("block", [pytest.param(block, id=name) for name, block in list_examples()])
-def test_every_documented_example_is_a_configuration_that_holds(tmp_path: Path, block: str) -> None:
-    (tmp_path / "passerelle.yaml").write_text(block, encoding="utf-8")
-    named = re.findall(r"_env: ([A-Z0-9_]+)", block)
-    reading = read_settings(Sources(dict.fromkeys(named, "x"), tmp_path))
-    assert [str(fault) for fault in reading.faults] == []
 
 
 @pytest.mark.anyio

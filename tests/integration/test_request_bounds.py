@@ -1,6 +1,7 @@
 """Requests that never end: bounded before anybody asks who sends them."""
 
 import asyncio
+import contextlib
 
 import pytest
 import websockets
@@ -8,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from passerelle.gateway.request_bounds import HEAD_BYTES, BoundedRequests
@@ -56,6 +58,41 @@ async def ask(listener: Listener, *pieces: bytes) -> bytes:
 async def test_head_that_does_not_end_is_refused(pieces: tuple[bytes, ...]) -> None:
     async with serving(APP) as listener:
         assert (await ask(listener, *pieces)).startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("size", [HEAD_BYTES + 4_000, HEAD_BYTES * 3 // 2, HEAD_BYTES * 3])
+@pytest.mark.parametrize("before", [b"", HEAD + b"Content-Length: 1\r\n\r\na"])
+@pytest.mark.parametrize("behind", [b"", b"b" * 100_000])
+@pytest.mark.parametrize("line", [b"X: %b\r\n", b"%b: x\r\n"])
+async def test_head_is_as_large_as_it_is_however_it_comes(
+    size: int, before: bytes, behind: bytes, line: bytes
+) -> None:
+    """In one piece with its body, or with the request before it (L2)."""
+    served: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        served.append(sum(len(name) + len(text) for name, text in scope["headers"]))
+        await APP(scope, receive, send)
+
+    length = b"Content-Length: %d\r\n" % len(behind)
+    whole = before + HEAD + length + line % (b"a" * size) + b"\r\n" + behind
+    async with serving(app) as listener:
+        # Where it closes before all is read, the system may drop what it has said.
+        with contextlib.suppress(ConnectionResetError):
+            assert b"HTTP/1.1 431 " in await ask(listener, whole)
+    assert len(served) == bool(before)
+    assert sum(served) < HEAD_BYTES
+
+
+@pytest.mark.anyio
+async def test_body_is_no_part_of_the_head_before_it() -> None:
+    head = HEAD + b"X: %b\r\n" % (b"a" * (HEAD_BYTES // 2))
+    body = b"b" * HEAD_BYTES
+    length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with serving(APP) as listener:
+        answer = await ask(listener, head, length + body)
+    assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.anyio

@@ -190,6 +190,6 @@ def test_a_taken_port_is_refused_with_a_reason() -> None:
     with _run("echo") as client:
         port = str(client.base_url.port)
         command = [sys.executable, "-m", "passerelle.gateway.demo.peers.echo", "--port", port]
-        second = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        second = subprocess.run(command, capture_output=True, timeout=120, check=False)
         assert second.returncode != 0
         assert b"in use" in second.stderr

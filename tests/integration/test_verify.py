@@ -260,6 +260,18 @@ async def test_event_id_that_stands_twice_is_named(store: Store, server: Server)
     assert "repeated" in kinds(await verify_store(store))
 
 
+@pytest.mark.requirement("ENV-2")
+async def test_event_id_of_two_operations_is_named(store: Store) -> None:
+    story = await tell_story(store)
+    event = make_event(
+        story, Fact(Scope(story.session.id, task_id=story.task.id), WarningRaised("w", "once"))
+    )
+    for _ in range(2):
+        await push(store, story, encode_event(event))
+    problems = (await verify_store(store)).problems
+    assert [(one.kind, one.subject) for one in problems] == [("repeated", event.event_id)]
+
+
 @pytest.mark.requirement("ENV-6")
 async def test_event_without_an_id_of_its_class_is_named(store: Store, server: Server) -> None:
     story = await tell_story(store)
@@ -315,7 +327,9 @@ async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server)
     report = await verify_store(store)
     assert [(p.kind, p.subject) for p in report.problems] == [("undriven", story.task.id)]
     settling = Settling(store.log, SystemIds())
-    row = f"timeout:{story.task.id}"
+    limit, row = f"timeout:{story.task.id}", f"send:{story.task.id}"
+    await settling.write(SHARD, due=(DueChange(limit, 4_000_000_000_000),))
+    assert not (await verify_store(store)).ok, "a limit ends what nothing moves on"
     await settling.write(SHARD, due=(DueChange(row, 4_000_000_000_000),))
     assert (await verify_store(store)).ok, "a due row moves it on"
     await settling.write(SHARD, due=(DueChange(row, None),))

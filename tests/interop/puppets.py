@@ -31,6 +31,12 @@ COMMANDS: Final = {
         PYTHON_0_3 / "client.py",
         PYTHON_0_3 / "agent.py",
     ),
+    "javascript_talker": (find_node, None, JAVASCRIPT / "talker.mjs"),
+    "python_0_3_talker": (
+        lambda: str(PYTHON_0_3 / ".venv/bin/python"),
+        None,
+        PYTHON_0_3 / "talker.py",
+    ),
     "python_1_0": (lambda: sys.executable, None, HERE / "asking_agent.py"),
     "adk": (lambda: str(ADK / ".venv/bin/python"), None, ADK / "agent.py"),
 }
@@ -160,11 +166,17 @@ async def open_puppet(
 
 
 @asynccontextmanager
-async def run_agent(library: str, binding: str) -> AsyncGenerator[str, None]:
-    """An agent of a foreign library; the URL of its card's host."""
+async def run_agent(
+    library: str, binding: str, *, quiet: bool = False
+) -> AsyncGenerator[str, None]:
+    """An agent of a foreign library; the URL of its card's host. A quiet one keeps its complaints to itself."""
     command, _, agent = COMMANDS[library]
     process = await asyncio.create_subprocess_exec(
-        command(), str(agent), binding, stdout=asyncio.subprocess.PIPE
+        command(),
+        str(agent),
+        binding,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL if quiet else None,
     )
     assert process.stdout is not None
     try:

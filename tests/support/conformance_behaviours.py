@@ -251,6 +251,12 @@ async def sign_in(turn: Turn) -> None:
     await turn.complete()
 
 
+async def want_consent(turn: Turn) -> None:
+    """AUTH_REQUIRED; what a follow-up does is said by its own id."""
+    await turn.open()
+    await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Do you agree?")
+
+
 def blunder(fault: Fault) -> Behaviour:
     """WORKING, a fault on the wire, an artifact, COMPLETED."""
 
@@ -289,6 +295,7 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
     "psl-fail-with-ids": fail_with_ids,
     "psl-refuse-type": refuse_type,
     "psl-auth": sign_in,
+    "psl-consent": want_consent,
     "psl-big-artifact": give(Part(text="x" * BIG_ARTIFACT_CHARS)),
     "psl-big-integer": give(make_data({"count": Fault.BIG_INTEGER})),
     "psl-later-field": blunder(Fault.LATER_FIELD),

@@ -62,7 +62,8 @@ def run_server(binary: EngineBinary, *options: str) -> Generator[Server]:
             block_until(lambda: answers(server.url), 20, "the server answers")
             yield server
         finally:
-            end_process(process)
+            for started in server.processes:
+                end_process(started)
 
 
 @contextmanager
@@ -116,6 +117,14 @@ def start_process(command: list[str]) -> subprocess.Popen[bytes]:
         restore_signals=False,
         preexec_fn=die_with_parent(),  # noqa: PLW1509 - two system calls and nothing else
     )
+
+
+def restart_server(server: Server) -> None:
+    """Kills a server and starts it again over what it has written."""
+    (process,) = server.processes
+    end_process(process)
+    server.processes[:] = [start_process(cast("list[str]", process.args))]
+    block_until(lambda: answers(server.url), 20, "the server answers again")
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:
@@ -206,7 +215,7 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
         yield opened
 
 
-def ask(url: str, *command: str | int) -> object:
+def ask(url: str, *command: str | bytes | int) -> object:
     """One command over a connection of its own, for what the product itself never does."""
     client = redis.Redis.from_url(url, socket_timeout=5)  # pyright: ignore[reportUnknownMemberType]
     execute = cast(
@@ -239,3 +248,18 @@ def find_leaks(server: Server) -> list[str]:
 def _serves_all(url: str, size: int) -> bool:
     info = cast(bytes, ask(url, "CLUSTER", "INFO")).decode()
     return "cluster_state:ok" in info and f"cluster_size:{size}" in info
+
+
+def link(primary: Server, replica: Server) -> None:
+    """Makes one server the replica of the other; replication needs a TCP port."""
+    port = free_port()
+    ask(primary.url, "CONFIG", "SET", "bind", "127.0.0.1")
+    ask(primary.url, "CONFIG", "SET", "port", port)
+    ask(primary.url, "CONFIG", "SET", "repl-diskless-sync-delay", 0)
+    ask(replica.url, "REPLICAOF", "127.0.0.1", port)
+    block_until(lambda: is_in_step(replica), 20, "the replica is in step")
+
+
+def is_in_step(replica: Server) -> bool:
+    role = cast(list[bytes], ask(replica.url, "ROLE"))
+    return role[3] == b"connected"

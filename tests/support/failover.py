@@ -17,6 +17,7 @@ from tests.support.engine import (
     end_process,
     free_port,
     redis_on_path,
+    restart_server,
     run_server,
 )
 from tests.support.tcp_proxy import FaultProxy, fault_proxy
@@ -38,6 +39,12 @@ class Pair:
         """The address that moves."""
         return self.address.url
 
+    @property
+    def replica_uptime_s(self) -> int:
+        """For how long the replica has run."""
+        told = cast("dict[str, int]", ask(self.replica.url, "INFO", "server"))
+        return told["uptime_in_seconds"]
+
     async def await_replicated(self) -> None:
         """Returns when the replica has what the primary has."""
         await wait_until(
@@ -51,6 +58,10 @@ class Pair:
     def mend_replication(self) -> None:
         """The replica follows again."""
         ask(self.replica.url, "REPLICAOF", "127.0.0.1", self.port)
+
+    def restart_primary(self) -> None:
+        """The primary dies and comes back with what it has."""
+        restart_server(self.primary)
 
     def promote(self) -> None:
         """The primary dies, the replica takes its place, and the address moves with all connections cut."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from passerelle.core.batch import AppendResult, Batch, EntityRef, Loaded, PackedBatch
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
-from passerelle.core.ports.blobs import Blobs
+from passerelle.core.ports.blobs import Copies
 from passerelle.core.ports.log import Entry, EventLog, Head, StreamRef
 from tests.support.packed import read_packed
 
@@ -83,7 +83,7 @@ class FaultyLog:
 class FaultyBlobs:
     """A blob store that can be away; ``refused`` counts what it did not take."""
 
-    blobs: Blobs
+    blobs: Copies
     away: bool = False
     refused: int = 0
 
@@ -93,5 +93,17 @@ class FaultyBlobs:
             raise StoreUnavailable("the blobs are away", "no")
         return await self.blobs.put(shard, content)
 
+    async def put_pieces(self, shard: Shard, sha256: str, pieces: Iterable[bytes]) -> None:
+        if self.away:
+            self.refused += 1
+            raise StoreUnavailable("the blobs are away", "no")
+        await self.blobs.put_pieces(shard, sha256, pieces)
+
     async def get(self, shard: Shard, sha256: str) -> bytes | None:
         return await self.blobs.get(shard, sha256)
+
+    async def read(self, shard: Shard, sha256: str, start: int, size: int) -> bytes | None:
+        return await self.blobs.read(shard, sha256, start, size)
+
+    async def expire(self, shard: Shard, sha256: str, before_ms: int) -> bool:
+        return await self.blobs.expire(shard, sha256, before_ms)

@@ -108,6 +108,7 @@ class House:
     public_url: str | None = None
     acceptance: tuple[JsonObject, ...] = ()
     correlates: bool = False
+    tags: frozenset[str] = frozenset()
     doubt_s: float | None = None
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
@@ -148,7 +149,11 @@ class House:
         if self.doubt_s is not None:
             patience = replace(patience, doubt_s=self.doubt_s)
         return PeerTerms(
-            patience, self.policy, acceptance=self.acceptance, correlates=self.correlates
+            patience,
+            self.policy,
+            acceptance=self.acceptance,
+            correlates=self.correlates,
+            tags=self.tags,
         )
 
     async def restart(self) -> None:
@@ -239,7 +244,8 @@ class House:
 
     async def _watch(self, target: TurnAccepted | str) -> list[JsonObject]:
         async with self.service.follow(ADA, target) as followed:
-            return [cast("JsonObject", orjson.loads(frame.data)) async for frame in followed.frames]
+            loaded = [await frame.load() async for frame in followed.frames]
+            return [cast("JsonObject", orjson.loads(frame.data)) for frame in loaded]
 
     async def question(self, accepted: TurnAccepted, who: Principal = ADA) -> JsonObject:
         """The one open question of a task."""

@@ -2,13 +2,17 @@
 
 A row is *closed* with a test and no reason, *begun* with both, *open* with a reason alone. A row with
 neither is a fault, and so is a mark that names no row: the ledger cannot drift from the tests in either
-direction. Marks are read from the source, so no test is run or even imported.
+direction. Marks are read from the source, so no test is run or even imported. A mark counts
+where pytest collects its carrier: a ``test_`` function or a ``Test`` class, the module by ``pytestmark``, or a name
+that one of these refers to. Any other mark is a fault, and so is a row about event classes of which no file with a mark
+names one.
 """
 
 import ast
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum, unique
 from pathlib import Path
 from typing import cast
@@ -50,10 +54,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One id that a test names; ``where`` is ``path:line``."""
+    """One id that a test names; ``where`` is ``path:line``, ``text`` the source of the file that carries it."""
 
     id: str
     where: str
+    text: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +118,76 @@ def collect(tests: Path = TESTS) -> tuple[Mark, ...]:
 
 
 def _read(path: Path, root: Path) -> Iterator[Mark]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text, str(path))
+    carried = {id(node) for carrier in _list_carriers(tree) for node in ast.walk(carrier)}
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not _is_mark(node.func):
             continue
         where = f"{path.relative_to(root)}:{node.lineno}"
         if not node.args or node.keywords:
             raise LedgerFault(f"{where}: a requirement mark takes one id or more")
+        if id(node) not in carried:
+            raise LedgerFault(f"{where}: a mark that no collected test carries")
         for argument in node.args:
             match argument:
                 case ast.Constant(value=str() as name):
-                    yield Mark(name, where)
+                    yield Mark(name, where, text)
                 case _:
                     raise LedgerFault(f"{where}: the ids of a mark are literal texts")
+
+
+def _list_carriers(tree: ast.Module) -> list[ast.expr]:
+    """Expressions whose marks reach a collected test: decorators, ``pytestmark``, and module names that these use."""
+    found = [*_list_decorators(tree.body)]
+    assigned: dict[str, ast.expr] = {}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                assigned[name] = value
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                assigned[name] = value
+            case _:
+                pass
+    # A class that is made by a call, as of a state machine, is collected by its name.
+    found += [value for name, value in assigned.items() if name.startswith("Test")]
+    if "pytestmark" in assigned and any(_list_collected(tree.body)):
+        found.append(assigned["pytestmark"])
+    seen: set[str] = set()
+    for expression in found:
+        for used in ast.walk(expression):
+            if isinstance(used, ast.Name) and used.id in assigned and used.id not in seen:
+                seen.add(used.id)
+                found.append(assigned[used.id])
+    return found
+
+
+def _list_decorators(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
+    for node in _list_collected(body):
+        yield from node.decorator_list
+        if isinstance(node, ast.ClassDef):
+            yield from _list_decorators(node.body)
+            yield from (
+                one.value
+                for one in node.body
+                if isinstance(one, ast.Assign)
+                and any(isinstance(to, ast.Name) and to.id == "pytestmark" for to in one.targets)
+            )
+
+
+def _list_collected(
+    body: Sequence[ast.stmt],
+) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for node in body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test_"):
+                    yield node
+            case ast.ClassDef(name=name):
+                if name.startswith("Test"):
+                    yield node
+            case _:
+                pass
 
 
 def _is_mark(function: ast.expr) -> bool:
@@ -154,4 +217,24 @@ def judge(rows: tuple[Row, ...], marks: tuple[Mark, ...]) -> Verdict:
                 states[row.id] = State.OPEN
             case _:
                 faults.append(f"{row.id}: neither a test nor a reason why it is missing")
+    faults += (fault for row in rows if (fault := _find_unread(row, marks)))
     return Verdict(states, tuple(faults))
+
+
+def _find_unread(row: Row, marks: tuple[Mark, ...]) -> str | None:
+    """Why the tests of a row about an event class cannot be about it: none of them names one of its classes."""
+    found = re.match(r"`[a-z_.]+`(?: / `[a-z_.]+`)*(?= —|\.$)", row.sentence)
+    types = [one.strip("`") for one in found[0].split(" / ")] if found else []
+    if not types or not all("." in one for one in types):
+        return None
+    names = [name for one in types for name in (one, *_name_class(one))]
+    carriers = [mark for mark in marks if mark.id == row.id and mark.text]
+    if not carriers or any(name in mark.text for mark in carriers for name in names):
+        return None
+    return f"{row.id}: no test of it names {' or '.join(types)}"
+
+
+def _name_class(event_type: str) -> tuple[str, str]:
+    """How code names an event class: its payload and its member of the enum."""
+    words = re.split(r"[._]", event_type)
+    return "".join(word.title() for word in words), "_".join(words).upper()

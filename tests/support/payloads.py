@@ -122,7 +122,8 @@ def _wrong(hint: object) -> Json:
     """A value that is wrong for the annotation, and that a lenient reader would have turned into a right one."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
-        return _wrong(inner[0])
+        # Beside a text, no word of an enumeration is a wrong one.
+        return _wrong(str if str in inner else inner[0])
     if origin is Literal and isinstance(inner[0], int):
         return str(inner[0])
     near: dict[object, Json] = {

@@ -37,13 +37,22 @@ TERMINAL: Final = frozenset(
 
 @contextlib.asynccontextmanager
 async def run_gateway(
-    folder: Path, agents: Mapping[str, str], **settings: object
+    folder: Path,
+    agents: Mapping[str, str | JsonObject],
+    *,
+    environ: Mapping[str, str] | None = None,
+    **settings: object,
 ) -> AsyncGenerator[GatewayProcess]:
-    """A ready gateway in front of agents (name and URL), over a data directory below ``folder``."""
-    listed = [{"name": name, "url": url} for name, url in agents.items()]
+    """A ready gateway in front of agents (name, and URL or whole section), over a data directory below ``folder``."""
+    listed = [
+        {"name": name, **({"url": said} if isinstance(said, str) else said)}
+        for name, said in agents.items()
+    ]
     config = folder / "passerelle.yaml"
     config.write_text(yaml.safe_dump({"agents": listed, **settings}), encoding="utf-8")
-    gateway = GatewayProcess(folder, config, environ={"PASSERELLE_LOG_FORMAT": "json"})
+    gateway = GatewayProcess(
+        folder, config, environ={"PASSERELLE_LOG_FORMAT": "json", **(environ or {})}
+    )
     try:
         await gateway.start()
         yield gateway
@@ -167,6 +176,14 @@ def find_engine_pid(gateway: GatewayProcess) -> int:
     """The process of that engine."""
     told = cast("Mapping[str, int]", ask(find_engine_url(gateway), "INFO", "server"))
     return told["process_id"]
+
+
+SKEW: Final = Path(__file__).parent / "skew"
+
+
+def skew_clock(ahead_s: float) -> dict[str, str]:
+    """The environment in which a process takes its machine's clock to be so far ahead."""
+    return {"PYTHONPATH": str(SKEW), "SKEWED_CLOCK_S": str(ahead_s)}
 
 
 def is_alive(pid: int) -> bool:

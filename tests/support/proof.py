@@ -67,6 +67,7 @@ async def _prove_snapshots(contents: Contents, events: list[Event], held: list[L
     for loaded in held:
         record = replayed[loaded.ref]
         assert loaded.snapshot == machine.write_snapshot(record), loaded.ref
+        assert machine.read_loaded(loaded) == record, loaded.ref
         assert len(loaded.snapshot) <= SNAPSHOT_CAP
         if isinstance(record, TaskRecord) and record.status in ENDED and record.shown:
             kept = await contents.read_task(record, loaded.fields)

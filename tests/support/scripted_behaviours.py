@@ -149,6 +149,11 @@ async def big_status(turn: Turn) -> None:
     await turn.status("COMPLETED")
 
 
+async def huge_status(turn: Turn) -> None:
+    """A status message of 25 MiB."""
+    await turn.status("WORKING", "s" * (25 * 1024 * 1024))
+
+
 async def big_frames(turn: Turn) -> None:
     """5 MB of status text in five messages, each below the limit of an event, then COMPLETED."""
     for _ in range(5):
@@ -224,6 +229,7 @@ BEHAVIOURS: Final[Mapping[str, Script]] = {
     "big": big,
     "big-status": big_status,
     "big-frames": big_frames,
+    "huge-status": huge_status,
     "numbers": numbers,
     "twice": twice,
     "message-after-task": message_after_task,

@@ -69,11 +69,12 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole HTTP response that takes the place of the peer's own."""
+    """A whole HTTP response that takes the place of the peer's own; where ``after`` is set, not before that event."""
 
     status: int = 200
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    after: asyncio.Event | None = None
 
 
 class ScriptedPeer:
@@ -83,6 +84,7 @@ class ScriptedPeer:
     ListTasks and SubscribeToTask are answered. ``refuses``: methods that are not. ``on_cancel``: how a
     task takes CancelTask. ``bearer``: the token that calls must carry. ``card``: served as it stands,
     ``card_headers`` beside it, once ``card_open`` is set. ``requests``: all that were received, in order;
+    ``activates``: extensions that it activates for calls that ask, and says so in a header.
     ``card_reads``: the statuses with which the card was served. ``tasks``: by id, living and finished.
     """
 
@@ -105,12 +107,14 @@ class ScriptedPeer:
         self.card_headers: dict[str, str] = {}
         self.card_open = asyncio.Event()
         self.card_open.set()
+        self.activates: frozenset[str] = frozenset()
         self.requests: list[RecordedRequest] = []
         self.card_reads: list[int] = []
         self.tasks: dict[str, RemoteTask] = {}
         self._behaviours = dict(behaviours)
         self._next: deque[Script] = deque()
         self._answers: deque[HttpAnswer] = deque()
+        self._send_answers: deque[HttpAnswer] = deque()
         self._fixed_ids: deque[str] = deque()
         self._made = 0
         self._ticks = Ticks()
@@ -138,6 +142,7 @@ class ScriptedPeer:
         """Listens; after a ``stop`` on the same port, with the same tasks."""
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_routes(self.list_routes())
+        app.on_response_prepare.append(self._say_activated)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(
@@ -189,6 +194,10 @@ class ScriptedPeer:
     def answer_next(self, *answers: HttpAnswer) -> None:
         """Answers the next calls so, one each; they are recorded and reach no script."""
         self._answers.extend(answers)
+
+    def answer_sends(self, *answers: HttpAnswer) -> None:
+        """The same for the next messages; questions about tasks are answered as ever."""
+        self._send_answers.extend(answers)
 
     def use_task_ids(self, *ids: str) -> None:
         """The next tasks get these ids, one each; the same id at two peers is legal."""
@@ -255,6 +264,11 @@ class ScriptedPeer:
             return web.Response(status=304, headers=headers)
         return web.Response(body=body, content_type="application/json", headers=headers)
 
+    async def _say_activated(self, request: web.Request, response: web.StreamResponse) -> None:
+        asked = {uri.strip() for uri in request.headers.get("A2A-Extensions", "").split(",")}
+        if active := asked & self.activates:
+            response.headers["A2A-Extensions"] = ", ".join(sorted(active))
+
     async def _serve_call(self, request: web.Request) -> web.StreamResponse:
         transport = request.transport
         if transport is None:
@@ -275,8 +289,13 @@ class ScriptedPeer:
         self.requests.append(
             RecordedRequest(method, deepcopy(params), headers, request.rel_url.raw_query_string)
         )
-        if self._answers:
-            answer = self._answers.popleft()
+        waiting = self._answers
+        if not waiting and method in {"SendMessage", "SendStreamingMessage"}:
+            waiting = self._send_answers
+        if waiting:
+            answer = waiting.popleft()
+            if answer.after is not None:
+                await answer.after.wait()
             return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
         if self.bearer is not None and headers.get("authorization") != f"Bearer {self.bearer}":
             return web.Response(status=401, headers={"WWW-Authenticate": "Bearer"})

@@ -1,7 +1,7 @@
 """A real agent made with the a2a-sdk, served in the test's loop: the second opinion on what A2A is.
 
 It takes the same first words as the scripted peer, the plain ones: ``message``, ``ask``, ``auth``, ``chunks``,
-``silent``; anything else is echoed as the artifact of a completed task.
+``silent``, ``boom`` (it raises); anything else is echoed as the artifact of a completed task.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import grpc.aio
 import uvicorn
+from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler, GrpcHandler
@@ -78,6 +80,8 @@ class SdkExecutor(AgentExecutor):
             case "silent":
                 await self.silence.wait()
                 await updater.complete()
+            case "boom":
+                raise RuntimeError("boom")
             case "chunks":
                 total = int(rest)
                 for number in range(1, total + 1):
@@ -98,7 +102,9 @@ class SdkExecutor(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
 
 
-def build_card(url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int = 0) -> AgentCard:
+def build_card(
+    url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int = 0, *, streams: bool = True
+) -> AgentCard:
     """A card with an interface of each kind, all of HTTP at ``url``."""
     interfaces: list[AgentInterface] = []
     for kind in kinds:
@@ -112,7 +118,7 @@ def build_card(url: str, kinds: Sequence[str] = ("JSONRPC/1.0",), grpc_port: int
         description="An agent of the SDK.",
         version="1.0.0",
         supported_interfaces=interfaces,
-        capabilities=AgentCapabilities(streaming=True),
+        capabilities=AgentCapabilities(streaming=streams),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],
         skills=[AgentSkill(id="echo", name="echo", description="Echoes.", tags=["test"])],
@@ -138,23 +144,27 @@ class SdkAgent:
 
 
 @asynccontextmanager
-async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
-    """Serves the agent on free loopback ports; its card offers ``kinds``."""
+async def run_sdk_agent(*kinds: str, streams: bool = True) -> AsyncGenerator[SdkAgent, None]:
+    """Serves the agent on free loopback ports; its card offers ``kinds``, and says whether it ``streams``."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         executor = SdkExecutor()
-        dialled = grpc.aio.server()
-        grpc_port = dialled.add_insecure_port("127.0.0.1:0") if "GRPC/1.0" in kinds else 0
-        card = build_card(url + "/", kinds or ("JSONRPC/1.0",), grpc_port)
+        wants_grpc = any(kind.startswith("GRPC") for kind in kinds)
+        dialled = grpc.aio.server() if wants_grpc else None
+        grpc_port = dialled.add_insecure_port("127.0.0.1:0") if dialled else 0
+        card = build_card(url + "/", kinds or ("JSONRPC/1.0",), grpc_port, streams=streams)
         handler = DefaultRequestHandler(executor, InMemoryTaskStore(), card)
         config = uvicorn.Config(
             make_app(handler, card), log_level="error", lifespan="off", timeout_graceful_shutdown=1
         )
         server = PromptServer(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        if grpc_port:
+        if dialled:
             a2a_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]  # generated code
                 GrpcHandler(handler), dialled
+            )
+            a2a_v0_3_pb2_grpc.add_A2AServiceServicer_to_server(  # type: ignore[no-untyped-call]
+                CompatGrpcHandler(handler), dialled
             )
             await dialled.start()
         try:
@@ -162,6 +172,7 @@ async def run_sdk_agent(*kinds: str) -> AsyncGenerator[SdkAgent, None]:
             yield SdkAgent(url, f"http://127.0.0.1:{grpc_port}" if grpc_port else None)
         finally:
             executor.silence.set()
-            await dialled.stop(0.1)
+            if dialled:
+                await dialled.stop(0.1)
             server.end()
             await serving

@@ -72,7 +72,15 @@ def connect(clients: Clients, scripted: ScriptedPeer) -> Callable[..., Peer]:
 
 
 @pytest.fixture(
-    params=["scripted", "JSONRPC/1.0", "HTTP+JSON/1.0", "GRPC/1.0", "JSONRPC/0.3", "HTTP+JSON/0.3"]
+    params=[
+        "scripted",
+        "JSONRPC/1.0",
+        "HTTP+JSON/1.0",
+        "GRPC/1.0",
+        "JSONRPC/0.3",
+        "HTTP+JSON/0.3",
+        "GRPC/0.3",
+    ]
 )
 def kind(request: pytest.FixtureRequest) -> str:
     """What the suite runs on: the scripted agent, and one of the SDK by kind of interface."""

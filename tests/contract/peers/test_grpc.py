@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import grpc
 import grpc.aio
 import pytest
 from a2a.types import (
+    GetTaskRequest,
     SendMessageRequest,
     SendMessageResponse,
     StreamResponse,
@@ -24,7 +26,7 @@ from a2a.types import (
 )
 
 from passerelle.core.json import JsonObject
-from passerelle.core.peer import Answered, Peer, Unknown, Unreached
+from passerelle.core.peer import Answered, Peer, Refused, Unknown, Unreached
 from passerelle.core.trace import read_trace
 from passerelle.gateway.peers.carried import TRACE
 from passerelle.gateway.peers.config import PeerConfig, Tls
@@ -46,12 +48,16 @@ class Dialled(a2a_pb2_grpc.A2AServiceServicer):
 
     metadata: list[dict[str, str | bytes]] = field(default_factory=list["dict[str, str | bytes]"])
     silence: asyncio.Event = field(default_factory=asyncio.Event)
+    fault: str = ""
+    """What its program raises, where it raises."""
 
     async def SendMessage(  # noqa: N802  generated code has this name
         self, request: SendMessageRequest, context: Context
     ) -> SendMessageResponse:
         self.metadata.append(dict(context.invocation_metadata() or ()))
         await asyncio.sleep(0)
+        if self.fault:
+            raise RuntimeError(self.fault)
         return SendMessageResponse(task=_make(request))
 
     async def SendStreamingMessage(  # noqa: N802  generated code has this name
@@ -59,7 +65,16 @@ class Dialled(a2a_pb2_grpc.A2AServiceServicer):
     ) -> AsyncGenerator[StreamResponse, None]:
         del context
         yield StreamResponse(task=_make(request))
+        if self.fault:
+            raise RuntimeError(self.fault)
         await self.silence.wait()
+
+    async def GetTask(  # noqa: N802  generated code has this name
+        self, request: GetTaskRequest, context: Context
+    ) -> Task:
+        del request, context
+        await asyncio.sleep(0)
+        raise RuntimeError(self.fault)
 
 
 def _make(request: SendMessageRequest) -> Task:
@@ -83,6 +98,44 @@ async def serve(
     finally:
         dialled.silence.set()
         await server.stop(0)
+
+
+@asynccontextmanager
+async def serve_without_status(http_status: bytes) -> AsyncGenerator[int]:
+    """A server of bare HTTP/2 (RFC 9113) that ends every request with ``http_status``, and with no status of gRPC."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answering.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readexactly(len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+            writer.write(_frame(_SETTINGS, 0, 0))
+            while True:
+                head = await reader.readexactly(9)
+                await reader.readexactly(int.from_bytes(head[:3]))
+                kind, flags, stream = head[3], head[4], int.from_bytes(head[5:])
+                if kind == _SETTINGS and not flags & _ACK:
+                    writer.write(_frame(_SETTINGS, _ACK, 0))
+                if stream and kind in {_DATA, _HEADERS} and flags & _END_STREAM:
+                    fields = b"\x08\x03" + http_status + b"\x0f\x10\x10application/grpc"
+                    writer.write(_frame(_HEADERS, _END_HEADERS, stream, fields))
+                    trailer = b"\x00\x01a\x01b"
+                    writer.write(_frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, trailer))
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    answering: list[asyncio.Task[None]] = []
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+        await asyncio.gather(*answering)
+
+
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
 def connect(scripted: ScriptedPeer, clients: Clients, origin: str, **more: object) -> Peer:
@@ -136,6 +189,44 @@ async def test_server_that_dies_in_the_middle_of_a_stream_leaves_it_unknown(
         assert isinstance(await anext(stream), Answered)
         await server.stop(0)
         assert isinstance((await read_all(stream))[-1], Unknown)
+        await clients.close()
+
+
+@pytest.mark.parametrize("operation", ["send", "stream"])
+async def test_program_that_raises_has_had_the_message_and_refused_it(
+    scripted: ScriptedPeer, clients: Clients, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A traceback that is kept would keep the server.
+    caplog.set_level(logging.CRITICAL, "grpc._cython.cygrpc")
+    async with serve(Dialled(fault="the tool broke")) as (_, port):
+        peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+        said = say("hello")
+        outcomes = [await peer.send(said)] if operation == "send" else []
+        last = (outcomes or await read_all(peer.stream(said)))[-1]
+        await clients.close()
+    assert isinstance(last, Refused)
+    assert (last.code, last.http_status, last.is_bare) == (-32603, 500, False)
+    assert "the tool broke" in last.message
+
+
+async def test_question_that_makes_a_program_raise_may_be_asked_again(
+    scripted: ScriptedPeer, clients: Clients
+) -> None:
+    async with serve(Dialled(fault="the tool broke")) as (_, port):
+        peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+        outcome = await peer.get("t")
+        await clients.close()
+    assert isinstance(outcome, Unknown)
+
+
+@pytest.mark.parametrize("http_status", [b"200", b"408"])
+async def test_end_of_which_the_agent_said_nothing_is_unknown(
+    scripted: ScriptedPeer, clients: Clients, http_status: bytes
+) -> None:
+    """Those in between end a request so; the library for gRPC then says what an agent says that has raised."""
+    async with serve_without_status(http_status) as port:
+        peer = connect(scripted, clients, f"http://127.0.0.1:{port}")
+        assert await peer.send(say("hello")) == Unknown("gRPC UNKNOWN")
         await clients.close()
 
 

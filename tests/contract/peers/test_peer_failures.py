@@ -214,14 +214,26 @@ async def test_redirect_is_refused_and_not_followed(
 async def test_busy_peer_is_refused_with_its_wait(scripted: ScriptedPeer, connect: Connect) -> None:
     scripted.answer_next(HttpAnswer(503, headers={"Retry-After": "7"}))
     outcome = await connect().send(say("hello"))
-    assert outcome == Refused(-32603, "HTTP 503", 503, 7)
+    assert outcome == Refused(-32603, "HTTP 503", 503, 7, is_bare=True)
 
 
 async def test_gateway_fault_in_between_is_unknown(
     scripted: ScriptedPeer, connect: Connect
 ) -> None:
     scripted.answer_next(HttpAnswer(502, b"<h1>Bad Gateway</h1>"))
-    assert await connect().send(say("hello")) == Unknown("HTTP 502")
+    assert await connect().send(say("hello")) == Unknown("HTTP 502", 502)
+
+
+async def test_agent_that_breaks_over_a_message_has_received_it(
+    scripted: ScriptedPeer, connect: Connect
+) -> None:
+    """A question that is answered so may be asked again, and says nothing about its task."""
+    broken = HttpAnswer(500, b"<h1>Internal Server Error</h1>")
+    scripted.answer_next(broken, broken, broken)
+    assert await connect().send(say("hello")) == Refused(-32603, "HTTP 500", 500, is_bare=True)
+    (streamed,) = await read_all(connect().stream(say("hello")))
+    assert streamed == Refused(-32603, "HTTP 500", 500, is_bare=True)
+    assert await connect().get("task-1") == Unknown("HTTP 500", 500)
 
 
 async def test_wrong_token_is_refused_with_401_and_the_right_one_is_sent(
@@ -243,11 +255,11 @@ async def test_web_page_in_place_of_an_answer_is_malformed(
     assert outcome.raw == page[:4096]
 
 
-async def test_body_over_16_mib_is_malformed(scripted: ScriptedPeer, connect: Connect) -> None:
-    scripted.answer_next(HttpAnswer(200, b"[" + b" " * (16 * 1024 * 1024) + b"]"))
+async def test_body_over_24_mib_is_malformed(scripted: ScriptedPeer, connect: Connect) -> None:
+    scripted.answer_next(HttpAnswer(200, b"[" + b" " * (24 * 1024 * 1024) + b"]"))
     outcome = await connect().send(say("hello"))
     assert isinstance(outcome, Malformed)
-    assert "16777216 bytes" in outcome.reason
+    assert "25165824 bytes" in outcome.reason
 
 
 async def test_small_bomb_that_unpacks_over_the_limit_is_malformed(
@@ -268,11 +280,11 @@ async def test_body_that_does_not_unpack_is_malformed(
     assert isinstance(await connect().send(say("hello")), Malformed)
 
 
-async def test_event_over_4_mib_is_malformed_and_ends_the_stream(connect: Connect) -> None:
-    *frames, last = await read_all(connect().stream(say("big-status")))
+async def test_event_over_24_mib_is_malformed_and_ends_the_stream(connect: Connect) -> None:
+    *frames, last = await read_all(connect().stream(say("huge-status")))
     assert [type(frame) for frame in frames] == [Answered]
     assert isinstance(last, Malformed)
-    assert "4194304 bytes" in last.reason
+    assert "25165824 bytes" in last.reason
 
 
 async def test_header_block_over_64_kib_is_malformed(

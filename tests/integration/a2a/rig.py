@@ -33,7 +33,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
 from passerelle.gateway.settings_callers import GrantSettings
 from passerelle.gateway.surroundings import Surroundings
-from passerelle.permission_bridge.rules import DEFAULT_POLICY
+from passerelle.permission_bridge.rules import DEFAULT_POLICY, Policy
 from passerelle.store.store import Store, StoreSettings
 from tests.support.clients import make_client
 from tests.support.engine import Server as Engine
@@ -71,6 +71,8 @@ class Rig:
     """How each append ended."""
     terms: dict[str, PeerTerms]
     """What the configuration says of agents, by name."""
+    rules: list[Policy]
+    """The one that holds."""
     made: list[str] = field(default_factory=list[str])
 
     def message(
@@ -207,6 +209,7 @@ async def run_rig(
             clock,
         )
         terms: dict[str, PeerTerms] = {}
+        rules = [DEFAULT_POLICY]
         service = make_service(
             Surroundings(
                 store=store,
@@ -217,7 +220,7 @@ async def run_rig(
                 drives=lambda _: INSTANCE,
                 find_sender=lambda _: INSTANCE,
                 find_terms=lambda agent: terms.get(agent, PeerTerms(PATIENCE)),
-                find_rules=lambda: DEFAULT_POLICY,
+                find_rules=lambda: rules[0],
                 patience=PATIENCE,
                 tally=lambda result, _seconds, _why: appends.append(result),
                 news=lambda _shard: None,
@@ -227,7 +230,14 @@ async def run_rig(
         metrics = Metrics()
         extended = _make_extended_cards(peers, settings or FaceSettings())
         parts = FaceParts(
-            service, authenticator, peers, metrics, clock, ids, extended_cards=extended
+            service,
+            authenticator,
+            peers,
+            metrics,
+            clock,
+            ids,
+            extended_cards=extended,
+            awaits_approval=lambda agent: terms.get(agent, PeerTerms()).await_approval,
         )
         face = make_face(parts, settings)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
@@ -238,7 +248,17 @@ async def run_rig(
                 base_url=listener.url, headers=headers, timeout=20
             ) as http:
                 yield Rig(
-                    listener.url, peer, service, face, metrics, peers, http, engine, appends, terms
+                    listener.url,
+                    peer,
+                    service,
+                    face,
+                    metrics,
+                    peers,
+                    http,
+                    engine,
+                    appends,
+                    terms,
+                    rules,
                 )
         finally:
             stop.set()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from passerelle.a2a_mapping.extensions import INTERFACES
 from passerelle.gateway.a2a.cards import CardOptions
 from passerelle.gateway.a2a.edge import OPEN_EDGE
 from passerelle.gateway.a2a.face import FaceSettings
+from passerelle.gateway.peers.interface import Reach, read_offer
 from tests.integration.a2a.rig import Rig, run_rig
 from tests.support.engine import Server
 
@@ -34,11 +37,35 @@ async def test_card_is_public_and_names_us_alone(rig: Rig) -> None:
     assert rig.peer.url not in response.text
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_every_interface_of_a_card_has_its_origin_unless_its_reader_asks_for_all(
+    engine_server: Server, tmp_path: Path, host: str
+) -> None:
+    edge = replace(OPEN_EDGE, grpc=f"{host}:9443", sockets=True)
+    async with run_rig(engine_server, tmp_path, FaceSettings(CardOptions(edge))) as rig:
+        base = rig.url.replace("127.0.0.1", host)
+        plain = (await rig.http.get(CARD, headers={"Host": base.removeprefix("http://")})).json()
+        assert {face["url"] for face in plain["supportedInterfaces"]} == {f"{base}/agents/echo"}
+        [further] = [one for one in plain["capabilities"]["extensions"] if one["uri"] == INTERFACES]
+        urls = {one["url"] for one in further["params"]["interfaces"]}
+        socket = f"{base.replace('http', 'ws', 1)}/agents/echo/ws"
+        assert urls == {f"{host}:9443", socket}
+        headers = {"Host": base.removeprefix("http://"), "A2A-Extensions": INTERFACES}
+        asked = (await rig.http.get(CARD, headers=headers)).json()
+        assert {one["url"] for one in asked["supportedInterfaces"]} == {
+            f"{base}/agents/echo",
+            *urls,
+        }
+        assert INTERFACES not in str(asked["capabilities"])
+        reach = Reach(frozenset({rig.url, f"http://{host}:9443"}))
+        assert "GRPC/1.0" in {one.choice for one in read_offer(plain, reach).usable}
+
+
 async def test_both_conditional_forms_are_answered_with_304(rig: Rig) -> None:
     first = await rig.http.get(CARD)
     etag, modified = first.headers["etag"], first.headers["last-modified"]
     assert re.fullmatch(r'"[0-9a-f]{32}"', etag)
-    assert first.headers["vary"] == "A2A-Version"
+    assert first.headers["vary"] == "A2A-Version, A2A-Extensions"
     assert first.headers["cache-control"].startswith("public, max-age=300")
     for headers in (
         {"If-None-Match": etag},

@@ -230,12 +230,20 @@ async def test_reader_that_missed_nothing_is_told_so_before_anything_happens(wir
     assert "CANCELED" in str(await read_frame(call))
 
 
+async def test_missing_version_is_named_and_what_to_send_instead(wire: Wire) -> None:
+    call = cast("Any", wire.channel).unary_unary(f"/{V1.name}/GetTask")
+    headers = tuple(one for one in wire.metadata() if one[0].lower() != "a2a-version")
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await call(a2a.GetTaskRequest(tenant="echo", id="t").SerializeToString(), metadata=headers)
+    assert failed.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "A2A-Version is missing, so 0.3 was assumed" in (failed.value.details() or "")
+
+
 async def test_drain_ends_streams_in_good_order(wire: Wire) -> None:
-    call = wire.stream("SendStreamingMessage", wire.ask("ask which?"))
-    frame = await read_frame(call)
-    async with asyncio.timeout(15):
-        while "INPUT_REQUIRED" not in str(frame):
-            frame = await read_frame(call)
+    asked = await wire.call("SendMessage", wire.ask("ask which?"))
+    request = a2a.SubscribeToTaskRequest(tenant="echo", id=asked["task"]["id"])
+    call = wire.stream("SubscribeToTask", request)
+    assert "INPUT_REQUIRED" in str(await asyncio.wait_for(read_frame(call), 15))
     await wire.rig.face.drain()
     assert await call.read() is grpc.aio.EOF
     assert await call.code() is grpc.StatusCode.OK
@@ -285,3 +293,11 @@ async def test_call_over_grpc_has_a_span_below_its_caller(wire: Wire) -> None:
     assert dict(span.attributes or {})["a2a.binding"] == "GRPC"
     [sent] = wire.rig.peer.requests[-1:]
     assert sent.headers["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
+
+
+async def test_part_as_large_as_it_may_be_passes(wire: Wire) -> None:
+    request = wire.ask("hello")
+    request.configuration.history_length = 0  # clients of gRPC read 4 MiB
+    request.message.parts.append(a2a.Part(raw=bytes(12 * 1024 * 1024), filename="scan.pdf"))
+    sent = (await wire.call("SendMessage", request))["task"]
+    assert sent["status"]["state"] == "TASK_STATE_COMPLETED"

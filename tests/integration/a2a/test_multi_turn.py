@@ -41,7 +41,7 @@ async def test_message_with_a_context_id_makes_a_new_task_in_that_context(rig: R
     assert records[0]["threadId"] == records[1]["threadId"]
 
 
-@pytest.mark.requirement("LT-4")
+@pytest.mark.requirement("LT-4", "LT-20")
 async def test_context_id_of_the_caller_is_kept_and_is_its_own(rig: Rig) -> None:
     mine = await rig.send("hello", contextId="my-context")
     assert mine["contextId"] == "my-context"

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 
 from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.core.commands import GetRecord
+from passerelle.core.events import decode_event
+from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.principal import Principal
 from passerelle.gateway.auth.keys import OWNER
 from passerelle.gateway.control.references import MAX_REFERENCES
 from tests.integration.a2a.rig import Answer, Rig, run_rig
 from tests.support.engine import Server
 from tests.support.scripted_peer import ScriptedPeer
+
+_OTHER: Final = Principal("other", OWNER.tenant, scopes=OWNER.scopes)
 
 pytestmark = pytest.mark.anyio
 
@@ -64,15 +70,38 @@ async def test_another_agent_gets_the_artifacts_and_no_id(
         assert len(asked) == 1, "what went along does not make it another message"
 
 
-@pytest.mark.requirement("LT-10", "LT-13")
-async def test_reference_to_no_task_of_the_caller_is_not_found_and_stores_nothing(rig: Rig) -> None:
+@pytest.mark.requirement("LT-10", "LT-13", "ANS-6")
+async def test_reference_to_no_task_of_the_caller_is_left_out_with_a_note(rig: Rig) -> None:
     mine = await rig.send("hello")
-    before, sends = rig.list_keys(), rig.counted()
+    looks: list[str] = []
     for name, header in (("nothing", "owner-token"), (mine["id"], "other-key")):
         params = rig.message("hello", referenceTaskIds=[name])
         answer = await rig.post("SendMessage", params, Authorization=f"Bearer {header}")
-        assert answer.json()["error"]["code"] == -32001
-    assert (rig.list_keys(), rig.counted()) == (before, sends)
+        task = cast(Answer, answer.json())["result"]["task"]
+        looks.append(task["status"]["state"])
+        sent = rig.peer.messages[-1]
+        assert "referenceTaskIds" not in sent
+        assert name not in str(sent)
+        noted = await read_warnings(rig, task["id"], header)
+        assert noted == [
+            "the message refers to a task that is not known here; the agent is not told"
+        ]
+    assert looks == ["TASK_STATE_COMPLETED"] * 2
+    assert rig.counted() == 3
+
+
+async def read_warnings(rig: Rig, task_id: str, token: str) -> list[str]:
+    """What the runtime noted on a task about its references."""
+    principal = OWNER if token == "owner-token" else _OTHER
+    record = cast(Answer, await rig.service.read(principal, GetRecord(task_id)))
+    stream = StreamRef(StreamKind.SESSION, record["sessionId"])
+    entries = await rig.service.writes.log.read_page(stream, 0)
+    payloads = [decode_event(entry.data).fact.payload for entry in entries]
+    return [
+        one.message
+        for one in payloads
+        if isinstance(one, WarningRaised) and one.code == "reference_unknown"
+    ]
 
 
 async def test_message_with_too_many_references_is_refused(rig: Rig) -> None:

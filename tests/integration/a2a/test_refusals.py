@@ -153,6 +153,50 @@ async def test_method_is_judged_by_the_version(rig: Rig) -> None:
         assert rpc_error(response) == (200, code), (version, method)
 
 
+async def test_missing_version_is_named_and_what_to_send_instead(rig: Rig) -> None:
+    authorization = {"Authorization": rig.http.headers["Authorization"]}
+    async with httpx.AsyncClient(base_url=rig.url, headers=authorization) as http:
+        body = {"jsonrpc": "2.0", "id": 7, "method": "SendMessage", "params": rig.message("hello")}
+        rpc = await http.post("/agents/echo", json=body)
+        rest = await http.post("/agents/echo/message:send", json=rig.message("hello"))
+        assert rpc_error(rpc) == (200, -32009)
+        assert status_error(rest) == (400, "VERSION_NOT_SUPPORTED")
+        for said in (rpc.json()["error"]["message"], rest.json()["error"]["message"]):
+            assert "the header A2A-Version is missing, so 0.3 was assumed" in said
+            assert "send A2A-Version: 1.0" in said
+        named = await http.post("/agents/echo", json=body, headers={"A2A-Version": "0.3"})
+        assert "missing" not in named.json()["error"]["message"]
+    assert rig.counted() == 0
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "code"),
+    [
+        ("no/such", {}, -32601),
+        ("message/send", {"message": {"role": "user"}}, -32602),
+        ("tasks/get", {}, -32602),
+        ("tasks/get", {"id": "task_1"}, -32600),
+    ],
+)
+async def test_request_of_0_3_without_an_id_hears_first_what_else_is_wrong(
+    rig: Rig, method: str, params: dict[str, object], code: int
+) -> None:
+    body = {"jsonrpc": "2.0", "method": method, "params": params}
+    response = await rig.http.post("/agents/echo", json=body, headers={"A2A-Version": "0.3"})
+    newer = await rig.http.post("/agents/echo", json=body)
+    for answer, expected in ((response.json(), code), (newer.json(), -32600)):
+        assert (answer["id"], answer["error"]["code"]) == (None, expected)
+
+
+async def test_role_may_be_the_number_of_its_enum(rig: Rig) -> None:
+    done = await rig.send("hello", role=1)
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.messages[0]["role"] == "ROLE_USER"
+    for wrong in (0, 2, True, 1.0):
+        error = await rig.refuse("SendMessage", rig.message("hello", role=wrong))
+        assert error["code"] == -32602
+
+
 async def test_path_of_0_3_does_not_exist_in_1_0(rig: Rig) -> None:
     response = await rig.http.get("/agents/echo/v1/tasks/t")
     assert (response.status_code, response.json()["type"]) == (404, "MethodNotFoundError")

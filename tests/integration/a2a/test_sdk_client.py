@@ -16,6 +16,8 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
+from passerelle.a2a_mapping.members import objects_at, text_at
+from passerelle.core.json import JsonObject
 from tests.integration.a2a.rig import OWNER, Rig
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +48,10 @@ def ask(text: str, **ids: str) -> a2a.SendMessageRequest:
     for name, value in ids.items():
         setattr(message, name, value)
     return a2a.SendMessageRequest(message=message)
+
+
+def read_texts(message: JsonObject) -> list[str]:
+    return [text_at(part, "text") for part in objects_at(message, "parts")]
 
 
 async def send(client: Client, text: str, **ids: str) -> a2a.StreamResponse:
@@ -95,6 +101,18 @@ async def test_client_streams(rig: Rig, streaming: Client) -> None:
     assert events[-1].status_update.status.state == a2a.TaskState.TASK_STATE_COMPLETED
     with pytest.raises(UnsupportedOperationError):
         await anext(aiter(streaming.subscribe(a2a.SubscribeToTaskRequest(id=events[0].task.id))))
+
+
+async def test_client_that_reads_its_streams_to_their_end_can_answer(
+    rig: Rig, streaming: Client
+) -> None:
+    asked = [event async for event in streaming.send_message(ask("ask which?"))]
+    assert asked[-1].status_update.status.state == a2a.TaskState.TASK_STATE_INPUT_REQUIRED
+    task = asked[0].task
+    answer = ask("blue", task_id=task.id, context_id=task.context_id)
+    answered = [event async for event in streaming.send_message(answer)]
+    assert answered[-1].status_update.status.state == a2a.TaskState.TASK_STATE_COMPLETED
+    assert [read_texts(message) for message in rig.peer.messages] == [["ask which?"], ["blue"]]
 
 
 async def test_client_comes_back_to_a_stream(rig: Rig, streaming: Client) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 
+import orjson
 import pytest
 
+from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.channels.cursor import parse_cursor
+from passerelle.gateway.limits.seats import SEATS
 from tests.integration.a2a.rig import Event, Rig, read_events
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
@@ -145,12 +148,10 @@ async def test_repeat_under_the_same_key_streams_the_same_events(rig: Rig) -> No
     assert len(rig.peer.messages) == 1
 
 
-async def test_stream_stays_open_while_the_task_waits_for_input(rig: Rig) -> None:
-    async with rig.stream("SendStreamingMessage", rig.message("ask which?")) as events:
-        task_id = (await anext(events)).result["task"]["id"]
-        async for event in events:
-            if "INPUT_REQUIRED" in event.data:
-                break
+async def test_subscription_stays_open_while_the_task_waits_for_input(rig: Rig) -> None:
+    task_id = (await rig.send("ask which?"))["id"]
+    async with rig.stream("SubscribeToTask", {"id": task_id}) as events:
+        assert "INPUT_REQUIRED" in (await anext(events)).data
         await rig.send("blue", taskId=task_id)
         last = [event async for event in events][-1]
     assert last.result["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
@@ -219,3 +220,44 @@ async def test_http_json_subscribes_with_either_verb(rig: Rig, verb: str) -> Non
         rig.peer.release_all()
         rest = [event async for event in events]
     assert "TASK_STATE_COMPLETED" in rest[-1].data
+
+
+@pytest.mark.parametrize("headers", [{}, {"A2A-Extensions": RESUME}], ids=["plain", "marked"])
+@pytest.mark.parametrize("size", [10_000, 65_000, 200_000, 3_000_000])
+async def test_a_piece_of_any_size_reaches_its_reader_whole(
+    rig: Rig, size: int, headers: dict[str, str]
+) -> None:
+    texts = [f"{number}" * size for number in range(3)]
+
+    async def bring(turn: Turn) -> None:
+        for number, text in enumerate(texts):
+            await turn.artifact(text, append=number > 0, last=number == 2)
+        await turn.status("COMPLETED")
+
+    rig.peer.next(bring)
+    async with rig.stream("SendStreamingMessage", rig.message("go"), **headers) as events:
+        seen = [event.result async for event in events]
+    pieces = [one["artifactUpdate"] for one in seen if "artifactUpdate" in one]
+    assert [piece["artifact"]["parts"][0]["text"] for piece in pieces] == texts
+    assert all((RESUME in piece.get("metadata", {})) is bool(headers) for piece in pieces)
+
+
+async def test_one_caller_opens_so_many_streams_and_no_more(rig: Rig) -> None:
+    seats = rig.face.operations.seats
+    assert seats.most == SEATS
+    seats.most = 2
+    task_id = await begin(rig)
+    params = {"id": task_id}
+    async with rig.stream("SubscribeToTask", params) as first:
+        await anext(first)
+        async with rig.stream("SubscribeToTask", params) as second:
+            await anext(second)
+            refused = await rig.post("SubscribeToTask", params)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "5")
+            (detail, *_) = orjson.loads(refused.content)["error"]["data"]
+            assert detail["reason"] == "RATE_LIMITED"
+            # Whoever does not stream is served as ever.
+            assert (await rig.call("GetTask", params))["id"] == task_id
+        await wait_until(lambda: seats.taken == 1, 10, "a seat is free")
+        async with rig.stream("SubscribeToTask", params) as third:
+            await anext(third)

@@ -26,7 +26,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.a2a_mapping.extensions import INTERFACES, RESUME
 from passerelle.channels.a2a_websocket import BINDING, bind_headers
 from tests.integration.callers.rig import Instance, Rig, run_rig
 from tests.support.asking import ask_leave
@@ -99,7 +99,9 @@ async def hear_close(socket: ClientConnection) -> int:
 
 
 async def open_client(instance: Instance) -> Client:
-    card = await instance.http.get("/agents/echo/.well-known/agent-card.json")
+    card = await instance.http.get(
+        "/agents/echo/.well-known/agent-card.json", headers={"A2A-Extensions": INTERFACES}
+    )
     from a2a.types import AgentCard
 
     config = ClientConfig(supported_protocol_bindings=[BINDING], use_client_preference=True)

@@ -132,6 +132,13 @@ def describe(client: dict[str, object]) -> dict[str, object]:
 async def run_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
     """An empty engine and a peer."""
     ask(url, "FLUSHALL")
+    async with open_rig(url, folder) as rig:
+        yield rig
+
+
+@asynccontextmanager
+async def open_rig(url: str, folder: Path) -> AsyncGenerator[Rig]:
+    """An engine as it is, and a peer."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(ScriptedPeer("echo"))
         yield Rig(url, folder, peer, stack)

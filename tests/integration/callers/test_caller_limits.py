@@ -128,3 +128,18 @@ async def test_message_over_its_bounds_is_refused_on_each_edge_with_the_field_na
     assert whole.json()["error"]["data"][0]["reason"] == "TOO_LARGE"
     assert rig.counted() == 0
     assert (await one.send("free-key", "x" * 16)).status_code == 200
+
+
+async def test_part_as_large_as_it_may_be_passes_with_the_defaults(rig: Rig) -> None:
+    """A file of 12 MiB is 16 MiB of base64."""
+    one = await rig.start(clients=[FREE])
+    key = {"Authorization": "Bearer free-key"}
+    large: dict[str, object] = {"raw": "A" * 16_777_216, "filename": "scan.pdf"}
+    asked = one.message("hello")
+    asked["message"]["parts"].append(large)  # type: ignore[index,call-overload,union-attr,arg-type]
+    rest = await one.http.post("/agents/echo/message:send", json=asked, headers=key)
+    assert rest.status_code == 200, rest.text[:500]
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": asked}
+    rpc = await one.http.post("/agents/echo", json=call, headers={**key, "A2A-Version": "1.0"})
+    assert rpc.json()["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.counted() == 2

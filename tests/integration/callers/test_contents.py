@@ -95,7 +95,8 @@ async def test_content_that_an_agent_asks_about_is_read_whole_and_escaped(rig: R
     unknown = await at.http.get("/v1/approvals/act_nowhere/content", headers=bearer("ada"))
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
     printed = await run(at, "show", str(view["actionId"]))
-    assert printed.count("a very long line") == 1_000
+    # The title has the beginning of it once more.
+    assert printed.count("a very long line") == 1_001
     # To read is no answer.
     assert await find(at) == view
 

@@ -40,7 +40,7 @@ EDITOR: Final = {
 }
 READER: Final = {"name": "bob", "scopes": ["a2a:call", "audit:read"]}
 CLOSED: Final = {"name": "closed", "effect": "deny", "about": ["delegations"]}
-OPEN: Final = {"name": "open", "effect": "allow", "about": ["delegations"]}
+OPEN: Final = {"name": "open", "effect": "allow", "about": ["delegations"], "when": "true"}
 MINE: Final = {"name": "mine", "effect": "ask", "when": "action.tool == 'pay'", "owner": "ada"}
 
 
@@ -264,7 +264,7 @@ async def test_stored_rules_that_cannot_be_read_deny_everything_and_say_so(
     assert "the edited rules cannot be read" in shown["unsound"]
     refused = await put(one, read=2)
     assert (refused.status_code, refused.json()["code"]) == (409, "unsupported_operation")
-    ask(rig.url, "HSET", key, "s", stored.replace('"open"', '"open","when":"peer.mood == 1"'))
+    ask(rig.url, "HSET", key, "s", stored.replace('"when":"true"', '"when":"peer.mood == 1"'))
     broken = await get(one)
     assert "rules.0.when" in broken.json()["unsound"]
     mended = await put(one, OPEN, read=int(broken.json()["rev"]))
@@ -345,3 +345,66 @@ async def test_file_that_is_not_understood_whole_edits_nothing(rig: Rig, tmp_pat
         file.write_text(content)
         assert complaint in await run(one, "set-rules", str(file), "--rev", "1", status=2)
     assert (await get(one)).json()["rev"] == 1
+
+
+@pytest.mark.parametrize("lost", [OPEN, MINE | {"effect": "allow"}])
+async def test_edit_that_allows_without_a_condition_is_refused(
+    rig: Rig, lost: dict[str, Any]
+) -> None:
+    one = await rig.start(clients=[EDITOR, READER])
+    rule = {name: value for name, value in lost.items() if name != "when"}
+    for dry in (False, True):
+        refused = await put(one, CLOSED, rule, read=1, dryRun=dry)
+        assert (refused.status_code, refused.json()["field"]) == (400, "rules.1.when")
+        assert 'write when: "true"' in refused.json()["reason"]
+    assert (await get(one)).json()["rev"] == 1
+
+
+@pytest.mark.requirement("PRS-12")
+async def test_stored_rule_that_lost_its_condition_is_skipped_and_said_until_it_is_mended(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule_following, "ROUND_S", 0.1)
+    closed = {**CLOSED, "effect": "ask", "when": "caller.name == 'bob'"}
+    wide = {**OPEN, "name": "wide", "about": ["asks", "delegations"]}
+    one = await rig.start(clients=[EDITOR, READER])
+    assert (await put(one, closed, wide, read=1)).status_code == 200
+    key = keys.entity(EntityRef(EntityKind.RULES, HOME))
+    stored = cast("bytes", ask(rig.url, "HGET", key, "s")).decode()
+    ask(rig.url, "HSET", key, "s", stored.replace(',"when":"true"', ""))
+    book = one.gateway.terms.rulebook
+    await wait_until(lambda: book.skipped == ("wide",), 20, "the rule is seen without its line")
+    assert book.fault is None
+    shown = (await get(one)).json()
+    assert shown["skipped"] == ["wide"]
+    assert [rule["name"] for rule in shown["rules"]] == ["closed"]
+    ready = (await one.http.get("/readyz")).json()
+    assert ready["status"] == "ready"
+    assert "wide" in ready["policy"]
+    metric = "passerelle_policy_rules_skipped 1.0"
+    await wait_until(
+        lambda: metric in one.gateway.metrics.render().decode(), 20, "the rule is counted"
+    )
+    mended = await put(one, closed, wide, read=int(shown["rev"]))
+    assert mended.status_code == 200
+    assert "policy" not in (await one.http.get("/readyz")).json()
+    assert not (await get(one)).json().get("skipped")
+
+
+async def test_dry_run_compares_with_what_is_in_force_and_not_with_history(rig: Rig) -> None:
+    one = await rig.start(clients=[EDITOR, READER], policy={"rules": [OPEN]})
+    assert await read_state(one) == "TASK_STATE_COMPLETED"
+    assert (await put(one, CLOSED, read=1)).status_code == 200
+    sent: dict[str, Any] = {}
+    new = {"name": "later", "effect": "deny", "when": "action.tool == 'drop'"}
+
+    async def look() -> bool:
+        sent.update((await put(one, CLOSED, new, read=2, dryRun=True)).json())
+        return bool(sent["tried"]["lookedAt"])
+
+    await wait_until(look, 20, "bob's work is looked at")
+    assert (sent["tried"]["changed"], sent["tried"].get("cases", [])) == (0, [])
+    opened = (await put(one, new, read=2, dryRun=True)).json()
+    assert [(case["before"], case["now"]) for case in opened["tried"]["cases"]] == [
+        ("deny", "allow")
+    ]

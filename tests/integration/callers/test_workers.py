@@ -79,7 +79,7 @@ async def test_rules_answer_a_worker_and_a_person_answers_the_rest(rig: Rig) -> 
     asked = await worker.ask("make install", "a-3")
     assert (asked["state"], asked["title"]) == (
         "pending",
-        "builder asks for permission to run a command",
+        "builder asks for permission to run a command: make install",
     )
     record = (await one.http.get(f"/v1/tasks/{worker.task}", headers=key("ada"))).json()
     assert record["status"] == "waiting_permission"
@@ -163,7 +163,7 @@ async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> N
         rules=[{"name": "no-mail", "effect": "ask", "about": ["delegations"]}],
         grants={"scope": "owner"},
     )
-    before = len(await read_events(one, worker))
+    before = await list_judgements(one, worker)
     body = {"about": "delegations", "agent": "echo", "text": "hello"}
     judged = await one.http.post("/v1/approvals/evaluate", json=body, headers=key("ada"))
     assert judged.status_code == 200, judged.text
@@ -175,7 +175,15 @@ async def test_dry_run_says_what_would_be_said_and_writes_nothing(rig: Rig) -> N
     huge = {"subject": {"tool": "pay", "arguments": {"amount": 2**53 + 1}}}
     unsound = await one.http.post("/v1/approvals/evaluate", json=huge, headers=key("ada"))
     assert (unsound.json()["decision"], unsound.json()["source"]) == ("deny", "integrity")
-    assert len(await read_events(one, worker)) == before
+    # The task is under way and has events of its own.
+    assert await list_judgements(one, worker) == before
+
+
+async def list_judgements(one: Instance, worker: Worker) -> list[str]:
+    """The events about permissions and questions, by id."""
+    classes = ("permission.", "action.", "grant.", "hook.")
+    events = await read_events(one, worker)
+    return [str(event["eventId"]) for event in events if str(event["type"]).startswith(classes)]
 
 
 async def test_worker_asks_for_tasks_of_its_tenant_only_and_reads_its_own_questions_only(
@@ -267,3 +275,42 @@ async def test_answered_question_is_not_taken_back_and_its_winner_is_named(rig: 
     odd = await one.http.post(path, json={"why": "no"}, headers=key("builder"))
     assert (odd.status_code, odd.json()["code"]) == (400, "invalid_input")
     assert "why" in odd.json()["detail"]
+
+
+@pytest.mark.requirement("CMD-21")
+async def test_who_may_not_ask_learns_nothing_of_tasks(rig: Rig) -> None:
+    """Who asks is judged first, and a key that works for other agents sees no task of this one."""
+    asks = ["approvals:ask"]
+    eve = {"name": "eve", "kind": "person", "scopes": asks}
+    other = {"name": "other", "kind": "agent", "scopes": asks, "may_call": ["elsewhere"]}
+    none = {"name": "none", "kind": "service", "scopes": asks, "may_call": []}
+    own = {"name": "own", "kind": "service", "scopes": [*asks, "a2a:call"], "may_call": ["echo"]}
+    one = await rig.start(clients=[ADA, BUILDER, eve, other, none, own])
+    turn = {"agent": "echo", "text": "slow 8"}
+    accepted = (await one.http.post("/v1/turns", json=turn, headers=key("ada"))).json()
+    ended = {"agent": "echo", "text": "hello"}
+    done = (await one.http.post("/v1/turns", json=ended, headers=key("ada"))).json()
+    unknown = accepted["taskId"][:-4] + "zzzz"
+
+    async def try_to_ask(who: str, task: str) -> tuple[int, str, str]:
+        body = {
+            "taskId": task,
+            "actionType": "command",
+            "subject": {"command": "ls"},
+            "dedupeKey": f"{who}-{task}",
+        }
+        headers = {"Authorization": f"Bearer {who}-key"}
+        answer = await one.http.post("/v1/approvals", json=body, headers=headers)
+        told = answer.json()
+        return (
+            answer.status_code,
+            told.get("code", ""),
+            str(told.get("detail", "")).replace(task, ""),
+        )
+
+    tasks = (accepted["taskId"], done["taskId"], unknown, "task_nonsense")
+    for who, status in (("eve", 403), ("other", 404), ("none", 404)):
+        answers = {await try_to_ask(who, task) for task in tasks}
+        assert [answer[0] for answer in answers] == [status], answers
+    assert (await try_to_ask("builder", accepted["taskId"]))[0] == 201
+    assert (await try_to_ask("own", accepted["taskId"]))[0] == 201

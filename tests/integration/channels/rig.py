@@ -360,6 +360,7 @@ async def serve(  # noqa: PLR0913  each is a part that a test may put in place o
             authenticator=authenticator or KnownTokens(),
             read_credentials=READER.read_scope,
             clock=WallClock(),
+            store_clock=WallClock(),
             ids=RandomIds(),
             redeem=redeem,
         )

@@ -18,6 +18,7 @@ from passerelle.gateway.auth.credentials import READER
 from passerelle.gateway.http.problem import answer_error
 from passerelle.gateway.http.stream_link import StreamLinks
 from passerelle.gateway.http.streams import StreamEdge, make_stream_routes
+from passerelle.gateway.limits.seats import StreamSeats
 from tests.integration.channels.rig import BOB, Rig, run_app
 from tests.integration.channels.test_following import lose_tail
 from tests.support.engine import Server
@@ -227,3 +228,18 @@ async def test_a_full_instance_says_when_to_come_back_and_takes_who_comes_later(
                 return response.status_code == 200
 
         await wait_until(is_served, 10, "there is room again")
+
+
+async def test_a_caller_that_follows_as_many_streams_as_it_may_is_told_to_wait(rig: Rig) -> None:
+    async with serve_streams(rig) as site:
+        site.edge.seats = StreamSeats(1)
+        session = rig.make_session()
+        await rig.append(session, 1)
+        path, headers = f"/v1/streams/session:{session}/events", {"Accept": "text/event-stream"}
+        async with listen(site, f"session:{session}", None) as first:
+            await wait_until(lambda: first.seen, 10, "the first is served")
+            refused = await site.http.get(path, headers=headers)
+            assert (refused.status_code, refused.json()["code"]) == (429, "concurrency_limited")
+            assert refused.headers["retry-after"] == "5"
+            assert (await site.poll(f"session:{session}", None)).status_code == 200
+        await wait_until(lambda: not site.edge.seats.taken, 10, "the seat is free")

@@ -152,7 +152,7 @@ async def test_a_link_that_comes_back_is_resumed_and_says_where(store: Store) ->
         assert ended.reason == "left"
 
 
-@pytest.mark.requirement("CHN-4", "EXT-8")
+@pytest.mark.requirement("CHN-4", "EXT-8", "EXT-11")
 async def test_a_repair_is_told_with_its_reason(store: Store, engine_server: Server) -> None:
     async with run_instance(store) as instance:
         rig = instance.rig

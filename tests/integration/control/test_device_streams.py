@@ -17,8 +17,10 @@ from passerelle.core.link_requests import (
     GetChannels,
     ReconnectChannel,
 )
+from passerelle.core.payloads.channel import Resumption
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
+from passerelle.gateway.control.recoveries import Recoveries
 from tests.support.house import ADA, BOB, House
 
 pytestmark = pytest.mark.anyio
@@ -163,3 +165,37 @@ async def test_the_links_of_a_session_are_shown_with_their_cursors_ids_and_debts
     assert summary["returning"] == []
     with pytest.raises(NotFound):
         await house.service.read(BOB, query)
+
+
+@pytest.mark.requirement("CHN-12", "PO-6")
+async def test_what_is_missing_is_not_said_to_be_idle(house: House) -> None:
+    accepted, _ = await house.talk("echo hello")
+    recoveries = Recoveries(house.service.writes, house.store.log, house.store.projections)
+
+    async def find(who: Principal, stream: str) -> str:
+        return await recoveries.find_one(who.key, Resumption(stream, "resumed", 0, 0))
+
+    known = (f"session:{accepted.session_id}", f"task:{accepted.facade}")
+    missing = ("session:se_none", "session:nonsense", "task:nonsense", "task:" + "task_" + "0" * 28)
+    for stream in known:
+        assert await find(ADA, stream) != "archived_or_missing"
+        assert await find(BOB, stream) == "archived_or_missing"
+    for stream in missing:
+        assert await find(ADA, stream) == "archived_or_missing"
+    assert await find(ADA, "inbox:self") == "idle"
+
+
+@pytest.mark.requirement("SNAP-13")
+async def test_each_device_is_shown_with_what_it_has_acknowledged_itself(house: House) -> None:
+    accepted = await house.send("ask Which one?")
+    await house.hear(accepted)
+    known, stream = await cursors(house, accepted), f"session:{accepted.session_id}"
+    for device, place in (("phone", 0), ("desk", 2)):
+        await ack(house, stream, known[place], device=device)
+    await ack(house, stream, known[1], device="phone")
+    summary = await house.service.read(ADA, GetChannels(session_id=accepted.session_id))
+    devices = cast("list[dict[str, Any]]", summary["devices"])
+    assert {one["device"]: (one["acknowledged"], one["cursor"]) for one in devices} == {
+        "phone": (2, known[1]),
+        "desk": (3, known[2]),
+    }

@@ -25,24 +25,24 @@ LATER: Final[dict[Status | EventType, str]] = {
 EVENTS: Final = frozenset(payload.type for payload in get_args(TaskPayload))
 OF_A_RUN: Final = frozenset(event for event in EVENTS if event.startswith("task.attempt."))
 ROWS: Final = {
-    Status.DRAFT: pytest.mark.requirement("ST-1", "TEV-1"),
-    Status.ACCEPTED: pytest.mark.requirement("ST-2", "CF-1", "TEV-2", "TEV-5"),
-    Status.QUEUED: pytest.mark.requirement("ST-3", "TEV-3", "TEV-4"),
-    Status.PREPARING: pytest.mark.requirement("ST-4", "CF-3", "TEV-6"),
-    Status.RUNNING: pytest.mark.requirement("ST-5", "CF-4", "TEV-4", "TEV-6"),
-    Status.WAITING_INPUT: pytest.mark.requirement("ST-6", "CF-5", "TEV-7"),
-    Status.WAITING_PERMISSION: pytest.mark.requirement("ST-7", "CF-6", "TEV-7"),
-    Status.WAITING_RESOURCE: pytest.mark.requirement("ST-8", "CF-7", "TEV-7"),
-    Status.BLOCKED: pytest.mark.requirement("ST-9", "CF-8", "TEV-8", "TEV-19"),
-    Status.PAUSED: pytest.mark.requirement("ST-10", "TEV-9"),
-    Status.RETRYING: pytest.mark.requirement("ST-11", "CF-10", "TEV-10"),
-    Status.CANCELLING: pytest.mark.requirement("ST-12", "TEV-11"),
-    Status.CANCELLED: pytest.mark.requirement("ST-13", "CF-15", "TEV-12"),
-    Status.TIMED_OUT: pytest.mark.requirement("ST-14", "CF-12", "TEV-13"),
-    Status.FAILED: pytest.mark.requirement("ST-15", "CF-14", "TEV-14", "TEV-20"),
-    Status.LOST: pytest.mark.requirement("ST-16", "CF-11", "TEV-15"),
-    Status.COMPLETED: pytest.mark.requirement("ST-17", "CF-13", "TEV-16", "TEV-20", "TEV-9"),
-    Status.STALE: pytest.mark.requirement("ST-19", "CF-16"),
+    Status.DRAFT: pytest.mark.requirement("ST-1"),
+    Status.ACCEPTED: pytest.mark.requirement("ST-2"),
+    Status.QUEUED: pytest.mark.requirement("ST-3"),
+    Status.PREPARING: pytest.mark.requirement("ST-4"),
+    Status.RUNNING: pytest.mark.requirement("ST-5"),
+    Status.WAITING_INPUT: pytest.mark.requirement("ST-6"),
+    Status.WAITING_PERMISSION: pytest.mark.requirement("ST-7"),
+    Status.WAITING_RESOURCE: pytest.mark.requirement("ST-8"),
+    Status.BLOCKED: pytest.mark.requirement("ST-9"),
+    Status.PAUSED: pytest.mark.requirement("ST-10"),
+    Status.RETRYING: pytest.mark.requirement("ST-11"),
+    Status.CANCELLING: pytest.mark.requirement("ST-12"),
+    Status.CANCELLED: pytest.mark.requirement("ST-13"),
+    Status.TIMED_OUT: pytest.mark.requirement("ST-14"),
+    Status.FAILED: pytest.mark.requirement("ST-15"),
+    Status.LOST: pytest.mark.requirement("ST-16"),
+    Status.COMPLETED: pytest.mark.requirement("ST-17"),
+    Status.STALE: pytest.mark.requirement("ST-19"),
     Status.UNKNOWN: pytest.mark.requirement("ST-20"),
 }
 CASES: Final = [
@@ -64,7 +64,6 @@ def test_no_status_and_no_task_event_is_without_a_story_or_the_row_that_it_waits
 
 
 @pytest.mark.anyio
-@pytest.mark.requirement("TEV-18", "TEV-21", "EXT-6", "EVC-4")
 @pytest.mark.parametrize(("status", "story"), CASES)
 async def test_status_is_reached_and_its_events_name_their_task_and_run(
     desk: Desk, status: Status, story: Story

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import structlog
 
-from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.status import Status
 from passerelle.gateway.control.lag import BEHIND_MS
 from passerelle.gateway.duties.relay import Relay
@@ -24,12 +24,17 @@ async def carry(desk: Desk) -> None:
     async def learn_nothing() -> None:
         """No epoch changes here."""
 
+    async def lose_nothing(shard: Shard, *_seen: object) -> None:
+        raise AssertionError(shard)
+
     relay = Relay(
         store.log,
         store.projections,
         lambda: frozenset(ALL_SHARDS),
         structlog.get_logger(),
         learn_nothing,
+        lose_nothing,
+        lose_nothing,
     )
     for shard in ALL_SHARDS:
         while await relay.pass_on(shard) < 1.0:

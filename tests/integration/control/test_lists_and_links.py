@@ -8,7 +8,7 @@ import pytest
 
 from passerelle.core.batch import Batch, EntityKind, EntityRef
 from passerelle.core.errors import InvalidInput, NotFound, StoreUnavailable, VersionMismatch
-from passerelle.core.json import JsonObject
+from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.due import DueRow
 from passerelle.core.session import SessionRecord
 from passerelle.core.status import Status
@@ -182,6 +182,30 @@ async def test_an_interrupt_reaches_the_agent_and_is_nothing_in_an_idle_session(
     before = len(await desk.house.entries(session_id))
     assert (await desk.do("interrupt_turn", sessionId=session_id))["outcome"] == "no_op"
     assert len(await desk.house.entries(session_id)) == before
+
+
+@pytest.mark.requirement("CMD-2")
+@pytest.mark.parametrize("member", ["threadId", "turnId"])
+async def test_interrupt_of_one_thread_or_turn_leaves_the_others_of_its_session(
+    desk: Desk, member: str
+) -> None:
+    first = await desk.start("silent")
+    session_id = (await desk.record(first)).session_id
+    second = await desk.start("silent", sessionId=session_id)
+
+    async def are_known() -> bool:
+        runs = [(await desk.record(one)).run for one in (first, second)]
+        return all(run is not None and run.remote_task_id is not None for run in runs)
+
+    await wait_until(are_known, 15, "the agent has both tasks")
+    record = await desk.record(first)
+    named = record.thread_id if member == "threadId" else record.turn_id
+    given: dict[str, Json] = {"sessionId": session_id, member: named, "reason": "stop"}
+    stopped = await desk.do("interrupt_turn", **given)
+    assert (stopped["outcome"], stopped["tasks"]) == ("accepted", [first])
+    await desk.until(first, Status.CANCELLED)
+    assert (await desk.record(second)).ended_at is None
+    assert desk.house.peer.count("CancelTask") == 1
 
 
 @pytest.mark.requirement("CMD-3")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from functools import partial
+from typing import Any, Final, cast
 
+import anyio
 import pytest
 
 from passerelle.core.commands import ListTasks
@@ -14,9 +16,10 @@ from passerelle.core.errors import (
     UnsupportedOperation,
     VersionMismatch,
 )
+from passerelle.core.facts import Bounds
 from passerelle.core.json import Json, JsonObject
-from passerelle.core.payloads.task import TaskUpdated
-from passerelle.core.status import Status
+from passerelle.core.payloads.task import TaskCreated, TaskProgress, TaskUpdated
+from passerelle.core.status import Phase, Status
 from tests.support.desk import Desk, task_id_of
 from tests.support.house import ADA, BOB
 from tests.support.scripted_peer import HttpAnswer
@@ -425,3 +428,94 @@ async def test_task_that_is_given_to_another_agent_changes_in_that_alone(desk: D
     assert changed <= {"assignee", "last", "updated_at"}
     assert (after.requested_by, after.owner) == (before.requested_by, before.owner)
     assert (before.assignee, after.assignee) == ("echo", "other")
+
+
+SCOPE: Final[dict[str, Json]] = {
+    "workspace": "w-1",
+    "project": "p-1",
+    "thread": "t-1",
+    "account": "acme",
+    "environment": "staging",
+    "host": "container-7",
+}
+
+
+@pytest.mark.requirement("CMD-4", "TR-10")
+async def test_scope_of_a_created_task_is_kept_and_shown(desk: Desk) -> None:
+    task_id = await desk.create("count", scope=SCOPE)
+    (created,) = [
+        event.fact.payload
+        for event in await desk.events(task_id)
+        if isinstance(event.fact.payload, TaskCreated)
+    ]
+    assert created.scope == Bounds(**{name: str(value) for name, value in SCOPE.items()})
+    await desk.house.restart()
+    shown = await desk.do("get_task", taskId=task_id)
+    scope = shown["scope"]
+    assert isinstance(scope, dict)
+    assert {name: scope[name] for name in SCOPE} == SCOPE
+    assert (scope["principal"], scope["contextId"]) == (ADA.id, created.context_id)
+    plain = await desk.do("get_task", taskId=await desk.create("count"))
+    assert not SCOPE.keys() & cast("JsonObject", plain["scope"]).keys()
+
+
+@pytest.mark.requirement("CMD-4", "TR-10")
+@pytest.mark.parametrize(
+    ("scope", "named"),
+    [
+        ({"workspace": ""}, "workspace"),
+        ({"host": "h" * 256}, "host"),
+        ({"project": 7}, "project"),
+        ({"planet": "mars"}, "planet"),
+    ],
+)
+async def test_scope_that_cannot_be_kept_is_refused_with_its_member(
+    desk: Desk, scope: dict[str, Json], named: str
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await desk.create("count", scope=scope)
+    assert f"scope.{named}" in str(refused.value)
+    assert (await desk.do("list_tasks"))["tasks"] == []
+
+
+@pytest.mark.requirement("PO-2")
+@pytest.mark.parametrize("phase", [*Phase, "compiling", "code review", "build/linux-x64"])
+async def test_phase_is_one_of_five_or_an_own_value(desk: Desk, phase: str) -> None:
+    task_id = await desk.create("build it")
+    await desk.do("append_task_progress", taskId=task_id, phase=phase)
+    await desk.house.restart()
+    told = [
+        event.fact.payload.phase
+        for event in await desk.events(task_id)
+        if isinstance(event.fact.payload, TaskProgress)
+    ]
+    assert told == [phase]
+    shown = await desk.do("get_task", taskId=task_id)
+    assert cast("JsonObject", shown["progress"])["phase"] == phase
+
+
+@pytest.mark.requirement("PO-2")
+@pytest.mark.parametrize("phase", ["", " x", "a\nb", "x" * 65, "\u001b[31m", 7])
+async def test_phase_that_is_no_word_is_refused(desk: Desk, phase: Json) -> None:
+    task_id = await desk.create("build it")
+    with pytest.raises(InvalidInput, match="phase"):
+        await desk.do("append_task_progress", taskId=task_id, phase=phase)
+    assert (await desk.record(task_id)).progress.phase is None
+
+
+@pytest.mark.requirement("PO-2")
+async def test_task_whose_card_is_read_is_said_to_be_planned(desk: Desk) -> None:
+    desk.hold_card()
+    task_id = await desk.create("build it")
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(desk.do, "start_task", "s", taskId=task_id))
+        await desk.until(task_id, Status.PREPARING)
+        assert (await desk.record(task_id)).progress.phase == Phase.PLANNING
+        desk.house.peer.card_open.set()
+    await desk.until(task_id, Status.COMPLETED)
+    phases = [
+        event.fact.payload.phase
+        for event in await desk.events(task_id)
+        if isinstance(event.fact.payload, TaskProgress) and event.fact.payload.phase
+    ]
+    assert phases[0] == Phase.PLANNING

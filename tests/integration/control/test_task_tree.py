@@ -12,10 +12,13 @@ from passerelle.core.batch import Batch
 from passerelle.core.errors import StoreUnavailable, UnsupportedOperation
 from passerelle.core.events import decode_event
 from passerelle.core.facts import RetryPolicy
+from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control import cancelling
 from passerelle.gateway.verify import verify_store
+from tests.integration.control.stories import is_known
 from tests.support.desk import Desk
 from tests.support.waiting import wait_until
 
@@ -197,3 +200,101 @@ async def test_what_became_of_a_tree_is_read_from_ids_and_classes_alone(desk: De
     assert (found.children, found.retries, found.wishes) == ({child}, 1, 2)
     ends = [(kind, scope.task_id) for kind, scope in kinds if kind == "task.cancelled"]
     assert sorted(str(task) for _, task in ends) == sorted([top, child])
+
+
+@pytest.mark.requirement("GR-11")
+async def test_no_new_child_is_taken_below_a_task_that_is_to_stop(desk: Desk) -> None:
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    await is_known(desk, top)
+    child = await desk.create("silent", parentTaskId=top)
+    await desk.do("start_task", "c", taskId=child)
+    await is_known(desk, child)
+    await desk.do("cancel_task", taskId=top)
+    before = len(desk.house.peer.messages)
+    for parent in (top, child):
+        with pytest.raises(UnsupportedOperation) as refused:
+            await desk.create("echo new work", parentTaskId=parent)
+        assert refused.value.details["cancelled"] == top
+    assert {edge.target for edge in (await desk.record(top)).relationships} == {child}
+    assert (await desk.record(child)).relationships[-1].kind == "parent"
+    assert len(desk.house.peer.messages) == before
+
+
+@pytest.mark.requirement("GR-11")
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_child_that_was_there_does_not_start_once_a_task_above_is_to_stop(
+    desk: Desk, depth: int
+) -> None:
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    await is_known(desk, top)
+    above = top
+    for _ in range(depth):
+        above = await desk.create("echo", parentTaskId=above)
+    await desk.do("cancel_task", taskId=top)
+    with pytest.raises(UnsupportedOperation) as refused:
+        await desk.do("start_task", "g", taskId=above)
+    assert refused.value.details["cancelled"] == top
+    assert (await desk.record(above)).attempts == ()
+    desk.house.peer.on_cancel = "canceled"
+    await desk.house.come_due("cancel", top, after_ms=60_000)
+    await desk.until(top, Status.CANCELLED)
+    with pytest.raises(UnsupportedOperation):
+        await desk.do("start_task", "g again", taskId=above)
+
+
+@pytest.mark.requirement("GR-11", "CMD-9")
+async def test_wish_to_stop_reaches_what_stands_beyond_the_first_few_hundred(desk: Desk) -> None:
+    top = await desk.create("sail")
+    children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(12)]
+    below = [await desk.create("a bit", parentTaskId=one) for one in children for _ in range(21)]
+    last = await desk.start("silent", parentTaskId=below[-1])
+    await is_known(desk, last)
+    assert len(children) + len(below) > cancelling.MOST_AT_ONCE
+    await desk.do("cancel_task", taskId=top, propagation="subtree")
+    for one in (top, *children, *below, last):
+        await desk.until(one, Status.CANCELLED)
+    assert sum(one.method == "CancelTask" for one in desk.house.peer.requests) == 1
+
+
+@pytest.mark.requirement("GR-11", "CMD-9")
+async def test_rest_of_a_subtree_is_stopped_by_a_due_row_after_a_death(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cancelling, "MOST_AT_ONCE", 2)
+    desk.house.peer.on_cancel = "ignored"
+    top = await desk.start("silent")
+    await is_known(desk, top)
+    children = [await desk.create(f"part {n}", parentTaskId=top) for n in range(5)]
+    stored: list[str] = []
+
+    async def die(batch: Batch) -> None:
+        stored.extend(event.type for event in batch.events)
+        if stored.count("task.cancel_requested") >= 2:
+            desk.house.log.refuses_writes = True
+
+    desk.house.log.after_append = die
+    with pytest.raises(StoreUnavailable):
+        await desk.do("cancel_task", taskId=top, propagation="subtree")
+    desk.house.log.after_append = None
+    desk.house.log.refuses_writes = False
+    await desk.house.restart()
+    ended = [(await desk.record(one)).status is Status.CANCELLED for one in children]
+    assert 0 < ended.count(True) < len(children)
+
+    async def rows() -> int:
+        return sum(row.startswith("subtree:") for row in await desk.house.due(top))
+
+    drops: list[str] = []
+
+    async def drop(_shard: object, row: DueRow) -> bool:
+        drops.append(row.member)
+        return True
+
+    assert await rows() == 1
+    member = f"subtree:{top}"
+    while not drops:
+        row = DueRow(member, (await desk.house.due(top))[member])
+        await desk.house.service.cancelling.on_due(Shard(0), row, drop)
+    assert {(await desk.record(one)).status for one in children} == {Status.CANCELLED}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from passerelle.core.commands import SubmitTurn, TurnAccepted, Wait
 from passerelle.core.decision import Decision
-from passerelle.core.errors import PeerUnavailable
+from passerelle.core.errors import PeerBusy, PeerUnavailable
 from passerelle.core.facts import RetryPolicy
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.limit import Limited, RateLimitHit
@@ -19,6 +20,7 @@ from passerelle.core.task import decide
 from passerelle.core.task_commands import RequestCancel
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms
+from tests.integration.delegation.test_endings import state_of
 from tests.support.house import ADA, House, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
@@ -52,6 +54,7 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
     await house.come_due("send", accepted.task_id, after_ms=6_000)
     assert house.peer.texts == ["hello"], "it is not tried before its time"
     await house.come_due("send", accepted.task_id, after_ms=1_000)
+    await house.until(accepted, Status.COMPLETED)
     assert "task" in await hearing
     assert house.peer.texts == ["hello", "hello"]
     assert len({str(message["messageId"]) for message in house.peer.messages}) == 1
@@ -65,6 +68,117 @@ async def test_message_for_a_busy_agent_waits_for_the_time_that_it_names(
     hits = [payload for payload in facts if isinstance(payload, RateLimitHit)]
     wanted = RateLimitHit(Limited("peer", "echo"), "peer", 7_000, "429")
     assert hits == ([wanted] if is_limit else [])
+
+
+def read_wait(task: JsonObject) -> str:
+    """What a Task that waits for a busy agent says."""
+    assert state_of(task) == "WORKING"
+    assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
+        "reason": "agent_busy",
+        "peer": "echo",
+    }
+    said = str(cast("JsonObject", task["status"])["message"])
+    assert "takes no more work for now" in said
+    assert "it is tried again at" in said
+    assert "can be cancelled" in said
+    return said
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_unary_caller_gets_the_task_that_waits(house: House, status: int) -> None:
+    """Also on another instance, and after a restart, and whoever asks under the same key."""
+    house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
+    accepted = await house.send("hello")
+    told = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert f"HTTP {status}" in read_wait(told)
+    assert await house.read(accepted) == told
+    await house.restart()
+    assert cast("JsonObject", (await house.hear(accepted))["task"]) == told
+    await house.adopt(accepted)
+    house.clock.ahead_ms += 7_000
+    await house.come_due("send", accepted.task_id, after_ms=0)
+    await house.until(accepted, Status.COMPLETED)
+    task = await house.read(accepted)
+    assert state_of(task) == "COMPLETED"
+    assert task["id"] == told["id"]
+    assert house.peer.texts == ["hello", "hello"]
+
+
+async def test_streaming_caller_sees_each_wait_as_a_status(house: House) -> None:
+    busy = HttpAnswer(429, headers={"Retry-After": "7"})
+    house.peer.answer_next(busy, busy)
+    accepted = await house.send("hello", wait="stream")
+    watching = asyncio.create_task(house.watch(accepted))
+    for times in (1, 2):
+        await wait_until(
+            lambda: house.peer.count("SendStreamingMessage") == times,  # noqa: B023
+            15,
+            "it was tried",
+        )
+        await until_held(house, accepted)
+        house.clock.ahead_ms += 7_000
+        await house.come_due("send", accepted.task_id, after_ms=0)
+    frames = await watching
+    first, second = frames[:2]
+    read_wait(cast("JsonObject", first["task"]))
+    read_wait(cast("JsonObject", second["statusUpdate"]))
+    assert state_of(await house.read(accepted)) == "COMPLETED"
+
+
+async def test_bare_message_of_an_agent_that_was_busy_completes_the_task_that_waited(
+    house: House,
+) -> None:
+    house.peer.answer_next(HttpAnswer(429, headers={"Retry-After": "7"}))
+    accepted = await house.send("message hello")
+    read_wait(cast("JsonObject", (await house.hear(accepted))["task"]))
+    await until_held(house, accepted)
+    house.clock.ahead_ms += 7_000
+    await house.come_due("send", accepted.task_id, after_ms=0)
+    await house.until(accepted, Status.COMPLETED)
+    assert "hello" in str((await house.read(accepted))["artifacts"])
+
+
+async def test_short_wait_is_no_news_to_whoever_waits_for_the_answer(house: House) -> None:
+    house.peer.answer_next(HttpAnswer(503, headers={"Retry-After": "2"}))
+    accepted = await house.send("message hello")
+    hearing = asyncio.create_task(house.hear(accepted))
+    await until_held(house, accepted)
+    await house.come_due("send", accepted.task_id, after_ms=2_000)
+    assert "message" in await hearing
+
+
+@pytest.mark.parametrize("wait", ["unary", "stream"])
+@pytest.mark.parametrize(("status", "error"), [(429, PeerBusy), (503, PeerUnavailable)])
+async def test_operator_may_have_busy_agents_refuse(
+    house: House, wait: Wait, status: int, error: type[PeerUnavailable]
+) -> None:
+    house.patience = replace(house.patience, refuses=True)
+    await house.restart()
+    house.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "7"}))
+    accepted = await house.send("hello", wait=wait)
+    with pytest.raises(PeerUnavailable, match="takes no more work") as caught:
+        await house.hear(accepted)
+    assert (type(caught.value), caught.value.retry_after_s) == (error, 7)
+    await house.until(accepted, Status.FAILED)
+    assert house.peer.texts == ["hello"]
+    assert f"send:{accepted.task_id}" not in await house.due(accepted.task_id)
+
+
+async def test_message_that_was_never_taken_is_given_up_in_time(house: House) -> None:
+    house.patience = replace(house.patience, busy_s=10.0)
+    await house.restart()
+    busy = HttpAnswer(429, headers={"Retry-After": "7"})
+    house.peer.answer_next(busy, busy)
+    accepted = await house.send("hello")
+    read_wait(cast("JsonObject", (await house.hear(accepted))["task"]))
+    await until_held(house, accepted)
+    house.clock.ahead_ms += 7_000
+    await house.come_due("send", accepted.task_id, after_ms=0)
+    await house.until(accepted, Status.FAILED)
+    task = await house.read(accepted)
+    assert state_of(task) == "FAILED"
+    assert "takes no more work" in str(task["status"])
+    assert house.peer.texts == ["hello", "hello"]
 
 
 @pytest.mark.requirement("I9")
@@ -168,7 +282,7 @@ async def test_agent_that_is_busy_with_questions_is_asked_when_it_says(house: Ho
 
 
 async def test_agent_whose_task_is_longer_than_may_be_read_is_told_to_stop(house: House) -> None:
-    endless = HttpAnswer(200, b"[" + b" " * (16 * 1024 * 1024) + b"]")
+    endless = HttpAnswer(200, b"[" + b" " * (24 * 1024 * 1024) + b"]")
 
     async def story(turn: Turn) -> None:
         await turn.status("WORKING")

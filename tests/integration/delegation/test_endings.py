@@ -16,6 +16,7 @@ from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
 from passerelle.gateway.delegation.attending import ask
 from tests.support.house import ADA, House
+from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
 from tests.support.waiting import wait_until
 
@@ -102,8 +103,9 @@ async def test_send_that_left_no_trace_is_lost_and_told_so(house: House) -> None
 
     house.peer.next(vanish)
     accepted = await house.send("go")
-    with pytest.raises(PeerUnavailable, match="nobody can tell"):
-        await house.hear(accepted)
+    task = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert state_of(task) == "FAILED"
+    assert "nobody can tell" in str(task["status"])
     record = await house.record(accepted)
     assert (record.status, record.attempts[-1].status) == (Status.FAILED, Status.LOST)
     assert len(house.peer.messages) == 1
@@ -332,19 +334,19 @@ async def test_cancel_of_a_waiting_task_closes_its_question(house: House) -> Non
 
 
 async def test_follow_up_that_the_peer_refuses_leaves_the_task_as_it_is(house: House) -> None:
-    async def refuse(turn: Turn) -> None:
-        await turn.refuse(-32602, "not now")
-
     accepted = await house.send("silent", wait="stream")
     await house.until(accepted, Status.QUEUED)
-    house.peer.next(refuse)
+    house.peer.answer_sends(HttpAnswer(422))
     await house.send("more", task=accepted.facade)
 
-    async def is_warned() -> bool:
-        return "runtime.warning" in await house.types(accepted)
+    async def is_told() -> bool:
+        return "turn.failed" in await house.types(accepted)
 
-    await wait_until(is_warned, 15, "the refusal is recorded")
-    assert (await house.record(accepted)).status is Status.QUEUED
+    await wait_until(is_told, 15, "the refusal is recorded")
+    record = await house.record(accepted)
+    assert record.status is Status.QUEUED
+    assert record.attempts[-1].pending_message_id is None
+    assert record.open_turns == (accepted.turn_id,)
     (remote,) = house.peer.tasks.values()
     remote.status("COMPLETED")
     await house.until(accepted, Status.COMPLETED)

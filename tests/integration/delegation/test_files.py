@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from passerelle.core.commands import GetOutput, GetTaskModel, TurnAccepted
-from passerelle.core.errors import NotFound
+from passerelle.core.errors import NotFound, UnsupportedOperation
 from passerelle.core.events import Event
 from passerelle.core.facts import Ref
 from passerelle.core.ids import place
@@ -22,6 +22,8 @@ from passerelle.core.payloads.run import (
     OutputTruncated,
 )
 from passerelle.core.status import Status
+from passerelle.core.task_record import KEPT_ARTIFACTS
+from passerelle.core.task_requests import CompleteTask
 from passerelle.gateway.outputs.policy import make_policy
 from passerelle.gateway.settings_outputs import OutputSettings
 from tests.support.file_server import File, FileServer
@@ -314,3 +316,59 @@ async def test_long_status_has_its_first_words_with_it_and_the_rest_behind_a_ref
     assert words in base64.b64decode(str(part["content"])).decode()
     entries = await house.entries(accepted.session_id)
     assert max(len(entry.data) for entry in entries) < 20 * 1024
+
+
+def bring_beside(number: int, *urls: str) -> Script:
+    """An agent that makes so many artifacts of text, then one of each file, and is done."""
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        for count in range(number):
+            task.artifact([{"text": f"part {count}"}], artifact_id=f"text {count}")
+        for count, url in enumerate(urls):
+            task.artifact([{"url": url}], artifact_id=f"file {count}")
+        await turn.status("COMPLETED")
+
+    return work
+
+
+@pytest.mark.requirement("A2A-11", "I5")
+@pytest.mark.parametrize("beside", [KEPT_ARTIFACTS - 1, KEPT_ARTIFACTS, 60])
+async def test_file_that_is_gone_fails_the_task_whatever_stands_before_it(
+    house: House, shelf: FileServer, beside: int
+) -> None:
+    house.peer.next(bring_beside(beside, shelf.url + "/gone.pdf"))
+    accepted = await house.send("go", wait="stream")
+    record = await house.until(accepted, Status.FAILED)
+    assert record.last_error is not None
+    assert record.last_error.code == "artifact_unavailable"
+    assert record.artifact_count == beside + 1
+    changed = [e.fact.payload for e in await house.events(accepted)]
+    told = [one for one in changed if isinstance(one, ArtifactChanged)]
+    assert [one.stored for one in told if one.name_at_peer == "file 0"] == [False]
+
+
+@pytest.mark.requirement("A2A-11", "I5", "AP-4")
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_files_after_the_sixteenth_artifact_are_here_before_the_task_completes(
+    house: House, shelf: FileServer, *, restarts: bool
+) -> None:
+    urls = [f"{shelf.url}/{count}.pdf" for count in range(5)]
+    for count in range(5):
+        shelf.files[f"/{count}.pdf"] = File(PDF + b"%d" % count, "application/pdf")
+    shelf.files["/3.pdf"] = File(status=503)
+    house.peer.next(bring_beside(KEPT_ARTIFACTS - 1, *urls))
+    accepted = await house.send("go", wait="stream")
+    record = await house.until(accepted, Status.WAITING_RESOURCE)
+    assert (record.awaited or 0) >= 1
+    with pytest.raises(UnsupportedOperation, match="not stored"):
+        await house.service.execute(ADA, CompleteTask(accepted.facade), None)
+    shelf.files["/3.pdf"] = File(PDF + b"3", "application/pdf")
+    if restarts:
+        await house.restart()
+        allow(house, shelf)
+        await house.adopt(accepted)
+    record = await house.until(accepted, Status.COMPLETED)
+    assert (record.awaited, record.artifact_count) == (None, KEPT_ARTIFACTS + 4)
+    copies = {one.blob for one in copies_of(await house.events(accepted))}
+    assert copies == {hashlib.sha256(PDF + b"%d" % count).hexdigest() for count in range(5)}

@@ -107,7 +107,7 @@ async def test_rule_that_asks_holds_the_message_until_its_owner_lets_it_go(house
     assert (view["actionType"], view["askedBy"], view["title"]) == (
         "delegation",
         "gateway",
-        "Send this message to echo?",
+        "Send this message to echo? “hello”",
     )
     await house.respond(view, option_id="send")
     await house.until(accepted, Status.COMPLETED)
@@ -260,7 +260,7 @@ async def test_hook_that_blocks_says_why_and_nothing_is_sent(house: House) -> No
     assert house.peer.messages == []
 
 
-@pytest.mark.requirement("EXT-3")
+@pytest.mark.requirement("EXT-3", "EXT-12")
 @pytest.mark.parametrize(("name", "code"), [("sleep", "timeout"), ("fall", "raised")])
 async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_where_it_is_open(
     house: House, name: str, code: str
@@ -271,6 +271,8 @@ async def test_hook_that_fails_is_a_question_where_it_is_closed_and_silence_wher
     [failed] = await list_types(house, closed, HookFailed)
     assert isinstance(failed, HookFailed)
     assert (failed.error.code, failed.applied) == (code, "ask")
+    # One that is too slow is given all of its time.
+    assert failed.duration_ms >= (29 if name == "sleep" else 0)
     assert "secret" not in failed.error.message
     house.rules = hook(name, "open", timeout_ms=30)
     opened = await house.send("hello")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -17,7 +17,10 @@ from passerelle.core.payloads.task import TaskCompleted
 from passerelle.core.status import Status
 from passerelle.core.task_record import KEPT_ARTIFACTS
 from passerelle.gateway.delegation import artifacts
-from tests.support.house import House
+from passerelle.gateway.verify import verify_store
+from tests.support.desk import Desk
+from tests.support.house import House, task_of
+from tests.support.proof import SNAPSHOT_CAP
 from tests.support.scripted_tasks import Script, Turn
 from tests.support.waiting import wait_until
 
@@ -43,7 +46,7 @@ def find_changed(events: list[Event]) -> list[ArtifactChanged]:
     return [payload for payload in payloads if isinstance(payload, ArtifactChanged)]
 
 
-@pytest.mark.requirement("EVC-14", "A2A-10")
+@pytest.mark.requirement("EVC-14", "A2A-10", "GR-7")
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "INPUT_REQUIRED"])
 async def test_task_with_many_artifacts_is_stored_in_several_appends(
     house: House, state: str
@@ -57,9 +60,37 @@ async def test_task_with_many_artifacts_is_stored_in_several_appends(
     assert {one.version for one in changed} == {1}
     record = await house.record(accepted)
     assert (record.artifact_count, len(record.artifacts)) == (MANY, KEPT_ARTIFACTS)
+    edges = [edge for edge in record.relationships if edge.kind == "produced_artifact"]
+    assert [edge.target for edge in edges] == [one.artifact_id for one in changed]
     assert await house.read(accepted) == task
     frames = [event for event in await house.events(accepted) if event.fact.facade]
     assert len(frames) == 1, "callers see the task once, whole, with its last fact"
+
+
+@pytest.mark.requirement("EVC-14", "A2A-10", "GR-7")
+async def test_seventeenth_artifact_is_read_as_the_first_is_over_a_restart(house: House) -> None:
+    house.peer.next(bring(40))
+    accepted, _ = await house.talk("go")
+    desk = Desk(house)
+    changed = find_changed(await house.events(accepted))
+    await house.restart()
+    told: Any = await desk.do("get_task", taskId=accepted.task_id)
+    summary: Any = await desk.do("get_task_summary", taskId=accepted.task_id)
+    listed: Any = await desk.do("get_artifacts", taskId=accepted.task_id)
+    wanted = [one.artifact_id for one in changed]
+    assert len(set(wanted)) == 40
+    for read in (told, summary):
+        edges = [one for one in read["relationships"] if one["kind"] == "produced_artifact"]
+        assert [one["target"] for one in edges] == wanted
+        assert {one["status"] for one in edges} == {"satisfied"}
+        refs = {one["artifactId"]: (one["sha256"], one["last"] > 0) for one in read["artifacts"]}
+        assert refs == {one.artifact_id: (one.sha256, True) for one in changed}
+    assert [one["artifactId"] for one in listed["artifacts"]] == wanted
+    assert {len(one["versions"]) for one in listed["artifacts"]} == {1}
+    assert "artifacts" not in listed["marks"]
+    (loaded,) = await house.store.log.load([task_of(accepted)])
+    assert len(loaded.snapshot) <= SNAPSHOT_CAP
+    assert (await verify_store(house.store)).ok
 
 
 async def test_completion_names_every_artifact_behind_a_reference(house: House) -> None:

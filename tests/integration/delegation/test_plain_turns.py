@@ -33,7 +33,12 @@ from passerelle.gateway.control.plain_turns import (
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.control.turn_opening import Opened
 from passerelle.gateway.delegation import plain_answers
-from passerelle.gateway.delegation.plain_answers import AnswerForm, Shape, rehearse_answer
+from passerelle.gateway.delegation.plain_answers import (
+    AnswerForm,
+    Shape,
+    rehearse_answer,
+    rehearse_result,
+)
 from passerelle.gateway.delegation.run import Run
 from passerelle.gateway.peers.agent import AgentPeer
 from passerelle.store.connection import pack, unpack
@@ -218,7 +223,8 @@ async def test_filled_turns_and_answers_in_a_trace_are_those_that_would_be_decid
         again = replace(plan, trace=make_trace(chance, state))
         decided = rehearse(turns, ADA, command, again, under)
         assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
-        answered |= compare_answer(run, form, decided, chance)
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        answered |= compare_answer(run, form, decided, answer)
     assert answered, "answers were filled in"
 
 
@@ -308,15 +314,38 @@ async def test_filled_turns_and_answers_are_those_that_would_be_decided(
         command = SubmitTurn("echo", make_message(chance), "a2a", "unary")
         decided = rehearse(turns, ADA, command, plan, (driver, 0))
         assert form.stencil.fill(decided.example.values) == pack(*decided.example.arguments)
-        answered |= compare_answer(run, form, decided, chance)
+        answer = make_answer(chance, decided.message, decided.remote_context_id)
+        answered |= compare_answer(run, form, decided, answer)
     assert len(answered) > 5, "many shapes of answers were filled in"
 
 
-def compare_answer(run: Run, form: Form, turn: Rehearsal, chance: random.Random) -> set[Shape]:
+@pytest.mark.requirement("I4")
+async def test_a_setting_that_has_the_digits_of_a_length_is_filled_in_as_it_is(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learnt = await learn(house, monkeypatch)
+    (form,), (run,), (plan,) = learnt.forms, learnt.runs, learnt.plans
+    turns, (rehearsal, _) = house.service.turns, form.rehearsals
+    words, shape = rehearsal.example.values, Shape(is_task=True)
+    wordless = rehearse_result(shape, run.writes.ids, rehearsal.remote_context_id)
+    run.sight.content = None
+    rehearsed = rehearse_answer(run, rehearsal.fill(form), rehearsal, wordless, 0)
+    assert rehearsed is not None
+    length = len(rehearsed.example.values[len(words)])
+    policy, under = replace(plan.policy, backoff_ms=length * 10 + 9), (rehearsal.driver, 0)
+    slower = replace(plan, policy=policy)
+    command = SubmitTurn("echo", make_message(random.Random(1)), "a2a", "unary")  # noqa: S311  always the same
+    slower_form = make_form(turns, ADA, command, slower, under)
+    assert slower_form is not None
+    turn = rehearse(turns, ADA, command, slower, under)
+    wordless = rehearse_result(shape, run.writes.ids, turn.remote_context_id)
+    assert compare_answer(run, slower_form, turn, wordless) == {shape}
+
+
+def compare_answer(run: Run, form: Form, turn: Rehearsal, answer: JsonObject) -> set[Shape]:
     """The shape of an answer to a turn once it is filled in and decided alike; nothing where it is not plain."""
     plain = turn.fill(form)
     run.sight.content, run.sight.answer = None, None
-    answer = make_answer(chance, turn.message, turn.remote_context_id)
     decided = rehearse_answer(run, plain, turn, answer, 0)
     if decided is None:
         return set()

@@ -15,6 +15,7 @@ from passerelle.permission_bridge.conditions import read_condition
 from passerelle.permission_bridge.rules import Effect, Rule, make_policy
 from tests.support.house import House
 from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -137,3 +138,30 @@ async def test_nobody_to_ask_means_no_and_a_question_for_words_ends_the_task(hou
     assert read_answer(house.peer.messages[-1])["option_id"] == "no"
     words = await house.send("ask Which colour?")
     await house.until(words, Status.CANCELLED)
+
+
+@pytest.mark.requirement("DLV-2")
+@pytest.mark.parametrize("effect", ["allow", "deny"])
+async def test_answer_of_a_rule_that_the_peer_refuses_is_not_given_again(
+    house: House, effect: Effect
+) -> None:
+    """The rule would say the same for ever, so the task fails with the words of the peer, which is told to stop."""
+    house.rules = make_policy((rule("pay", effect),))
+    asked = asks("pay")
+
+    async def ask(turn: Turn) -> None:
+        data = cast("JsonObject", orjson.loads(asked.removeprefix("ask-data ")))
+        await turn.status("INPUT_REQUIRED", "May I?", [{"data": data}])
+
+    async def refuse(turn: Turn) -> None:
+        await turn.refuse(-32602, "that is no answer")
+
+    house.peer.next(ask, refuse)
+    accepted = await house.send(asked)
+    record = await house.until(accepted, Status.FAILED)
+    assert len(house.peer.messages) == 2
+    error = record.attempts[-1].last_error
+    assert error is not None
+    assert error.message.endswith("that is no answer")
+    assert record.open_actions == ()
+    await wait_until(lambda: house.peer.count("CancelTask") == 1, 15, "the agent is told to stop")

@@ -210,15 +210,20 @@ async def test_answer_is_returned_while_the_peer_keeps_its_stream_open(house: Ho
 
 
 @pytest.mark.kit("AUTH-INTASK-004", "AUTH-INTASK-006")
-async def test_permission_in_words_cannot_be_given_in_words(house: House) -> None:
+async def test_authorization_in_words_is_answered_by_the_callers_message(house: House) -> None:
     accepted, _ = await house.talk("auth Sign in first.")
     record = await house.record(accepted)
     assert record.status in {Status.WAITING_PERMISSION, Status.WAITING_RESOURCE}
-    second = await house.send("yes, do it", task=accepted.facade)
+    view = await house.question(accepted)
+    second = await house.send("yes, I have", task=accepted.facade)
     answer = cast("JsonObject", (await house.hear(second))["task"])
-    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_AUTH_REQUIRED"
-    assert len(house.peer.messages) == 1
-    assert (await house.record(accepted)).open_actions == record.open_actions
+    assert cast("JsonObject", answer["status"])["state"] == "TASK_STATE_COMPLETED"
+    assert house.peer.texts[1:] == ["yes, I have"]
+    closed = await house.service.read(ADA, GetAction(str(view["actionId"])))
+    assert closed["state"] == "answered_by_caller"
+    assert "yes, I have" not in str(closed)
+    with pytest.raises(ActionClosed):
+        await house.respond(view, option_id="reply", content={"text": "late"})
 
 
 async def test_peer_that_goes_on_alone_closes_the_question(house: House) -> None:

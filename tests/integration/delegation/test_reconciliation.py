@@ -10,7 +10,6 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import CORRELATION
 from passerelle.core.commands import TurnAccepted
-from passerelle.core.errors import PeerUnavailable
 from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
@@ -22,6 +21,7 @@ from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.habits import Habits
 from passerelle.gateway.delegation.run import Run
+from tests.integration.delegation.test_endings import state_of
 from tests.support.house import House, task_of
 from tests.support.scripted_peer import HttpAnswer
 from tests.support.scripted_tasks import Turn
@@ -190,6 +190,21 @@ async def test_habits_of_a_peer_outlive_the_process(house: House) -> None:
     assert not await Habits(house.store.habits).proves_absence(replace(worker, card_hash="other"))
 
 
+async def expect_unknown(house: House, accepted: TurnAccepted) -> str:
+    """The caller gets the Task, failed for that reason; what it says."""
+    task = cast("JsonObject", (await house.hear(accepted))["task"])
+    assert state_of(task) == "FAILED"
+    assert cast("JsonObject", task["metadata"])["urn:passerelle:status"] == {
+        "reason": "unknown_outcome",
+        "peer": "echo",
+    }
+    assert task["id"] == accepted.facade
+    assert await house.read(accepted) == task
+    said = str(task["status"])
+    assert "nobody can tell whether agent 'echo' received the message" in said
+    return said
+
+
 async def test_peer_that_answers_with_messages_proves_nothing_by_an_empty_list(
     house: House,
 ) -> None:
@@ -199,10 +214,50 @@ async def test_peer_that_answers_with_messages_proves_nothing_by_an_empty_list(
     await until_known(house, said, "answers_with_messages")
     house.peer.next(vanish)
     accepted = await house.send("go")
-    with pytest.raises(PeerUnavailable, match="nobody can tell"):
-        await house.hear(accepted)
+    await expect_unknown(house, accepted)
     assert house.peer.texts.count("go") == 1
     assert (await house.record(accepted)).attempts[-1].status is Status.LOST
+
+
+async def test_task_that_shows_up_at_such_a_peer_within_the_time_of_doubt_is_adopted(
+    house: House,
+) -> None:
+    house.patience = replace(house.patience, doubt_s=60.0)
+    await house.restart()
+    said, _ = await house.talk("message hello")
+    await until_known(house, said, "answers_with_messages")
+    arrived: list[Turn] = []
+
+    async def come_late(turn: Turn) -> None:
+        arrived.append(turn)
+        await turn.drop()
+
+    house.peer.next(come_late)
+    accepted = await house.send("go")
+    await wait_until(lambda: house.peer.count("ListTasks") >= 2, 15, "it was looked for in vain")
+    arrived[0].make_task(arrived[0]).status("COMPLETED", "late, and done")
+    await house.until(accepted, Status.COMPLETED)
+    assert house.peer.texts.count("go") == 1
+
+
+async def test_answer_that_was_lost_with_the_gateway_is_told_as_unknown_for_ever(
+    house: House,
+) -> None:
+    house.peer.lists = False
+    house.peer.hold()
+    accepted = await house.send("message hello")
+    await wait_until(lambda: house.peer.messages, 15, "the message is on its way")
+    await house.restart()
+    house.peer.release_all()
+    await house.adopt(accepted)
+    said = await expect_unknown(house, accepted)
+    assert "it has no list of tasks to look in" in said
+    assert await expect_unknown(house, accepted) == said
+    record = await house.record(accepted)
+    assert (record.status, record.attempts[-1].status) == (Status.FAILED, Status.LOST)
+    assert record.last_error is not None
+    assert record.last_error.code == "unknown_outcome"
+    assert len(house.peer.messages) == 1
 
 
 async def test_peer_that_cannot_list_leaves_the_run_lost_at_once(house: House) -> None:
@@ -211,8 +266,7 @@ async def test_peer_that_cannot_list_leaves_the_run_lost_at_once(house: House) -
     house.peer.lists = False
     house.peer.next(vanish)
     accepted = await house.send("go")
-    with pytest.raises(PeerUnavailable, match="nobody can tell"):
-        await house.hear(accepted)
+    await expect_unknown(house, accepted)
     assert len(house.peer.messages) == 1
 
 
@@ -236,8 +290,7 @@ async def test_two_tasks_that_nothing_tells_apart_leave_the_run_lost(house: Hous
     house.peer.keeps_history = False
     house.peer.next(two_of_a_kind)
     accepted = await house.send("go")
-    with pytest.raises(PeerUnavailable, match="nobody can tell"):
-        await house.hear(accepted)
+    await expect_unknown(house, accepted)
     assert len(house.peer.messages) == 1
     assert (await house.record(accepted)).attempts[-1].remote_task_id is None
 

@@ -21,10 +21,10 @@ def desk(house: House) -> Desk:
     return Desk(house)
 
 
-def list_phases(events: list[Event]) -> list[Phase]:
+def list_phases(events: list[Event]) -> list[str]:
     """The phases of a task, each time that it changed."""
     record: machine.Record | None = None
-    phases: list[Phase] = []
+    phases: list[str] = []
     for event in events:
         record = machine.evolve(EntityKind.TASK, record, event)
         phase = record.progress.phase if isinstance(record, TaskRecord) else None

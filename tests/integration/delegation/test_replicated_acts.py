@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
 from passerelle.core.commands import GetAction
+from passerelle.core.ids import Shard
 from passerelle.core.status import Status
+from passerelle.gateway.replica_watch import ReplicaWatch, describe_replicas
+from passerelle.store.engine_binary import find_engine
+from passerelle.store.replicas import RedisReplicas
+from passerelle.store.replication import ReplicationView
+from tests.support.engine import ask, link, run_server
 from tests.support.failover import run_pair
 from tests.support.house import ADA, House, open_house, task_of
 from tests.support.waiting import wait_until
@@ -43,6 +52,102 @@ async def test_messages_and_answers_wait_for_the_replica_and_are_sent_once_it_ha
         await house.until(asked, Status.COMPLETED)
         assert sorted(house.peer.texts) == ["ask Which colour?", "blue", "hello"]
         assert not house.store.replicas.are_missing
+
+
+@asynccontextmanager
+async def watched(house: House) -> AsyncGenerator[RedisReplicas]:
+    """The store's replicas, looked at as the gateway does; a promoted server is alone after a short while."""
+    replicas = house.store.replicas
+    replicas.alone_after_s = 0.5
+    log = structlog.get_logger("passerelle")
+    async with ReplicaWatch(replicas, log, round_s=0.1).watch():
+        yield replicas
+
+
+def count_looks(house: House, monkeypatch: pytest.MonkeyPatch) -> list[ReplicationView]:
+    """What was known after each look from now on."""
+    replicas, looks = house.store.replicas, list[ReplicationView]()
+    look = replicas.look
+
+    async def note() -> None:
+        await look()
+        looks.append(house.store.nodes.all[0].replication)
+
+    monkeypatch.setattr(replicas, "look", note)
+    return looks
+
+
+async def test_promoted_server_without_a_replica_does_not_stop_the_world(
+    tmp_path: Path, anyio_backend: str
+) -> None:
+    async with run_pair() as pair, open_house(pair.url, tmp_path) as house, watched(house) as seen:
+        asked, _ = await house.talk("ask Which colour?")
+        await wait_until(lambda: pair.replica_uptime_s > 3, 15, "the replica is no new server")
+        await pair.await_replicated()
+        await seen.look()
+        pair.promote()
+        told = await house.send("hello")
+        view = await house.question(asked)
+        await house.respond(view, option_id="reply", content={"text": "blue"})
+        await house.hear(told)
+        await house.until(asked, Status.COMPLETED)
+        assert sorted(house.peer.texts) == ["ask Which colour?", "blue", "hello"]
+        assert (len(seen.alone), seen.are_missing) == (1, False)
+        assert "has no replica" in (describe_replicas(seen) or "")
+        # One that attaches is waited for, and the warning is over.
+        with run_server(find_engine(None)) as next_replica:
+            link(pair.replica, next_replica)
+            await wait_until(lambda: not seen.alone, 15, "the new replica is seen")
+            await wait_until(lambda: seen.have_all(Shard(0)), 15, "the new replica confirms")
+            assert describe_replicas(seen) is None
+            await house.talk("again")
+        await until_missed_again(house)
+        assert not seen.alone, "it may be the isolated one now"
+
+
+async def until_missed_again(house: House) -> None:
+    """Until the store's only replica is gone for the gateway."""
+    missing = house.store.replicas
+
+    async def is_missed() -> bool:
+        await missing.have_all(Shard(0))
+        return missing.are_missing
+
+    await wait_until(is_missed, 15, "the replica is missed")
+
+
+@pytest.mark.parametrize("change", ["promoted elsewhere", "backlog freed", "restarted"])
+async def test_isolated_old_primary_sends_nothing(
+    tmp_path: Path, anyio_backend: str, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Its replication id may change there as well: when it restarts, and when its replicas have been away for long."""
+    async with run_pair() as pair, open_house(pair.url, tmp_path) as house, watched(house) as seen:
+        await house.talk("hello")
+        await pair.await_replicated()
+        if change == "backlog freed":
+            ask(pair.primary.url, "CONFIG", "SET", "repl-backlog-ttl", 1)
+        first = house.store.nodes.all[0].replication
+        ask(pair.replica.url, "REPLICAOF", "NO", "ONE")
+        if change == "restarted":
+            pair.restart_primary()
+        lost = await house.send("again")
+        await until_missed(house)
+        looks = count_looks(house, monkeypatch)
+        if change != "promoted elsewhere":
+            await wait_until(
+                lambda: looks and looks[-1].replication_id != first.replication_id,
+                20,
+                "the primary has another replication id",
+            )
+        enough = len(looks) + 3
+        await wait_until(lambda: len(looks) >= enough, 20, "it is looked at again and again")
+        assert house.peer.texts == ["hello"]
+        assert (seen.alone, seen.are_missing) == ((), True)
+        assert (await house.record(lost)).status is Status.RUNNING
+        assert describe_replicas(seen) == "none confirms; what would be sent waits"
+        # The world went on elsewhere; what was accepted here is gone with this primary.
+        pair.promote()
+        house.forget_sessions()
 
 
 async def test_message_whose_acceptance_a_failover_loses_has_reached_no_agent(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import cast
 
+import anyio
 import pytest
 
 from passerelle.core.commands import GetTaskModel, GetThread, TurnAccepted
 from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
 from passerelle.core.task_record import ArtifactRef
+from passerelle.core.thread import KEPT_NAMES
 from tests.support.house import ADA, House
 from tests.support.scripted_tasks import Script, Turn
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -115,3 +119,57 @@ async def test_model_of_a_large_artifact_has_its_beginning_and_how_many_conditio
     (version,) = cast("list[JsonObject]", shown["versions"])
     assert str(version["preview"]).startswith("sail sail")
     assert version["blob"] is not None
+
+
+@pytest.mark.requirement("LT-17")
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_task_that_is_named_is_refined_after_more_names_than_a_context_remembers(
+    house: House, *, restarts: bool
+) -> None:
+    first = await refine(house, "sailboat in blue")
+    for number in range(KEPT_NAMES):
+        house.peer.next(draw("other", f"other {number}"))
+        accepted = await house.send("another", context_id=first.context_id)
+        await house.hear(accepted)
+    if restarts:
+        await house.restart()
+    refined = await refine(house, "sailboat in red", first)
+    before, after = await artifact_of(house, first), await artifact_of(house, refined)
+    assert (after.name, after.version, after.replaces) == ("sailboat", 2, before.artifact_id)
+    house.peer.next(draw("boat", "sailboat"))
+    unnamed = await house.send("another", context_id=first.context_id)
+    await house.hear(unnamed)
+    assert (await artifact_of(house, unnamed)).version == 3
+
+
+@pytest.mark.requirement("LT-17")
+async def test_reference_counts_where_another_instance_takes_the_run_up(house: House) -> None:
+    first = await refine(house, "sailboat in blue")
+    for number in range(KEPT_NAMES):
+        house.peer.next(draw("other", f"other {number}"))
+        await house.hear(await house.send("another", context_id=first.context_id))
+    go_on = anyio.Event()
+
+    async def work(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.status("WORKING")
+        await go_on.wait()
+        task.artifact([{"text": "in red"}], artifact_id="a-1", name="sailboat")
+        await turn.status("COMPLETED")
+
+    house.peer.next(work)
+    message = house.message("make it red")
+    message["referenceTaskIds"] = [first.facade]
+    refined = await house.send("", message=message, context_id=first.context_id, wait="stream")
+
+    async def is_known() -> bool:
+        run = (await house.record(refined)).run
+        return run is not None and run.remote_task_id is not None
+
+    await wait_until(is_known, 15, "the agent works on it")
+    await house.restart()
+    go_on.set()
+    await house.adopt(refined)
+    await house.until(refined, Status.COMPLETED)
+    after = await artifact_of(house, refined)
+    assert (after.version, after.replaces) == (2, (await artifact_of(house, first)).artifact_id)

@@ -47,6 +47,34 @@ async def test_second_of_two_writers_over_the_same_read_is_refused(house: House)
     assert (await house.record(accepted)).title == "first"
 
 
+@pytest.mark.requirement("ENV-2")
+async def test_no_event_id_stands_twice_whoever_writes_and_however_often(house: House) -> None:
+    """Plain turns, decided turns, and writers who lose and decide again: each try mints ids of its own."""
+    accepted = [
+        one for one, _ in await asyncio.gather(*(house.talk(f"turn {n}") for n in range(8)))
+    ]
+    ref = task_of(accepted[0])
+
+    async def write(number: int) -> None:
+        def body(decision: Decision) -> Terms:
+            record = cast("TaskRecord", decision.state(ref))
+            decision.add([Fact(scope_of(record), WarningRaised("w", f"{number}"))])
+            decision.set_field(ref, "touched", b"%d" % number)
+            return Terms()
+
+        await house.service.writes.decide(accepted[0].session_id, [ref], body)
+
+    await asyncio.gather(*map(write, range(8)))
+    await house.restart()
+    accepted.append((await house.talk("after it"))[0])
+    found = [
+        entry.event_id
+        for session in {one.session_id for one in accepted}
+        for entry in await house.entries(session)
+    ]
+    assert len(found) == len(set(found)) > 8 * 8
+
+
 @pytest.mark.requirement("I2")
 async def test_eight_writers_at_once_all_get_in_one_after_the_other(house: House) -> None:
     accepted = await house.send("silent", wait="stream")

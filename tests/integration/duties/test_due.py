@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from passerelle.core.batch import Appended, Claim, DueChange
+from passerelle.core.batch import Appended, Claim, DueChange, Incarnation
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import ALL_SHARDS, Shard
 from passerelle.core.ports.due import DueRow
@@ -112,10 +112,12 @@ async def test_lease_that_has_run_out_is_looked_at_while_every_other_place_is_ta
 
     one = await instances.start("in_one", runs=False)
     one.duties.due.handlers = {"ring": ring, "own": take_over}
-    await owe(store, SHARD, *(f"ring:{number}" for number in range(MOST_AT_ONCE + 40)))
+    for many in range(0, MOST_AT_ONCE + 300, 50):
+        await owe(store, SHARD, *(f"ring:{many + number}" for number in range(50)))
     async with one.duties:
         await wait_until(lambda: len(rung) == MOST_AT_ONCE, 15, "no place is left")
-        await owe(store, SHARD, "own:in_dead")
+        dead = Incarnation("in_dead", 1)
+        await store.leases.extend(SHARD, dead, opens=True, wants_duty=False, lease_ms=1)
         await wait_until(lambda: "in_dead" in taken, 15, "the dead is seen to")
         assert len(rung) == MOST_AT_ONCE
 

@@ -15,7 +15,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.leases import Alive, TakenOver
+from passerelle.core.ports.leases import Alive
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.status import Status
 from passerelle.core.task_commands import ObserveStatus
@@ -198,19 +198,22 @@ async def test_take_over_that_failed_is_tried_again_well_within_the_second_that_
 ) -> None:
     (story,) = await leave_runs(store, 1)
     one = await instances.start("in_one", runs=False)
-    leases, tries = find_taking(one).leases, list[float]()
-    take_over = leases.take_over
+    taking, claims = find_taking(one), list[tuple[DueRow, int]]()
+    take_over = taking.take_over
 
-    async def fail_once(shard: Shard, instance: str) -> TakenOver | Alive:
-        tries.append(time.monotonic())
-        if len(tries) == 1:
+    async def fail_once(shard: Shard, row: DueRow, now_ms: int) -> None:
+        claims.append((row, now_ms))
+        if len(claims) == 1:
             raise StoreUnavailable("test", "no")
-        return await take_over(shard, instance)
+        await take_over(shard, row, now_ms)
 
-    monkeypatch.setattr(leases, "take_over", fail_once)
+    monkeypatch.setattr(one.duties.due, "handlers", {**one.duties.due.handlers, "own": fail_once})
     async with one.duties:
         await wait_until(lambda: one.adopted == [story.task.id], 15, "it is driven all the same")
-    assert tries[1] - tries[0] >= LEASE_BACK_MS / 1000
+    (first, first_ms), (_, second_ms) = claims
+    due_ms = int(first.token)
+    assert due_ms - first_ms == LEASE_BACK_MS <= 500, "by the clock of the server"
+    assert second_ms >= due_ms
 
 
 async def test_left_over_entry_of_an_ended_task_is_only_taken_out(

@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from passerelle.core.ids import place
 from passerelle.core.json import JsonObject
 from passerelle.gateway.callbacks import PER_SECOND
+from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.delegation.patience import Patience
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -163,12 +165,22 @@ async def test_only_hashes_are_stored(called: Called) -> None:
 
 
 async def test_calls_that_come_too_often_are_not_looked_at(called: Called) -> None:
-    strange = "/callbacks/run_nobody/x"
+    strange = f"/callbacks/{SystemIds().mint('run', place(called.task))}/x"
     answers = await asyncio.gather(*(called.post(strange) for _ in range(4 * PER_SECOND)))
     statuses = {answer.status_code for answer in answers}
     # Nothing is looked up for those beyond the bound, so they cannot be told from calls that hold.
     assert 404 in statuses
     assert 202 in statuses
+
+
+async def test_names_that_are_no_ids_are_not_kept(called: Called) -> None:
+    callbacks = called.rig.gateway.service.dispatch.callbacks
+    assert callbacks is not None
+    name = "a" * 60_000
+    answers = [await called.post(f"/callbacks/{name}{number}/x") for number in range(3)]
+    answers += [await called.post("/callbacks/run_nobody/x") for _ in range(2 * PER_SECOND)]
+    assert {answer.status_code for answer in answers} == {404}
+    assert callbacks.count_runs() == 0
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_webhooks import WebhookSettings
 from passerelle.gateway.targets import retries
 from passerelle.gateway.targets.sender import WebhookSender
+from passerelle.store.replication import ReplicationView
 from passerelle.store.retention import Archived, Trimmed
 from tests.integration.push.rig import Rig, run_rig
 from tests.support.engine import Server
@@ -222,8 +223,10 @@ async def test_kill_between_send_and_settle_repeats_one_delivery_with_the_same_e
     task = await rig.begin("chunks 3", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
     await asyncio.wait_for(died.wait(), 10)
     assert len(rig.receiver.notices) == 1
-    await rig.restart()
+    await rig.stop()
+    # While no gateway shares the loop, which this holds: a claim whose answer is read too late hides its row for 10 s.
     rig.come_due()
+    await rig.start()
     await rig.until_state(task, "mine", "gone")
     frames = await frames_of(rig, task)
     assert [notice.raw for notice in rig.receiver.notices] == [frames[0], *frames]
@@ -308,14 +311,14 @@ async def test_delivery_waits_for_a_replica_where_there_are_any(rig: Rig) -> Non
     task = await rig.begin("chunks 2", push={"url": f"{rig.receiver.url}/hook", "id": "mine"})
     await rig.receiver.until("/hook", 1)
     for node in nodes:
-        node.has_replicas = True
+        node.replication = ReplicationView(has_replicas=True)
     rig.peer.release_all()
     waiting = await rig.until_state(task, "mine", "backoff")
     assert waiting is not None
     assert (waiting.tries, waiting.reason) == (0, "unconfirmed")
     assert len(rig.receiver.notices) == 1
     for node in nodes:
-        node.has_replicas = False
+        node.replication = ReplicationView()
     await rig.until_state(task, "mine", "gone")
     assert [notice.raw for notice in rig.receiver.notices] == await frames_of(rig, task)
 

@@ -14,6 +14,7 @@ from a2a.server.tasks import InMemoryTaskStore
 from a2a.types import Message, Part
 from a2a.types import Role as Speaker
 
+from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.channels.reverse_client import (
     AnswersCut,
     CallRefused,
@@ -165,7 +166,8 @@ async def test_a_call_that_a_rule_holds_goes_on_when_a_person_allows_it(rig: Rig
         policy={"rules": [hold], "approvers": [tier]}, people=[BOB]
     )
     async with rig.link(instance), rig.link_asker(instance) as asker:
-        calling = asyncio.create_task(collect(asker, write("build it")))
+        patient: JsonObject = {PERMISSION: {"await_approval": True}}
+        calling = asyncio.create_task(collect(asker, {**write("build it"), "metadata": patient}))
 
         async def find() -> JsonObject | None:
             return next(iter(await list_pending(instance, "bob")), None)

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from passerelle.core.ports.agents import AgentServed
 from tests.integration.reverse.rig import NAME, Caller, Rig, read_texts
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -99,3 +101,47 @@ async def test_what_is_served_is_on_the_card_and_the_agents_own_address_is_not(r
     assert "10.0.0.7" not in card.text
     (agent,) = listed.json()["agents"]
     assert (agent["name"], agent["status"]) == (NAME, "ready")
+
+
+async def test_an_agent_that_left_is_told_as_away_though_its_card_was_read_meanwhile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await rig.start()
+    cards = instance.gateway.peers.find_dialled(NAME).cards
+    agents = instance.gateway.store.agents
+    unregister = agents.unregister
+
+    async def read_first(agent: str, link: str) -> None:
+        await cards.load()
+        await unregister(agent, link)
+
+    monkeypatch.setattr(agents, "unregister", read_first)
+    async with rig.link(instance):
+        assert not (await cards.load()).card.stale
+
+    async def is_away() -> bool:
+        return (await cards.load()).card.stale
+
+    await wait_until(is_away, 5, "the gateway knows that the agent is away")
+
+
+async def test_a_card_that_expired_while_it_was_read_is_read_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = await rig.start()
+    cards = instance.gateway.peers.find_dialled(NAME).cards
+    agents = instance.gateway.store.agents
+    read = agents.read
+
+    async def read_and_expire(agent: str) -> AgentServed | None:
+        served = await read(agent)
+        cards.expire()
+        return served
+
+    async with rig.link(instance):
+        monkeypatch.setattr(agents, "read", read_and_expire)
+        await cards.load()
+        assert cards.fresh is None
+        monkeypatch.undo()
+        await cards.load()
+        assert cards.fresh is not None

@@ -31,6 +31,9 @@ class Script(BaseLlm):
             yield LlmResponse(content=types.ModelContent(f"the tool said {results[-1]}"))
             return
         text = " ".join(part.text for part in parts if part.text)
+        if text == "hello":
+            yield LlmResponse(content=types.ModelContent("hello to you"))
+            return
         calls = [
             types.Part.from_function_call(
                 name="delete_rows", args={"table": f"table-{number}", "count": 42}

@@ -15,7 +15,7 @@ from passerelle.a2a_mapping.cards import (
     list_origins,
     rewrite_card,
 )
-from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.extensions import KAGENT_HITL, PERMISSION
 from passerelle.a2a_mapping.origins import read_origin, replace_origins
 from passerelle.core.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import list_texts
@@ -175,6 +175,14 @@ def test_extensions_of_the_peer_pass_and_ours_are_not_listed_twice() -> None:
     passed: JsonObject = {**theirs, "description": f"see {BASE}", "params": {"at": BASE}}
     assert list_passed(OPEN) == [passed, named]
     assert list_passed(Edge(links=False)) == [passed]
+
+
+def test_no_caller_has_to_know_an_extension_that_is_activated_for_it() -> None:
+    theirs: JsonObject = {"uri": KAGENT_HITL, "required": True, "description": "people decide"}
+    card: JsonObject = {**CARD, "capabilities": {"extensions": [theirs]}}
+    made = rewrite_card(card, PLACE, OPEN)["capabilities"]
+    assert isinstance(made, dict)
+    assert made["extensions"] == [{**theirs, "required": False}]
 
 
 def test_the_card_asks_for_what_our_edge_asks_for() -> None:

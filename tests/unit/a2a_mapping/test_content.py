@@ -13,15 +13,18 @@ from passerelle.a2a_mapping.content import (
     find_warning,
     fold,
     leave_out_artifacts,
+    make_remark,
+    settle_status,
 )
-from passerelle.a2a_mapping.frames import artifact_frame, status_frame
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.frames import artifact_frame, note_status, status_frame
 from passerelle.a2a_mapping.history import (
     complete_history,
     cut_history,
     merge_history,
     same_message,
 )
-from passerelle.a2a_mapping.members import objects_at
+from passerelle.a2a_mapping.members import as_list, objects_at
 from passerelle.core.json import Json, JsonObject
 from tests.unit.a2a_mapping.samples import combine, reply, say
 
@@ -128,6 +131,20 @@ def test_metadata_of_events_is_gathered() -> None:
     first = status_frame(*IDS, {"state": "TASK_STATE_WORKING"}, {"a": 1, "b": 1})
     second = status_frame(*IDS, {"state": "TASK_STATE_WORKING"}, {"b": 2})
     assert _fold(first, second)["metadata"] == {"a": 1, "b": 2}
+
+
+def test_note_of_a_status_goes_with_that_status() -> None:
+    busy: JsonObject = {**note_status("agent_busy", peer="echo"), "a": 1}
+    waits: JsonObject = {
+        "statusUpdate": {"status": {"state": "TASK_STATE_WORKING"}, "metadata": busy}
+    }
+    done: JsonObject = {"statusUpdate": {"status": {"state": "TASK_STATE_COMPLETED"}}}
+    assert _fold(waits)["metadata"] == busy
+    assert _fold(waits, done)["metadata"] == {"a": 1}
+    only: JsonObject = {
+        "statusUpdate": {"status": {}, "metadata": note_status("agent_busy", peer="echo")}
+    }
+    assert "metadata" not in _fold(only, done)
 
 
 def test_metadata_of_appended_pieces_is_gathered() -> None:
@@ -238,3 +255,43 @@ def test_a_history_is_cut_from_its_end(length: int | None, cap: int | None, kept
     task = cut_history({**OPEN, "history": history}, length, cap)
     assert task.get("history", []) == history[3 - kept :]
     assert ("history" in task) == (kept > 0)
+
+
+def test_a_question_that_stands_in_the_history_in_the_agents_form_is_not_added_in_ours() -> None:
+    native: JsonObject = {"messageId": "q1", "role": "ROLE_AGENT", "parts": [{"data": {"id": 1}}]}
+    form: JsonObject = {
+        "messageId": "q1",
+        "role": "ROLE_AGENT",
+        "parts": [{"data": {PERMISSION: {}}}],
+    }
+    asked: JsonObject = {
+        "id": "T",
+        "status": {"state": "TASK_STATE_INPUT_REQUIRED", "message": form},
+        "history": [native],
+    }
+    assert settle_status(asked)["history"] == [native]
+    assert settle_status({**asked, "history": []})["history"] == [form]
+    other: JsonObject = {**form, "messageId": "q2"}
+    status: JsonObject = {"state": "TASK_STATE_INPUT_REQUIRED", "message": other}
+    assert settle_status({**asked, "status": status})["history"] == [native, other]
+
+
+def test_a_remark_becomes_history_without_the_question_that_it_stood_before() -> None:
+    native: JsonObject = {"messageId": "q1", "role": "ROLE_AGENT", "parts": [{"data": {"id": 1}}]}
+    asks: JsonObject = {"data": {PERMISSION: {}}}
+    form: JsonObject = {**native, "parts": [asks], "metadata": {"own": 1}}
+    own = make_remark("not sent")
+    remark: JsonObject = {**form, "messageId": "remark-1", "parts": [own, asks]}
+    waits = "TASK_STATE_INPUT_REQUIRED"
+
+    def show(task: JsonObject, message: JsonObject) -> JsonObject:
+        status: JsonObject = {"state": waits, "message": message}
+        folded = fold(task, {"statusUpdate": {"taskId": "T", "contextId": "C", "status": status}})
+        assert folded is not None
+        return folded
+
+    kept = {"messageId": "remark-1", "role": "ROLE_AGENT", "parts": [own]}
+    for history, question in ([native], native), ([], form):
+        task: JsonObject = {"id": "T", "history": as_list(history)}
+        asked = show(task, form)
+        assert settle_status(show(asked, remark))["history"] == [question, kept]

@@ -12,6 +12,7 @@ from a2a.utils import errors as sdk
 from passerelle.a2a_mapping.envelopes import (
     BAD_REQUEST,
     ERROR_INFO,
+    list_details,
     render_rpc_error,
     render_status,
 )
@@ -95,8 +96,9 @@ def test_parse_and_method_errors_have_the_codes_of_json_rpc() -> None:
         (errors.PeerRefused("no", -32001), ErrorKind.TASK_NOT_FOUND),
         (errors.PeerRefused("no", -32004), ErrorKind.UNSUPPORTED_OPERATION),
         (errors.PeerRefused("no", -32601), ErrorKind.UNSUPPORTED_OPERATION),
-        (errors.PeerRefused("no", -32603), ErrorKind.INVALID_AGENT_RESPONSE),
-        (errors.PeerRefused("no", 12), ErrorKind.INVALID_AGENT_RESPONSE),
+        (errors.PeerRefused("no", -32603), ErrorKind.INTERNAL),
+        (errors.PeerRefused("no", 12), ErrorKind.INTERNAL),
+        (errors.PeerRefused("no", -32006), ErrorKind.INVALID_AGENT_RESPONSE),
     ],
 )
 def test_an_error_shows_as_its_kind(error: errors.PasserelleError, kind: ErrorKind) -> None:
@@ -188,16 +190,79 @@ def test_our_own_errors_have_our_domain() -> None:
 
 @pytest.mark.requirement("A2A-12")
 def test_a_peer_error_names_our_task_and_not_the_remote_one() -> None:
-    refusal = make_refusal(NativeError(-32002, "task remote-0001 has ended"), _IDS)
+    refusal = make_refusal("echo", NativeError(-32002, "task remote-0001 has ended"), _IDS)
     assert isinstance(refusal, errors.PeerRefused)
     assert refusal.message == "task task_2f0017 has ended"
     assert classify(refusal) is ErrorKind.TASK_NOT_CANCELABLE
 
 
-def test_an_internal_error_of_a_peer_is_an_invalid_answer() -> None:
-    refusal = make_refusal(NativeError(-32603, ""), _IDS)
-    assert isinstance(refusal, errors.InvalidAgentResponse)
-    assert refusal.message == SENTENCES[ErrorKind.INVALID_AGENT_RESPONSE]
+def test_an_internal_error_of_a_peer_is_one_of_its_own() -> None:
+    refusal = make_refusal("echo", NativeError(-32603, ""), _IDS)
+    assert refusal.message == SENTENCES[ErrorKind.INTERNAL]
+    assert classify(refusal) is ErrorKind.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("native", "shown"),
+    [
+        (-32603, -32603),
+        (-32050, -32050),
+        (-32099, -32099),
+        (4711, 4711),
+        (0, 0),
+        (-32006, -32006),
+        (-32001, -32001),
+        # What these say of a request would be untrue of the caller's.
+        (-32700, -32603),
+        (-32601, -32004),
+        (-32500, -32603),
+    ],
+)
+def test_the_code_of_an_agent_is_passed_on_where_it_is_its_own(native: int, shown: int) -> None:
+    body = render_rpc_error(errors.PeerRefused("no", native), 1).body
+    assert cast("JsonObject", body["error"])["code"] == shown
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (400, "agent 'echo' refused the call with HTTP 400"),
+        (401, "agent 'echo' did not accept the credential of the gateway (HTTP 401)"),
+        (403, "agent 'echo' does not allow the call (HTTP 403)"),
+        (500, "agent 'echo' failed with HTTP 500"),
+    ],
+)
+def test_a_bare_status_has_a_sentence_of_its_own(status: int, text: str) -> None:
+    native = NativeError(-32603, f"HTTP {status}", http_status=status)
+    refusal = make_refusal("echo", native, _IDS)
+    assert (refusal.message, refusal.details) == (text, {"http_status": status})
+
+
+@pytest.mark.requirement("A2A-12")
+def test_details_of_an_agent_pass_without_what_only_it_knows() -> None:
+    info: JsonObject = {
+        "@type": ERROR_INFO,
+        "reason": "NO_MORE_CREDIT",
+        "domain": "agent.example",
+        "metadata": {"plan": "free", "task": "remote-0001", "host": "10.0.0.17:8080"},
+    }
+    bad: JsonObject = {
+        "@type": BAD_REQUEST,
+        "fieldViolations": [
+            {"field": "message.parts", "description": "one too many"},
+            {"field": "http://internal/x", "description": "hidden"},
+        ],
+    }
+    other: JsonObject = {"@type": "type.googleapis.com/google.rpc.Help", "links": ["http://in"]}
+    ours: JsonObject = {"@type": ERROR_INFO, "reason": "INTERNAL_ERROR", "domain": "x"}
+    refusal = make_refusal("echo", NativeError(-32603, "no", (info, bad, other, ours)), _IDS)
+    assert list_details(refusal)[1:] == [
+        {**info, "metadata": {"plan": "free", "task": "task_2f0017"}},
+        {
+            "@type": BAD_REQUEST,
+            "fieldViolations": [{"field": "message.parts", "description": "one too many"}],
+        },
+    ]
 
 
 @pytest.mark.requirement("A2A-12")
@@ -213,14 +278,17 @@ def test_an_internal_error_of_a_peer_is_an_invalid_answer() -> None:
 )
 def test_a_text_with_an_id_that_is_not_ours_is_replaced_whole(text: str) -> None:
     assert (
-        make_refusal(NativeError(-32001, text), _IDS).message
+        make_refusal("echo", NativeError(-32001, text), _IDS).message
         == (SENTENCES[ErrorKind.TASK_NOT_FOUND])
     )
 
 
 def test_what_the_caller_sent_may_come_back() -> None:
     native = NativeError(-32602, "message tck-000123 is bad")
-    assert make_refusal(native, _IDS, own={"tck-000123"}).message == "message tck-000123 is bad"
+    assert (
+        make_refusal("echo", native, _IDS, own={"tck-000123"}).message
+        == "message tck-000123 is bad"
+    )
 
 
 def test_every_kind_has_a_name_for_clients_of_0_3() -> None:

@@ -7,7 +7,33 @@ from random import Random
 import pytest
 
 from tests.chaos.approvals_pauses import read_pause
-from tests.chaos.approvals_plan import DIALECTS, OWN, PLACES, TOLD, Death, plan
+from tests.chaos.approvals_plan import (
+    CONVERSED,
+    DIALECTS,
+    OWN,
+    PLACES,
+    TOLD,
+    WORDS,
+    Death,
+    Errand,
+)
+from tests.chaos.approvals_plan import plan as plan_all
+
+
+def plan(draw: Random, *, whole: bool) -> list[Errand]:
+    """The errands that people answer."""
+    return [one for one in plan_all(draw, whole=whole) if not one.way]
+
+
+def test_conversation_meets_every_death_that_it_can_by_every_way_in_the_whole_of_it() -> None:
+    short = [one for one in plan_all(Random(1), whole=False) if one.way]
+    assert [one.death for one in short] == list(CONVERSED)
+    assert len({(one.way, one.streams) for one in short}) == 4
+    whole = [one for one in plan_all(Random(1), whole=True) if one.way]
+    assert len({(one.death, one.way, one.streams) for one in whole}) == 4 * len(CONVERSED)
+    assert {one.dialect for one in whole} == {WORDS}
+    labels = [one.label for one in plan_all(Random(1), whole=True)]
+    assert len(labels) == len(set(labels))
 
 
 def test_shortest_run_has_every_death_once_and_no_dialect_is_left_out() -> None:

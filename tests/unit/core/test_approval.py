@@ -102,6 +102,7 @@ COMMANDS: Mapping[type[ActionCommand], Callable[[ActionRecord], ActionCommand]] 
     FailReturn: lambda _record: FailReturn("stale"),
     RetryReturn: lambda _record: RetryReturn(),
 }
+TURN = make_id("turn", 7)
 RETURNING = (BeginReturn, FinishReturn, FailReturn, RetryReturn)
 
 
@@ -112,6 +113,12 @@ def reach(state: str, returned: str = "none") -> Stream:
     if state == "answered":
         stream.open(make_input(remote=waits))
         stream.tell(make_answer(stream.now, "answer", content={"text": "42"}))
+    elif state == "answered_by_caller":
+        stream.open(make_input(remote=waits, kind="auth", on_timeout="cancel_task"))
+        said = make_answer(stream.now, "answer", decision_id=TURN, content={"text": "secret"})
+        stream.tell(replace(said, turn_id=TURN))
+        assert stream.now.decision is not None
+        assert stream.now.decision.content is None
     elif state == "cancelled" and returned != "none":
         stream.open(make_input(remote=waits))
         stream.tell(make_answer(stream.now, "cancel"))
@@ -138,7 +145,16 @@ def reach(state: str, returned: str = "none") -> Stream:
     return stream
 
 
-STATES = ("pending", "allowed", "rejected", "answered", "expired", "cancelled", "superseded")
+STATES = (
+    "pending",
+    "allowed",
+    "rejected",
+    "answered",
+    "answered_by_caller",
+    "expired",
+    "cancelled",
+    "superseded",
+)
 RETURNED = ("owed", "returning", "returned", "undeliverable")
 PLACES = [(state, "none") for state in STATES] + [
     (state, returned)
@@ -631,6 +647,27 @@ class TestWriting:
         assert (decision.content, decision.decision_id) == ({"text": "yes"}, self.TURN)
         assert (decision.outcome, decision.decided_kind) == ("answered", "agent")
         assert stream.tell(answer) == []
+
+    @pytest.mark.requirement("ANS-7")
+    def test_a_message_answers_a_request_for_a_credential_that_offers_no_answer(self) -> None:
+        stream = Stream()
+        wanted = make_input(kind="auth", options=(CANCEL,), on_timeout="cancel_task")
+        record = stream.open(wanted)
+        answer = make_answer(record, None, who=self.AGENT, **self.SAID)
+        stream.tell(answer)
+        decision = stream.now.decision
+        assert decision is not None
+        assert (decision.outcome, decision.option_id) == ("answered_by_caller", None)
+        assert decision.content is None
+
+    @pytest.mark.requirement("ANS-7")
+    def test_nothing_but_a_message_answers_a_request_for_a_credential_that_offers_no_answer(
+        self,
+    ) -> None:
+        record = Stream().open(make_input(kind="auth", options=(CANCEL,), on_timeout="cancel_task"))
+        for option in (None, "message"):
+            with pytest.raises(UnknownOption, match="optionId"):
+                decide(record, make_answer(record, option, content={"text": "secret"}), NOW_MS)
 
     @pytest.mark.requirement("CHN-7", "VAL-4")
     @pytest.mark.parametrize("option", [None, "allow"])

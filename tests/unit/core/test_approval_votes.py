@@ -258,3 +258,13 @@ def test_the_owner_sees_from_everywhere_what_it_decides_from_paired_devices() ->
     assert refused.value.details["why"] == "not_in_audience"
     say(stream, replace(OWNER, paired=True))
     assert stream.now.state == "allowed"
+
+
+@pytest.mark.requirement("CHN-8")
+def test_same_name_in_another_tenant_is_not_asked() -> None:
+    stream = ask()
+    assert may_read(stream.now, BOB)
+    twin = replace(BOB, tenant="another")
+    assert not may_read(stream.now, twin)
+    with pytest.raises(NotFound):
+        say(stream, twin)

@@ -20,11 +20,6 @@ KINDS = sorted(PAYLOADS.values(), key=lambda kind: kind.type)
 each_class = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: str(kind.type))
 
 
-@pytest.mark.requirement(
-    "EVC-1", "EVC-2", "EVC-3", "EVC-4", "EVC-5", "EVC-6", "EVC-7", "EVC-8", "EVC-9", "EVC-10",
-    "EVC-11", "EVC-12", "EVC-13", "EVC-14", "EVC-15", "EVC-16", "EVC-17", "EVC-18", "EVC-19", "EXT-1",
-    "EXT-2", "EXT-3", "EXT-4", "EXT-5", "EXT-6", "EXT-7", "EXT-8", "EXT-9", "EXT-10", "EXT-11",
-)  # fmt: skip
 def test_every_class_has_exactly_one_payload_type_and_no_type_is_left_over() -> None:
     unions = Payload.__args__
     assert sorted(kind.type for kind in unions) == sorted(EventType)

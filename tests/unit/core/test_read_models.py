@@ -74,7 +74,8 @@ def test_every_reason_cites_the_fact_that_it_is_made_of() -> None:
     ]
     at = change(TASK.attempts[0], last_seen_at="2026-11-21T00:00:00.000Z")
     found = explain_task(change(TASK, attempts=(at,)), events, parse_ms(at.last_seen_at))
-    told = [*found.agent, *found.waiting, *found.policy, *found.limits, *found.retries, *found.end]
+    told = [*found.agent, *found.waiting, *found.messages, *found.policy, *found.limits]
+    told += [*found.retries, *found.end]
     assert sorted(reason.fact.sequence for reason in told) == [event.sequence for event in events]
     assert all(reason.text for reason in told)
     bare = explain_task(change(TASK, attempts=(at,)), [], parse_ms(at.last_seen_at))
@@ -297,7 +298,9 @@ def test_artifacts_that_are_not_named_and_versions_that_are_gone_are_said() -> N
 def test_a_line_marks_what_waits_and_what_was_told() -> None:
     waiting = change(TASK, status=Status.WAITING_INPUT, open_actions=("act_1",))
     assert "act_1" in show_task(waiting, 0).marks["progress"].reason
-    assert set(show_task(change(TASK, status=Status.COMPLETED), 0).marks) == set()
+    done = show_task(change(TASK, status=Status.COMPLETED), 0)
+    assert (done.progress.phase, set(done.marks)) == (None, {"progress.phase"})
+    assert done.marks["progress.phase"].state is MarkState.NOT_APPLICABLE
     bare = change(TASK, status=Status.COMPLETED, ended_at=None, delivery={})
     assert {"endedAt", "delivery"} <= set(show_task(bare, 0).marks)
 

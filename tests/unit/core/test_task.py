@@ -39,7 +39,7 @@ from passerelle.core.task_commands import (
     WaitFor,
 )
 from passerelle.core.task_fold import evolve
-from passerelle.core.task_record import TaskRecord
+from passerelle.core.task_record import KEPT_ARTIFACTS, TaskRecord
 from tests.support.task_commands import (
     ARTIFACT,
     COMMANDS,
@@ -190,6 +190,24 @@ def test_an_event_that_is_contained_changes_nothing(commands: list[TaskCommand])
         story.try_to(command)
     for event in story.events:
         assert evolve(story.state, event) == story.state
+
+
+@pytest.mark.requirement("GR-7", "A2A-10", "I4")
+def test_artifact_that_is_only_counted_has_an_edge_where_its_fact_says_so() -> None:
+    story = make_story(StartRun("run_1", STARTED))
+    for number in range(KEPT_ARTIFACTS + 2):
+        linked = True if number > KEPT_ARTIFACTS else None
+        told = change(
+            ARTIFACT, artifact_id=f"art_{number}", name_at_peer=f"{number}", linked=linked
+        )
+        story.tell(ObserveArtifact(told, f"step_{number}"))
+    assert story.state is not None
+    numbers = [
+        *range(KEPT_ARTIFACTS),
+        KEPT_ARTIFACTS + 1,
+    ]  # an older fact gave none to the seventeenth
+    assert [one.target for one in story.state.relationships] == [f"art_{one}" for one in numbers]
+    assert story.state.artifact_count == KEPT_ARTIFACTS + 2
 
 
 @pytest.mark.requirement("I5", "AP-4", "TR-7")

@@ -17,9 +17,12 @@ def configure(**said: object) -> Settings:
 
 def test_patience_with_an_agent_is_what_its_timeouts_say() -> None:
     terms = AgentTerms(
-        configure(timeout={"arrival": "90s", "liveness": "10m"}), Patience(poll_s=7.0)
+        configure(timeout={"arrival": "90s", "liveness": "10m", "stalled": "1m"}),
+        Patience(poll_s=7.0),
     )
-    assert terms.find("a").patience == Patience(poll_s=7.0, doubt_s=90.0, liveness_s=600.0)
+    assert terms.find("a").patience == Patience(
+        poll_s=7.0, doubt_s=90.0, liveness_s=600.0, stalled_s=60.0
+    )
 
 
 def test_of_an_agent_that_nobody_has_configured_nothing_is_said() -> None:
@@ -47,3 +50,9 @@ def test_agent_that_is_gone_keeps_its_retry_policy_and_nothing_else() -> None:
     assert terms.find("a") == PeerTerms(policy=policy)
     terms.reload(Settings())
     assert terms.find("a") == PeerTerms(policy=policy)
+
+
+def test_what_callers_of_a_busy_agent_get_is_part_of_the_patience_with_it() -> None:
+    busy = {"callers": "refuse", "told_after": "10s", "give_up": "5m"}
+    terms = AgentTerms(configure(busy=busy), Patience())
+    assert terms.find("a").patience == Patience(told_s=10.0, refuses=True, busy_s=300.0)

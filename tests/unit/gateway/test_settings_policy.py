@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.gateway.settings_policy import read_policy
+from passerelle.gateway.settings_source import Sources, load_settings
 from passerelle.permission_bridge.rules import DEFAULT_POLICY
 from tests.unit.gateway.test_settings_source import faults, load, write
 
@@ -49,6 +50,9 @@ def test_no_section_is_the_default_policy(tmp_path: Path) -> None:
             "policy.rules.0.when: 1:7: undeclared reference to 'action.tol'",
         ),
         ("{name: a, effect: allow, when: action.tool}", "policy.rules.0.when: must give true"),
+        ("{name: a, effect: allow}", "policy.rules.0: a rule that allows wants a condition"),
+        ("{name: a, effect: allow, when: null}", 'write when: "true" to allow everything'),
+        ("{name: a, effect: allow, about: [calls]}", 'write when: "true" to allow everything'),
         ("{name: a, effect: permit}", "policy.rules.0.effect: "),
         ("{name: a, effect: deny, wen: 'true'}", "did you mean when?"),
     ],
@@ -64,3 +68,60 @@ def test_rule_that_cannot_be_used_is_named_with_its_line(
 def test_two_rules_of_one_name_are_refused(tmp_path: Path) -> None:
     text = "policy:\n  rules:\n    - {name: a, effect: deny}\n    - {name: a, effect: ask}\n"
     assert faults(tmp_path, text) == ["4: policy.rules.1.name: 'a' is there twice"]
+
+
+@pytest.mark.requirement("PRS-12")
+def test_rule_of_an_owner_that_allows_wants_a_condition_too(tmp_path: Path) -> None:
+    text = "policy:\n  owners:\n    ada:\n      rules:\n        - {name: a, effect: allow}\n"
+    [fault] = faults(tmp_path, text)
+    assert fault.startswith("5: policy.owners.ada.rules.0: a rule that allows wants a condition")
+
+
+def test_everything_is_allowed_where_it_is_written_out(tmp_path: Path) -> None:
+    write(tmp_path, "policy:\n  rules:\n    - {name: a, effect: allow, when: 'true'}\n")
+    [rule] = read_policy(load(tmp_path).policy).rules
+    assert rule.condition is not None
+
+
+_PEOPLE = f"clients:\n- {{name: ada, key_hash: '{'ab' * 32}', may_call: []}}\n"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        (
+            "  approvers: [{risk: low, who: [adda]}]\n",
+            "5: policy.approvers.0.who.0: nobody is 'adda'",
+        ),
+        (
+            "  approvers: [{risk: low, who: [ada], escalate: [{after: 5m, to: [bob]}]}]\n",
+            "5: policy.approvers.0.escalate.0.to.0: nobody is 'bob'",
+        ),
+        ("  roles: {ops: [ada, bob]}\n", "5: policy.roles.ops.1: nobody is 'bob'"),
+        (
+            "  rules: [{name: r, effect: ask, approvers: {who: [bob]}}]\n",
+            "5: policy.rules.0.approvers.who.0: nobody is 'bob'",
+        ),
+        (
+            "  owners: {ada: {rules: [{name: r, effect: ask, approvers: {who: [bob]}}]}}\n",
+            "5: policy.owners.ada.rules.0.approvers.who.0: nobody is 'bob'",
+        ),
+        ("  approvers: [{risk: low, who: ['corp:eve']}]\n", "nobody is 'corp:eve'"),
+    ],
+)
+def test_approver_that_nobody_is_is_a_fault_with_its_line(
+    tmp_path: Path, section: str, said: str
+) -> None:
+    [fault] = faults(tmp_path, f"{_PEOPLE}policy:\n  mode: normal\n{section}")
+    assert said in fault
+
+
+def test_approver_of_an_identity_provider_is_a_notice(tmp_path: Path) -> None:
+    issuer = "issuers:\n- {name: corp, issuer: 'https://id.example', audience: [a], may_call: []}\n"
+    known = "  approvers: [{risk: low, who: [ada, owner, '@caller', 'corp:eve']}]\n"
+    config = write(tmp_path, f"{_PEOPLE}{issuer}policy:\n  mode: normal\n{known}")
+    settings, notices = load_settings(Sources({}, tmp_path, config))
+    assert settings.policy.approvers
+    [notice] = notices
+    assert "policy.approvers.0.who.3: 'corp:eve'" in notice
+    assert ":7: " in notice

@@ -128,7 +128,10 @@ def test_rules_and_the_tier_of_the_risk_never_make_it_easier_for_each_other() ->
 @pytest.mark.parametrize(
     ("rule", "why"),
     [
-        ({"effect": "allow", "approvers": {"who": ["bob"]}}, "a rule that asks has them"),
+        (
+            {"effect": "allow", "when": "true", "approvers": {"who": ["bob"]}},
+            "a rule that asks has them",
+        ),
         (
             {"effect": "ask", "approvers": {"who": ["@ops"]}},
             "rule pay: approvers: there is no role",

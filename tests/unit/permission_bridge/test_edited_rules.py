@@ -66,7 +66,7 @@ def test_edited_rules_never_weaken_what_the_configuration_denies_or_asks(
     ]
     configured = make_policy(tuple(Rule(effect, effect) for effect in own), mode)
     before = judge(configured)
-    edited = read_rules([StatedRule(effect, effect, grantable=True) for effect in put])
+    edited = read_rules([StatedRule(effect, effect, when="true", grantable=True) for effect in put])
     after = judge(lay(configured, edited))
     if before.source == "rule" and before.decision != "allow":
         assert STRICTNESS.index(after.decision) >= STRICTNESS.index(before.decision)
@@ -169,7 +169,7 @@ def test_stored_rules_that_this_version_does_not_understand_deny_until_they_are_
     assert "rules.0.when" in book.fault
     assert judge(book.find_rules()).source == "integrity"
     assert book.revision == 2
-    book.take(record(StatedRule("old", "allow"), revision=3))
+    book.take(record(StatedRule("old", "allow", when="true"), revision=3))
     assert book.revision == 3
     assert judge(book.find_rules()).decision == "allow"
 
@@ -182,3 +182,25 @@ def test_another_configuration_keeps_the_edited_rules() -> None:
     assert judge(book.find_rules()).rules == ("yes", "edited:no")
     assert judge(book.find_rules()).decision == "deny"
     assert book.find_rules().version != before
+
+
+def test_stored_rule_that_allows_without_a_condition_counts_for_nothing() -> None:
+    book = Rulebook()
+    lost, kept = StatedRule("lost", "allow", owner="ada"), StatedRule("kept", "deny")
+    book.take(record(lost, kept))
+    assert (book.fault, book.skipped) == (None, ("ada/lost",))
+    assert [rule.ref for rule in book.find_rules().rules] == ["edited:kept"]
+    assert "ada/lost" in str(book.warning)
+    book.take(record(lost))
+    assert judge(book.find_rules()).decision == "ask"
+    book.take(record(StatedRule("lost", "allow", when="true", owner="ada")))
+    assert (book.skipped, book.warning) == ((), None)
+
+
+@pytest.mark.parametrize("about", get_args(About))
+def test_edit_that_allows_without_a_condition_is_named(about: About) -> None:
+    stated = StatedRule("wide", "allow", about=(about,))
+    with pytest.raises(InvalidInput, match=r"rules\.0\.when.*write when"):
+        read_rules([stated])
+    assert read_rules([StatedRule("git", "allow", argv=("git", "status"))])
+    assert read_rules([StatedRule("wide", "allow", when="true", about=(about,))])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from passerelle.core.approval import decide
 from passerelle.core.approval_commands import OpenAction
-from passerelle.core.approval_guards import MAX_LIFETIME_MS, TITLE_LIMIT
+from passerelle.core.approval_guards import MAX_LIFETIME_MS
 from passerelle.core.events import Event, encode_event
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.payloads.approval import ActionKind, Option, Request, Risk
@@ -19,7 +19,7 @@ from passerelle.core.prompt import PeerPrompt
 from passerelle.core.response_schema import TEXT_SCHEMA
 from passerelle.permission_bridge.cases import PeerAsks
 from passerelle.permission_bridge.policy import PolicyFacts, evaluate
-from passerelle.permission_bridge.requests import Asking, make_request, make_title
+from passerelle.permission_bridge.requests import Asking, make_request
 from passerelle.permission_bridge.subject import MESSAGE_LIMIT_BYTES
 from passerelle.permission_bridge.views import compute_digest, render_view
 from tests.support.approvals import ALLOW, NOW_MS, OWNER, REJECT, SCOPE, Stream, make_id
@@ -67,7 +67,9 @@ def kinds(request: Request) -> list[str]:
 def test_a_prompt_becomes_a_question_that_can_be_opened() -> None:
     request = ask()
     assert decide(None, OpenAction(request, SCOPE), NOW_MS)
-    assert request.title == "payments asks for permission to run a tool"
+    assert request.title == (
+        "payments asks for permission to run a tool: pay(amount: 42, to: Bob) “Pay 42 to Bob?”"
+    )
     assert request.options == (ALLOW, REJECT)
     assert (request.risk, request.on_timeout) == ("medium", "reject")
     assert request.expires_ms == NOW_MS + 60 * MINUTE_MS
@@ -77,20 +79,6 @@ def test_a_prompt_becomes_a_question_that_can_be_opened() -> None:
     assert request.subject["type"] == "tool_call"
     assert request.subject["content"] == {"tool": "pay", "args": {"amount": 42, "to": "Bob"}}
     assert (request.subject["lossy"], request.subject["truncated"]) == (False, False)
-
-
-def test_the_title_has_no_word_of_the_peer() -> None:
-    loud = ask(replace(PROMPT, text="URGENT approve now"))
-    assert loud.title == ask().title
-    assert loud.peer_message == "URGENT approve now"
-
-
-@given(st.text(min_size=1, max_size=300))
-def test_a_title_is_one_short_printable_line_whatever_the_peer_is_called(name: str) -> None:
-    for kind in ("permission", "input", "auth", "confirmation"):
-        title = make_title(kind, "device_pairing", name)
-        assert len(title) <= TITLE_LIMIT
-        assert title.isprintable()
 
 
 @pytest.mark.parametrize(

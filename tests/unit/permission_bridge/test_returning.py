@@ -17,6 +17,7 @@ from passerelle.permission_bridge.returning import (
     Sight,
     Step,
     StillWaiting,
+    TurnedDown,
     Undeliverable,
     Unreachable,
     WaitUntil,
@@ -29,6 +30,8 @@ from tests.support.approvals import NOW_MS, Stream, make_answer
 
 DOUBT_MS = 35_000
 WAITING = StillWaiting(same=True, native_status="TASK_STATE_INPUT_REQUIRED")
+UNMOVED = StillWaiting(same=True, native_status="w", has_message=True)
+UNHEARD = Undeliverable("peer_refused: the agent has the answer, and waits for it still")
 NONE = Attempts()
 JUST_NOW = Attempts(1, NOW_MS - 1000)
 LONG_AGO = Attempts(1, NOW_MS - DOUBT_MS - 1)
@@ -42,8 +45,10 @@ LONG_AGO = Attempts(1, NOW_MS - DOUBT_MS - 1)
         (WAITING, JUST_NOW, WaitUntil(NOW_MS - 1000 + DOUBT_MS + 1)),
         (WAITING, Attempts(1, NOW_MS - DOUBT_MS), WaitUntil(NOW_MS + 1)),
         (WAITING, Attempts(1, NOW_MS + 60_000), WaitUntil(NOW_MS + DOUBT_MS + 1)),
-        (WAITING, Attempts(1, NOW_MS - 1, refused=True), Undeliverable("peer_refused")),
-        (StillWaiting(same=True, native_status="w", has_message=True), JUST_NOW, Returned("w")),
+        (WAITING, Attempts(1, NOW_MS - 1, untaken=True), Send()),
+        (UNMOVED, NONE, Returned("w")),
+        (UNMOVED, JUST_NOW, WaitUntil(NOW_MS - 1000 + DOUBT_MS + 1)),
+        (UNMOVED, LONG_AGO, UNHEARD),
         (StillWaiting(same=False, native_status="w"), NONE, Undeliverable("stale")),
         (StillWaiting(same=False, native_status="w"), JUST_NOW, Undeliverable("stale")),
         (StillWaiting(same=False, native_status="w", has_message=True), JUST_NOW, Returned("w")),
@@ -85,7 +90,8 @@ def test_an_answer_is_sent_only_to_a_task_that_waits_for_it_and_cannot_have_it(
         assert isinstance(sight, StillWaiting)
         assert sight.same
         assert not sight.has_message
-        assert attempts.count == 0 or NOW_MS - attempts.last_ms > DOUBT_MS
+        in_doubt = NOW_MS - attempts.last_ms <= DOUBT_MS
+        assert attempts.count == 0 or attempts.untaken or not in_doubt
     if isinstance(step, WaitUntil):
         assert step.at_ms > NOW_MS
 
@@ -116,17 +122,18 @@ def test_back_off_doubles_up_to_five_minutes() -> None:
     ("outcome", "expected"),
     [
         (Answered({}), Returned("TASK_STATE_WORKING")),
-        (Refused(-32004, "no"), LookAgain(NOW_MS, refused=True)),
-        (Refused(-32602, "no"), LookAgain(NOW_MS, refused=True)),
-        (Refused(-32001, "no"), LookAgain(NOW_MS, refused=True)),
-        (Refused(-32603, "oops"), LookAgain(NOW_MS + 20_000)),
-        (Unreached("down"), LookAgain(NOW_MS + 20_000)),
+        (Refused(-32602, "no"), TurnedDown(Refused(-32602, "no"))),
+        (Refused(-32603, "HTTP 400", 400), TurnedDown(Refused(-32603, "HTTP 400", 400))),
+        (Refused(-32603, "HTTP 503", 503), TurnedDown(Refused(-32603, "HTTP 503", 503))),
+        (Refused(-32603, "HTTP 503", 503, 7), LookAgain(NOW_MS + 7_000, untaken=True)),
+        (Refused(-32603, "HTTP 429", 429), LookAgain(NOW_MS + 20_000, untaken=True)),
+        (Unreached("down"), LookAgain(NOW_MS + 20_000, untaken=True)),
         (Unknown("cut"), LookAgain(NOW_MS + 20_000)),
-        (Malformed("what", b""), LookAgain(NOW_MS + 20_000)),
+        (Malformed("what", b""), TurnedDown(Malformed("what", b""))),
     ],
 )
 def test_only_an_answer_of_the_peer_is_a_delivery(
-    outcome: PeerOutcome, expected: Returned | LookAgain
+    outcome: PeerOutcome, expected: Returned | TurnedDown | LookAgain
 ) -> None:
     assert judge_sending(outcome, "TASK_STATE_WORKING", 2, NOW_MS) == expected
 
@@ -143,7 +150,7 @@ def test_the_record_says_how_often_and_when_it_was_tried() -> None:
     stream.now_ms += 1000
     stream.tell(BeginReturn())
     assert read_attempts(stream.now) == Attempts(1, NOW_MS + 1000)
-    assert read_attempts(stream.now, refused=True).refused
+    assert read_attempts(stream.now, untaken=True).untaken
 
 
 def test_a_retry_that_somebody_asked_for_is_no_blind_one_either() -> None:

@@ -12,13 +12,35 @@ import pytest
 STORE = Path(__file__).resolve().parents[3] / "store"
 
 _STRINGS = {"SET", "GET", "GETDEL", "UNLINK", "PEXPIRE", "PTTL"}
-_HASHES = {"HSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HKEYS", "HDEL", "HINCRBY", "HLEN"}
-_SETS = {"SADD", "SMEMBERS"}
+_HASHES = {
+    "HSET",
+    "HSETNX",
+    "HGET",
+    "HMGET",
+    "HGETALL",
+    "HKEYS",
+    "HDEL",
+    "HINCRBY",
+    "HLEN",
+    "HRANDFIELD",
+}
+_SETS = {"SADD", "SREM", "SMEMBERS"}
 _SORTED_SETS = {"ZADD", "ZREM", "ZSCORE", "ZCARD", "ZCOUNT", "ZRANGE"}
 _RANGES = {"ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"}
 _STREAMS = {"XADD", "XRANGE", "XREVRANGE", "XLEN", "XTRIM", "XINFO"}
 _HINTS = {"SPUBLISH", "SSUBSCRIBE", "SUNSUBSCRIBE", "PUBSUB"}
-_SERVER = {"EVALSHA", "SCRIPT", "TIME", "INFO", "PING", "WAIT", "CLIENT", "CLUSTER", "HELLO"}
+_SERVER = {
+    "SENTINEL",
+    "EVALSHA",
+    "SCRIPT",
+    "TIME",
+    "INFO",
+    "PING",
+    "WAIT",
+    "CLIENT",
+    "CLUSTER",
+    "HELLO",
+}
 _ORDERED = _SORTED_SETS | _RANGES
 ALLOWED = frozenset(_STRINGS | _HASHES | _SETS | _ORDERED | _STREAMS | _HINTS | _SERVER)
 MAINTENANCE = {"inspection": frozenset({"SCAN"})}

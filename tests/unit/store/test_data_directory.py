@@ -1,12 +1,17 @@
 """The data directory: closed to others where it is ours, left alone where it is not."""
 
+import asyncio
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from passerelle.core.errors import ConfigInvalid
-from passerelle.store.data_directory import make_data_directory
+from passerelle.core.errors import ConfigInvalid, EngineFailed
+from passerelle.gateway.exit_status import ExitStatus, find_exit_status, find_hints
+from passerelle.store.data_directory import lock_directory, make_data_directory
+from passerelle.store.engine_stamp import EngineStamp, write_stamp
 
 
 def read_mode(path: Path) -> int:
@@ -41,3 +46,18 @@ def test_closed_folder_with_other_files_is_taken(tmp_path: Path) -> None:
     path = make_open(tmp_path / "closed", "letters")
     path.chmod(0o700)
     assert make_data_directory(path) == path.resolve()
+
+
+@pytest.mark.parametrize("name", ["lock", "store.json"])
+def test_directory_that_cannot_be_written_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
+    """Whatever the reason, and whoever runs it: nobody opens or replaces a folder like a file."""
+    (tmp_path / name / "in the way").mkdir(parents=True)
+    stamp = EngineStamp("valkey", "9.1.2", 80, 1, "0a1b2c3d")
+    write: Callable[[], object] = partial(write_stamp, tmp_path, stamp)
+    if name == "lock":
+        write = partial(asyncio.run, lock_directory(tmp_path))
+    with pytest.raises(EngineFailed, match="cannot be written: Is a directory") as failed:
+        write()
+    assert find_exit_status(failed.value) is ExitStatus.REMOTE
+    [hint] = find_hints(failed.value)
+    assert "--data-dir" in hint

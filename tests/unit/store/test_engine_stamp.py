@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from passerelle.core.errors import EngineFailed
+from passerelle.gateway.exit_status import find_hints
 from passerelle.store.engine_binary import EngineBinary, EngineName, Version
 from passerelle.store.engine_stamp import (
     EngineStamp,
@@ -45,8 +46,10 @@ def test_directory_opens_forward_only(
     if opens:
         refuse_mismatch(stamp, engine(name, version))
     else:
-        with pytest.raises(EngineFailed, match="cannot read it safely"):
+        with pytest.raises(EngineFailed, match="cannot read it safely") as refused:
             refuse_mismatch(stamp, engine(name, version))
+        [hint] = find_hints(refused.value)
+        assert hint == f"name that engine or a newer {before[0]} with engine_path"
 
 
 def test_new_directory_opens_with_anything() -> None:
@@ -54,8 +57,11 @@ def test_new_directory_opens_with_anything() -> None:
 
 
 def test_newer_schema_is_refused() -> None:
-    with pytest.raises(EngineFailed, match="schema"):
+    with pytest.raises(EngineFailed, match="schema") as refused:
         refuse_mismatch(replace(STAMP, schema=SCHEMA + 1), engine("valkey", (9, 1, 2)))
+    assert find_hints(refused.value) == [
+        "start the version of passerelle that wrote it, or a newer one: there is no way back"
+    ]
 
 
 def test_stamp_comes_back_and_leaves_no_other_file(tmp_path: Path) -> None:
@@ -69,8 +75,10 @@ def test_stamp_comes_back_and_leaves_no_other_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"engine":"valkey"}', b"\xff"])
 def test_damaged_stamp_is_an_error_and_not_a_new_directory(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "store.json").write_bytes(content)
-    with pytest.raises(EngineFailed, match="damaged"):
+    with pytest.raises(EngineFailed, match="damaged") as refused:
         read_stamp(tmp_path)
+    [hint] = find_hints(refused.value)
+    assert hint.startswith("take store.json of a backup")
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
-from passerelle.core.errors import ConfigInvalid
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
 from passerelle.store.connection import read_url
 from passerelle.store.info import ServerFacts, is_cluster, parse_info, read_facts, refuse_unfit
 
@@ -44,14 +45,32 @@ GOOD = read_facts(parse_info(VALKEY))
     [
         (replace(GOOD, version=(6, 2, 14)), "6.2.14"),
         (replace(GOOD, role="slave"), "replica"),
-        (replace(GOOD, policy="volatile-lru"), "noeviction"),
+        *[
+            (replace(GOOD, policy=policy), f"{policy}.*sent twice.*noeviction")
+            for policy in ("volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl")
+        ],
+        (replace(GOOD, policy="allkeys-lru"), "allkeys-lru.*tasks.*noeviction"),
         (replace(GOOD, durable=False), "append-only"),
     ],
 )
 def test_unfit_server_is_refused_by_name(bad: ServerFacts, words: str) -> None:
-    refuse_unfit(GOOD, "db:6379", durable_otherwise=False)
+    refuse_unfit(GOOD, "db:6379", "aof")
     with pytest.raises(ConfigInvalid, match=words):
-        refuse_unfit(bad, "db:6379", durable_otherwise=False)
+        refuse_unfit(bad, "db:6379", "aof")
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_what_keeps_the_data_is_there_or_somebody_vouches_for_it(
+    *, durable: bool, replicas: int
+) -> None:
+    facts = replace(GOOD, durable=durable, replicas=replicas)
+    refuse_unfit(facts, "db:6379", "service")
+    with nullcontext() if durable else pytest.raises(ConfigInvalid, match=r"store\.durability"):
+        refuse_unfit(facts, "db:6379", "aof")
+    # One may come: the first moments of a promoted server are without any.
+    with nullcontext() if replicas else pytest.raises(StoreUnavailable, match="no replica"):
+        refuse_unfit(facts, "db:6379", "replicas")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.ports.projections import PARTS
 from passerelle.core.standing import SESSIONS, UNSEEN
 from passerelle.store import keys
-from passerelle.store.nodes import slot_of
+from passerelle.store.topology import slot_of
 
 shards = st.sampled_from(ALL_SHARDS)
 

@@ -119,6 +119,18 @@ def test_values_that_cannot_be_told_apart_have_no_stencil() -> None:
     assert cut_stencil(show(alike, write(*alike)), show(OTHER, write(*OTHER)), FREE) is None
 
 
+def test_what_is_alike_in_both_examples_may_stand_in_a_constant_and_has_no_stencil() -> None:
+    def say(word: bytes, size: bytes) -> Example:
+        return show((word, size), (word, b"http://127.0.0.1:32819/", size))
+
+    alike, other = say(b"some-word", b"3281"), say(b"another-word", b"3290")
+    assert cut_stencil(alike, say(b"another-word", b"3281"), FREE) is None
+    assert cut_stencil(alike, other, FREE) is None, "the port is no hole of the other one"
+    stencil = cut_stencil(other, say(b"some-word", b"3300"), FREE)
+    assert stencil is not None
+    assert stencil.fill((b"w", b"3281")) == pack(b"w", b"http://127.0.0.1:32819/", b"3281")
+
+
 @given(st.lists(WORDS, min_size=1))
 def test_a_call_is_taken_apart_into_what_it_was_made_of(arguments: list[bytes]) -> None:
     assert unpack(pack(*arguments)) == tuple(arguments)

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.a2a_mapping.extensions import PERMISSION, list_required
 from passerelle.core.json import Json, JsonObject
-from passerelle.gateway.a2a.extensions import (
-    Extensions,
-    list_required,
-    read_extensions,
-    write_active,
-)
+from passerelle.gateway.a2a.extensions import activate, read_extensions, write_active
 from passerelle.gateway.a2a.incoming import Incoming
-from tests.unit.gateway.a2a.test_face import Agents
 
 
 def _incoming(query: str = "", **headers: str) -> Incoming:
@@ -30,6 +24,12 @@ def test_extensions_are_read_from_header_and_query_alike() -> None:
     assert read_extensions(_incoming()) == frozenset()
 
 
+def test_extensions_may_come_in_several_lines() -> None:
+    lines = [(b"a2a-extensions", b"urn:a"), (b"a2a-extensions", b"urn:b, urn:c")]
+    incoming = Incoming({"method": "GET", "path": "/", "headers": lines, "query_string": b""})
+    assert read_extensions(incoming) == {"urn:a", "urn:b", "urn:c"}
+
+
 def test_name_of_0_3_counts_only_for_its_callers() -> None:
     incoming = _incoming(x_a2a_extensions="urn:a", a2a_extensions="urn:b")
     assert read_extensions(incoming) == {"urn:b"}
@@ -37,7 +37,7 @@ def test_name_of_0_3_counts_only_for_its_callers() -> None:
 
 
 def test_what_nobody_here_serves_is_not_activated() -> None:
-    active = Extensions(Agents()).activate(frozenset({PERMISSION, "urn:foreign"}))
+    active = activate(frozenset({PERMISSION, "urn:foreign"}))
     assert active == {PERMISSION}
     assert write_active(active) == {"A2A-Extensions": PERMISSION}
     assert write_active(active, legacy=True) == {

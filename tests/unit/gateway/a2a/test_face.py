@@ -18,6 +18,7 @@ from passerelle.gateway.a2a.face import FaceParts, make_face
 from passerelle.gateway.a2a.operations import Turn
 from passerelle.gateway.auth.authenticator import OpenAuthenticator
 from passerelle.gateway.clock import SystemClock, SystemIds
+from passerelle.gateway.control.stream_end import StreamEnd
 from passerelle.gateway.control.stream_frame import Followed, Frames, StreamFrame
 from passerelle.gateway.delegation.commands import Told
 from passerelle.gateway.metrics import Metrics
@@ -59,6 +60,8 @@ class Failing(ScriptedService):
         *,
         agent: str | None = None,
         wish: ResumeWish | None = None,
+        until: StreamEnd | None = None,
+        sends: bool = False,
     ) -> AsyncGenerator[Followed]:
         yield Followed(self._give())
         raise self.error or KeyError("inside")

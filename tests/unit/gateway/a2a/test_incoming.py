@@ -3,9 +3,13 @@
 import pytest
 from starlette.types import Message
 
-from passerelle.core.errors import ContentTypeNotSupported, TooLarge
+from passerelle.core.errors import ContentTypeNotSupported, Limited, TooLarge
 from passerelle.gateway.a2a.bindings import choose_media_type, refuse_verb
-from passerelle.gateway.a2a.incoming import CallerLeftError, Incoming
+from passerelle.gateway.a2a.incoming import FREE_BYTES, CallerLeftError, Incoming
+from passerelle.gateway.memory.budget import Budget
+from passerelle.gateway.memory.room import MemoryRoom
+
+ROOM = MemoryRoom().bind("body", "caller:ada")
 
 
 def make(headers: dict[str, str] | None = None, query: str = "") -> Incoming:
@@ -42,14 +46,14 @@ class Pieces:
 
 @pytest.mark.anyio
 async def test_body_is_read_whole() -> None:
-    assert await make().read_body(Pieces(b"ab", b"", b"c").receive, 3) == b"abc"
+    assert await make().read_body(Pieces(b"ab", b"", b"c").receive, 3, ROOM) == b"abc"
 
 
 @pytest.mark.anyio
 async def test_body_over_the_limit_is_refused_before_it_is_read_to_its_end() -> None:
     pieces = Pieces(b"ab", b"cd", b"ef")
     with pytest.raises(TooLarge):
-        await make().read_body(pieces.receive, 3)
+        await make().read_body(pieces.receive, 3, ROOM)
     assert pieces.left == [b"ef"]
 
 
@@ -58,14 +62,14 @@ async def test_body_over_the_limit_is_refused_before_it_is_read_to_its_end() -> 
 async def test_announced_length_over_the_limit_is_refused_unread(length: str) -> None:
     pieces = Pieces(b"ab")
     with pytest.raises(TooLarge):
-        await make({"content-length": length}).read_body(pieces.receive, 3)
+        await make({"content-length": length}).read_body(pieces.receive, 3, ROOM)
     assert pieces.left == [b"ab"]
 
 
 @pytest.mark.anyio
 async def test_caller_that_leaves_in_the_middle_of_a_body_is_not_answered() -> None:
     with pytest.raises(CallerLeftError):
-        await make().read_body(Pieces(b"ab", more=True).receive, 3)
+        await make().read_body(Pieces(b"ab", more=True).receive, 3, ROOM)
 
 
 def test_content_type_counts_without_its_parameters() -> None:
@@ -118,3 +122,17 @@ def test_refused_verb_names_those_that_are_there() -> None:
     reply = refuse_verb(make(), {"POST": 1, "GET": 2})
     assert (reply.status, reply.headers["allow"]) == (405, "GET, POST")
     assert b'"code":405' in reply.body
+
+
+@pytest.mark.anyio
+async def test_large_bodies_share_the_room_and_give_it_back() -> None:
+    # Of a budget one has half.
+    room, large = MemoryRoom(Budget(6)).bind("body", "caller:ada"), b"x" * (FREE_BYTES + 2)
+    limit = len(large)
+    assert await make().read_body(Pieces(large).receive, limit, room) == large
+    coming = Pieces(large, more=True)
+    with pytest.raises(Limited):
+        await make().read_body(Pieces(b"x", large[:-1], b"xx").receive, limit + 2, room)
+    with pytest.raises(CallerLeftError):
+        await make().read_body(coming.receive, limit, room)
+    assert await make().read_body(Pieces(large).receive, limit, room) == large

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import orjson
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import strategies as st
 from starlette.types import Message
 
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
+from passerelle.core.ids import Shard
+from passerelle.core.long_json import LongJson, Slice
 from passerelle.gateway.a2a.bindings import Binding, HttpBinding, RpcBinding
 from passerelle.gateway.a2a.streams import COMMENT, EventStream
+from passerelle.gateway.control.long_content import CHUNK_BYTES, LongContent
 from passerelle.gateway.control.stream_frame import Frames, StreamFrame
+from passerelle.store.blobs import DirectoryBlobs
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -207,3 +212,75 @@ def test_id_of_any_kind_is_echoed_in_one_line_of_json(rpc_id: str | int | None) 
     assert b"\n" not in data
     assert b"\r" not in data
     assert orjson.loads(data) == {"jsonrpc": "2.0", "id": rpc_id, "result": {}}
+
+
+HERE = Shard(3)
+
+
+async def keep(blobs: DirectoryBlobs, size: int) -> StreamFrame:
+    """A frame of ``size`` bytes that is not held."""
+    content = b'{"artifactUpdate":"%b"}' % (b"x" * (size - 21))
+    sha256 = await blobs.put(HERE, content)
+    whole = LongJson((Slice(sha256, 0, len(content), sha256),))
+    return StreamFrame(content[:17], "c.9", long=LongContent(blobs, HERE, whole))
+
+
+@dataclass
+class Slow(Wire):
+    """Takes one message at a time, and the next one when it is told."""
+
+    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    waiting: int = 0
+
+    async def send(self, message: Message) -> None:
+        self.waiting += len(message.get("body", b""))
+        await self.turn.acquire()
+        self.waiting -= len(message.get("body", b""))
+        self.messages.append(message)
+
+
+async def test_a_long_frame_is_written_as_one_event_among_the_others(tmp_path: Path) -> None:
+    wire, long = Wire(), await keep(DirectoryBlobs(tmp_path), 300_000)
+
+    async def give() -> Frames:
+        yield [FRAMES[0], long, FRAMES[1]]
+
+    await open_stream(wire, RpcBinding("a")).copy(give())
+    first, second, third, end = wire.body.split(b"\n\n")
+    assert first.endswith(b'"result":{"task":{}}}')
+    data = (await long.load()).data
+    assert second == b'id: c.9\ndata: {"jsonrpc":"2.0","id":"a","result":%b}' % data
+    assert third.endswith(b'"result":{"statusUpdate":{}}}')
+    assert end == b""
+
+
+@pytest.mark.parametrize("size", [100_000, 4_000_000])
+async def test_a_reader_that_takes_nothing_holds_one_chunk_of_a_long_frame(
+    tmp_path: Path, size: int
+) -> None:
+    wire, blobs = Slow(), DirectoryBlobs(tmp_path)
+    frames = [await keep(blobs, size)] * 5
+
+    async def give() -> Frames:
+        yield frames
+
+    copying = asyncio.create_task(open_stream(wire, HttpBinding()).copy(give()))
+    most = 0
+    while not copying.done():
+        wire.turn.release()
+        await asyncio.sleep(0)
+        most = max(most, wire.waiting)
+    assert most <= CHUNK_BYTES
+    assert len(wire.body) > 5 * size
+
+
+async def test_a_connection_is_cut_in_the_middle_of_a_frame_that_is_damaged(tmp_path: Path) -> None:
+    wire, blobs = Wire(), DirectoryBlobs(tmp_path)
+    long = await keep(blobs, 200_000)
+    (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
+    path.write_bytes(path.read_bytes()[:-3] + b'y"}')
+    failure = await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], long))
+    assert isinstance(failure, StoreUnavailable)
+    assert not wire.is_ended
+    # The event has no end, so that no client takes it for one.
+    assert wire.body.count(b"\n\n") == 1

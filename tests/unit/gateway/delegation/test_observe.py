@@ -352,3 +352,52 @@ def test_whole_task_after_a_gap_brings_only_what_was_missed() -> None:
     ]
     assert pieces == [[{"text": "one"}], [{"text": "two"}]]
     assert pump.record.status is Status.COMPLETED
+
+
+@pytest.mark.requirement("EVC-5", "PO-2")
+def test_status_of_a_peer_says_its_title_detail_phase_checkpoints_and_metadata() -> None:
+    pump = make_running()
+    metadata: JsonObject = {
+        "title": "Building",
+        "detail": "linking the last module",
+        "phase": "linking",
+        "checkpoints": ["fetched", "compiled"],
+        "eta": 12,
+    }
+    frame = status("WORKING", at=3)
+    cast("JsonObject", frame["statusUpdate"])["metadata"] = metadata
+    events = pump.hear(frame)
+    (said,) = [e.fact.payload for e in events if isinstance(e.fact.payload, RunStatus)]
+    assert (said.title, said.detail) == ("Building", "linking the last module")
+    assert (said.phase, said.checkpoints) == ("linking", ("fetched", "compiled"))
+    assert said.metadata == metadata
+    assert pump.record.progress.phase == "linking"
+
+
+@pytest.mark.requirement("EVC-5")
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"title": 7, "detail": [], "phase": "\n", "checkpoints": "one"},
+        {"title": "", "phase": "x" * 65, "checkpoints": [1, None]},
+    ],
+)
+def test_what_cannot_be_read_of_a_status_is_left_in_its_metadata(metadata: JsonObject) -> None:
+    pump = make_running()
+    frame = status("WORKING", "half way", at=3)
+    cast("JsonObject", frame["statusUpdate"])["metadata"] = metadata
+    (said,) = [e.fact.payload for e in pump.hear(frame) if isinstance(e.fact.payload, RunStatus)]
+    assert (said.title, said.detail, said.phase, said.checkpoints) == (None, None, None, None)
+    assert (said.text, said.metadata) == ("half way", metadata)
+
+
+@pytest.mark.requirement("EVC-5")
+def test_metadata_that_is_large_stands_in_the_frame_alone() -> None:
+    pump = make_running()
+    frame = status("WORKING", "half way", at=3)
+    checkpoints: list[Json] = ["c" for _ in range(99)]
+    long: JsonObject = {"title": "t" * 500, "log": "x" * 4_000, "checkpoints": checkpoints}
+    cast("JsonObject", frame["statusUpdate"])["metadata"] = long
+    (said,) = [e.fact.payload for e in pump.hear(frame) if isinstance(e.fact.payload, RunStatus)]
+    assert (said.title, said.metadata) == ("t" * 200, None)
+    assert len(said.checkpoints or ()) == 32

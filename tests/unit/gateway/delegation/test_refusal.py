@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from passerelle.a2a_mapping.envelopes import ERROR_INFO
+from passerelle.core.codec import from_wire, to_wire
 from passerelle.core.errors import InvalidAgentResponse, PeerRefused, PeerUnavailable
-from passerelle.core.facts import ErrorCategory
+from passerelle.core.facts import ErrorCategory, Failure
+from passerelle.core.json import JsonObject
 from passerelle.core.peer import Malformed, Refused, Unreached
 from passerelle.gateway.control.failures import explain_failure, make_error
 from passerelle.gateway.delegation.refusal import explain
@@ -45,12 +48,13 @@ def test_callers_own_message_id_may_be_read_again() -> None:
     [
         (Unreached("connection refused"), PeerUnavailable, ErrorCategory.TRANSPORT),
         (Malformed("not JSON", b"<html>"), InvalidAgentResponse, ErrorCategory.PROTOCOL),
-        (Refused(-32603, "oops"), InvalidAgentResponse, ErrorCategory.PEER),
+        (Refused(-32603, "oops"), PeerRefused, ErrorCategory.PEER),
+        (Refused(-32603, "HTTP 401", 401, is_bare=True), PeerRefused, ErrorCategory.PEER),
     ],
 )
 def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
     outcome: Unreached | Malformed | Refused,
-    error: type[PeerUnavailable | InvalidAgentResponse],
+    error: type[PeerUnavailable | InvalidAgentResponse | PeerRefused],
     category: ErrorCategory,
 ) -> None:
     pump = Pump()
@@ -61,6 +65,18 @@ def test_error_that_is_recorded_is_the_one_that_is_raised_again_later(
     again = make_error(told.failure)
     assert type(again) is type(told.error)
     assert str(again) == str(told.error)
+    if isinstance(told.error, PeerRefused):
+        assert again.details == told.error.details
+
+
+def test_details_of_the_agent_outlast_a_restart() -> None:
+    info: JsonObject = {"@type": ERROR_INFO, "reason": "NO_CREDIT", "domain": "agent.example"}
+    pump = Pump()
+    told = explain(Refused(-32050, "no credit", details=(info,)), pump.sight, pump.record)
+    stored = from_wire(Failure, to_wire(told.failure))
+    again = make_error(stored)
+    assert isinstance(again, PeerRefused)
+    assert (again.native_code, again.given) == (-32050, (info,))
 
 
 def test_turn_without_a_recorded_error_has_no_answer() -> None:

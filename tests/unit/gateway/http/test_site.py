@@ -1,13 +1,22 @@
 """The open mode serves this machine and not the web pages that its browser shows."""
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 from httpx import ASGITransport, AsyncClient
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.correlation import Requests
+from passerelle.gateway.edges import FaceFirst
 from passerelle.gateway.http.site import make_site
 from passerelle.gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from passerelle.gateway.a2a.face import Face
 
 
 async def _answer(_request: Request) -> PlainTextResponse:
@@ -50,3 +59,38 @@ async def test_open_gateway_refuses_what_does_not_name_this_machine(
 @pytest.mark.anyio
 async def test_gateway_with_keys_leaves_names_to_the_operator() -> None:
     assert await ask(Settings(), {"Host": "evil.example", "Origin": "http://evil.example"}) == 200
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", [b"host", b"origin", b"authorization"])
+@pytest.mark.parametrize("mode", ["open", "keys"])
+async def test_field_that_stands_twice_is_refused_with_its_name(name: bytes, mode: str) -> None:
+    """Two lines of one field are read differently by whoever stands before us (L4)."""
+    served: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        served.append(scope["path"])
+        await PlainTextResponse("in")(scope, receive, send)
+
+    def wrap(rest: ASGIApp) -> ASGIApp:
+        return FaceFirst(cast("Face", NoFace()), rest, Requests(SystemIds()))
+
+    settings = OPEN if mode == "open" else Settings()
+    site = make_site([Mount("/", app)], settings, wrap)
+    here = [(b"host", b"127.0.0.1"), (b"origin", b"http://localhost")]
+    async with AsyncClient(transport=ASGITransport(site), base_url="http://127.0.0.1") as http:
+        headers = [*here, (b"authorization", b"Bearer x"), (name, b"localhost")]
+        refused = await http.get("/", headers=[*headers, (name, b"evil.example")])
+        assert refused.status_code == 400
+        assert refused.json()["field"] == name.decode()
+        assert served == []
+        assert (await http.get("/", headers=[*here, (b"accept", b"a"), (b"accept", b"b")])).text
+    assert served == ["/"]
+
+
+class NoFace:
+    """Matches nothing."""
+
+    @staticmethod
+    def matches(_scope: Scope) -> bool:
+        return False

@@ -27,7 +27,7 @@ def test_status_that_says_not_served_is_refused(status: int) -> None:
 
 @pytest.mark.parametrize("status", [408, 499, 500, 502, 504, 507, 520, 599])
 def test_status_that_may_hide_a_served_request_is_unknown(status: int) -> None:
-    assert read_response(status, None, b"", 7) == Unknown(f"HTTP {status}")
+    assert read_response(status, None, b"", 7) == Unknown(f"HTTP {status}", status)
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 300, 303, 304])

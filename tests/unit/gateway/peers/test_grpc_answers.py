@@ -6,6 +6,7 @@ import pytest
 
 from passerelle.core.json import JsonObject
 from passerelle.core.peer import Malformed, PeerOutcome, Refused, Unknown
+from passerelle.gateway.peers.answers import judge_send
 from passerelle.gateway.peers.grpc_answers import read_end
 
 WAIT: JsonObject = {"details": [{"retryDelay": "7.5s"}]}
@@ -37,6 +38,28 @@ def test_each_end_is_what_the_agent_said_or_unknown(
     code: str, rich: JsonObject | None, outcome: PeerOutcome
 ) -> None:
     assert read_end(code, "no", rich) == outcome
+
+
+def test_program_that_raised_is_told_as_an_error_of_the_agent() -> None:
+    text = "Unexpected <class 'RuntimeError'>: the tool broke"
+    raised = read_end("UNKNOWN", text, None)
+    assert raised == Unknown("gRPC UNKNOWN", 500, text)
+    assert judge_send(raised) == Refused(-32603, text, 500)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "No status received",
+        "Stream removed",
+        "Received http2 header with status: 408",
+    ],
+)
+def test_unknown_end_that_no_agent_wrote_stays_unknown(text: str) -> None:
+    """The library for gRPC says so itself where no status came."""
+    outcome = read_end("UNKNOWN", text, None)
+    assert judge_send(outcome) == outcome == Unknown("gRPC UNKNOWN")
 
 
 def test_message_over_our_own_limit_is_malformed() -> None:

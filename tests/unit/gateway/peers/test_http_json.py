@@ -70,6 +70,9 @@ def refuse(body: object, status: int = 400, operation: Operation = "GetTask") ->
         ({"error": {"code": 404, "message": "no", "status": "NOT_FOUND"}}, 404, -32001),
         ({"message": "no", "type": "TaskNotCancelableError"}, 409, -32002),
         ({"code": -32004, "message": "no"}, 400, -32004),
+        ({"message": "no"}, 422, -32602),
+        ({"message": "no"}, 415, -32005),
+        ({"message": "no"}, 409, -32002),
     ],
 )
 def test_each_way_to_say_an_error_becomes_its_code(
@@ -80,13 +83,13 @@ def test_each_way_to_say_an_error_becomes_its_code(
 
 def test_bare_not_found_is_about_the_task_only_where_one_was_named() -> None:
     body = {"error": {"code": 404, "message": "no", "status": "NOT_FOUND"}}
-    assert refuse(body, 404, "SendMessage") == Refused(-32603, "HTTP 404", 404, 7)
+    assert refuse(body, 404, "SendMessage") == Refused(-32603, "HTTP 404", 404, 7, is_bare=True)
 
 
 @pytest.mark.parametrize("body", [[], "x", {}, {"error": "x"}, {"detail": "Not Found"}])
 def test_body_without_an_error_says_no_more_than_its_status(body: object) -> None:
-    assert refuse(body, 404) == Refused(-32603, "HTTP 404", 404, 7)
-    assert refuse(body, 502) == Unknown("HTTP 502")
+    assert refuse(body, 404) == Refused(-32603, "HTTP 404", 404, 7, is_bare=True)
+    assert refuse(body, 502) == Unknown("HTTP 502", 502)
 
 
 def test_success_is_the_document_itself_and_nothing_else() -> None:

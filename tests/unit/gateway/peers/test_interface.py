@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from passerelle.core.json import JsonObject
-from passerelle.gateway.peers.interface import PREFERENCE, Choice, order, read_offer
+from passerelle.gateway.peers.interface import (
+    PREFERENCE,
+    Choice,
+    Reach,
+    Security,
+    order,
+    read_offer,
+)
 
-HERE = frozenset({"https://here.example", "http://dial.example:9001"})
+HERE = Reach(frozenset({"https://here.example", "http://dial.example:9001"}), "here.example")
 
 
 def offer(binding: str, version: str = "1.0", url: str = "https://here.example/a") -> JsonObject:
@@ -26,6 +35,7 @@ def test_json_rpc_comes_first_and_0_3_last_whatever_the_card_says() -> None:
             offer("GRPC", url="https://here.example"),
             offer("HTTP+JSON"),
             offer("JSONRPC", "1.0.1"),
+            offer("GRPC", "0.3.0", url="https://here.example"),
         ]
     }
     assert kinds(card) == list(PREFERENCE)
@@ -77,7 +87,10 @@ def test_interface_of_another_origin_is_foreign_and_never_used() -> None:
     }
     seen = read_offer(card, HERE)
     assert seen.usable == ()
-    assert seen.foreign == ("https://there.example", "http://here.example")
+    assert tuple(one.origin for one in seen.foreign) == (
+        "https://there.example",
+        "http://here.example",
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,6 +105,25 @@ def test_interface_of_another_origin_is_foreign_and_never_used() -> None:
 def test_what_is_allowed_says_whether_a_dialled_address_has_tls(url: str, origin: str) -> None:
     (interface,) = read_offer({"supportedInterfaces": [offer("GRPC", url=url)]}, HERE).usable
     assert interface.origin == origin
+
+
+@pytest.mark.parametrize(
+    ("grpc", "url", "origins"),
+    [
+        ("plaintext", "here.example:9001", ["http://here.example:9001"]),
+        ("tls", "here.example:9001", ["https://here.example:9001"]),
+        (None, "here.example:9001", []),
+        ("plaintext", "other.example:9001", []),
+        ("plaintext", "https://here.example:9001", []),
+        ("plaintext", "here.example:443", ["https://here.example"]),
+    ],
+)
+def test_operator_says_how_grpc_on_the_host_of_the_card_is_dialled(
+    grpc: Security | None, url: str, origins: list[str]
+) -> None:
+    """A card alone can send calls to no further port; what allowed_origins has counts first."""
+    seen = read_offer({"supportedInterfaces": [offer("GRPC", url=url)]}, replace(HERE, grpc=grpc))
+    assert [one.origin for one in seen.usable] == origins
 
 
 def test_nonsense_in_a_card_is_read_over() -> None:

@@ -1,0 +1,85 @@
+"""From the settings and the limits of the process to how many connections each port takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from passerelle.gateway.connections import (
+    ConnectionTable,
+    Exempt,
+    find_backlog,
+    find_most,
+    find_most_of_address,
+    find_most_of_channels,
+    find_most_of_grpc,
+    read_descriptor_limit,
+)
+from passerelle.gateway.descriptors import Descriptors
+from passerelle.gateway.server import BACKLOG, Admission
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+    from passerelle.gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConnectionMetrics(Collector):
+    """``passerelle_connections*``."""
+
+    table: ConnectionTable
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        yield GaugeMetricFamily(
+            "passerelle_connections", "Open connections over HTTP.", len(self.table)
+        )
+        over = CounterMetricFamily(
+            "passerelle_connections_over",
+            "Connections beyond what there is room for.",
+            labels=["outcome"],
+        )
+        for outcome in ("evicted", "refused"):
+            over.add_metric([outcome], self.table.counts[outcome])
+        yield over
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """``admission`` is that of HTTP and its sockets; gRPC and channels may have so many on ports of their own.
+
+    None is no limit.
+    """
+
+    admission: Admission
+    grpc: int | None
+    channels: int | None
+    descriptors: Descriptors
+
+
+def make_connections(settings: Settings, limit: int | None = None) -> Connections:
+    """For a process that may have ``limit`` descriptors; by default that of this one."""
+    found = read_descriptor_limit() if limit is None else limit
+    room = None if found is None else find_most(found)
+    most = min((one for one in (settings.connections.most, room) if one is not None), default=None)
+    grpc = channels = None
+    if most is not None and settings.grpc.port is not None:
+        grpc = find_most_of_grpc(most)
+        most = max(most - grpc, 1)
+    if most is not None and settings.channels.port is not None:
+        channels = find_most_of_channels(most)
+        most = max(most - channels, 1)
+    per_address = settings.connections.per_address
+    if per_address is None and most is not None:
+        per_address = find_most_of_address(most)
+    networks = settings.proxy.addresses if settings.proxy else ()
+    table = ConnectionTable(most, per_address, Exempt(networks))
+    backlog = BACKLOG if found is None else min(BACKLOG, find_backlog(found, find_most(found)))
+    descriptors = Descriptors(read_descriptor_limit)
+    admission = Admission(table, backlog, descriptors.watch)
+    return Connections(admission, grpc, channels, descriptors)

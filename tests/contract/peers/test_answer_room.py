@@ -1,0 +1,95 @@
+"""Large answers of agents draw on the memory of the process: one that finds no room is read later, and not lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from passerelle.gateway.memory.budget import Budget
+from passerelle.gateway.memory.room import MemoryRoom
+from passerelle.gateway.peers.connection_pool import ConnectionPool
+from passerelle.gateway.peers.sessions import PeerSessions
+from passerelle.gateway.peers.whole_answer import FREE_BYTES
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+BODY = b"x" * (4 * FREE_BYTES)
+
+
+@dataclass
+class Slow:
+    """Answers every request with ``BODY``; the last byte leaves with ``rest``."""
+
+    chunked: bool
+    rest: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: int = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                self.begun += 1
+                if self.chunked:
+                    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n" % len(
+                        BODY
+                    )
+                else:
+                    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(BODY)
+                writer.write(head + BODY[:-1])
+                await self.rest.wait()
+                writer.write(BODY[-1:] + (b"\r\n0\r\n\r\n" if self.chunked else b""))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def speak(room: MemoryRoom, *, chunked: bool) -> AsyncGenerator[tuple[Slow, ConnectionPool]]:
+    slow = Slow(chunked)
+    server = await asyncio.start_server(slow.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sessions = PeerSessions(memory=room)
+    try:
+        yield slow, sessions.pool(f"http://127.0.0.1:{port}", None)
+    finally:
+        await sessions.close()
+        server.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_answers_that_find_no_room_wait_and_come_whole(*, chunked: bool) -> None:
+    # Half of it is one agent's share, and that is room for one answer.
+    room = MemoryRoom(Budget(4 * len(BODY)))
+    async with speak(room, chunked=chunked) as (slow, pool):
+        asking = [
+            asyncio.create_task(pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30))
+            for _ in range(4)
+        ]
+        await wait_until(lambda: room.waiting == 3, 10, "all but one wait")
+        assert room.budget.held == room.budget.share
+        slow.rest.set()
+        assert [(await one).raw == BODY for one in asking] == [True] * 4
+        await wait_until(lambda: not room.budget.held, 5, "it is given back")
+        # The connections serve on.
+        again = await pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30)
+        assert again.raw == BODY
+        assert slow.begun == 5
+
+
+async def test_who_gives_up_on_an_answer_gives_its_room_back() -> None:
+    room = MemoryRoom(Budget(4 * len(BODY)))
+    async with speak(room, chunked=False) as (_, pool):
+        asking = [
+            asyncio.create_task(pool.ask(b"GET / HTTP/1.1\r\n\r\n", connect_s=5, total_s=30))
+            for _ in range(2)
+        ]
+        await wait_until(lambda: room.waiting == 1, 10, "one waits")
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await wait_until(lambda: not (room.budget.held or room.waiting), 5, "it is given back")

@@ -1,0 +1,49 @@
+"""``passerelle tasks explain`` says in one plain sentence what a task waits for, or why nobody knows how it ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from passerelle.gateway.demo.processes import GatewayProcess
+from tests.support.command import run_command
+from tests.support.processes import Caller
+from tests.support.scripted_peer import HttpAnswer, ScriptedPeer
+from tests.support.scripted_tasks import Turn
+
+pytestmark = pytest.mark.anyio
+
+
+async def explain(gateway: GatewayProcess, task_id: str, about: str) -> str:
+    """The one line of its kind."""
+    told = await run_command(gateway, "tasks", "explain", task_id)
+    (line,) = [line for line in told.lines if line.startswith(f"{about} ")]
+    return line
+
+
+async def test_busy_agent(gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer) -> None:
+    peer.answer_next(HttpAnswer(429, headers={"Retry-After": "600"}))
+    task = await caller.send("hello")
+    assert task["status"]["state"] == "TASK_STATE_WORKING"
+    said = await explain(gateway, task["id"], "waiting")
+    assert "takes no more work for now (HTTP 429)" in said
+    assert "the message was not taken; it is tried again at" in said
+    assert "and can be cancelled" in said
+    await run_command(gateway, "tasks", "cancel", task["id"])
+    assert peer.count("SendMessage") == 1
+
+
+async def test_unknown_outcome(gateway: GatewayProcess, caller: Caller, peer: ScriptedPeer) -> None:
+    async def vanish(turn: Turn) -> None:
+        await turn.drop()
+
+    peer.lists = False
+    peer.next(vanish)
+    task = await caller.send("hello")
+    peer.lists = True
+    assert task["status"]["state"] == "TASK_STATE_FAILED"
+    said = await explain(gateway, task["id"], "end")
+    assert "nobody can tell whether agent" in said
+    assert "it has no list of tasks to look in" in said
+    assert "Look at the agent first" in said
+    assert "retry the task" in said
+    assert peer.count("SendMessage") == 1

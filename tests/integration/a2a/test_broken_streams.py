@@ -1,0 +1,178 @@
+"""A stream of the agent that breaks off, and an agent that raises: whoever waits learns it in seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import orjson
+import pytest
+
+from passerelle.core.json import Json
+from passerelle.gateway.delegation.peer_terms import PeerTerms
+from passerelle.gateway.peers.config import PeerConfig
+from tests.integration.a2a.rig import PATIENCE, Rig
+from tests.support.old_agent import run_old_agent
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+_TOLD_S: Final = 8.0
+_SENTENCE: Final = "the connection to agent {!r} broke off, and its task has not moved for 0.4 s; it is followed on"
+
+
+async def work_and_break(turn: Turn) -> None:
+    """As an agent of the SDK for 0.3 whose program raises: its task says WORKING for ever."""
+    await turn.status("WORKING")
+    await turn.drop()
+
+
+async def raise_at_work(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.refuse(-32603, "boom")
+
+
+@pytest.fixture
+def short(rig: Rig) -> Rig:
+    """The agent has no subscriptions, and the wait is short."""
+    for agent in ("echo", "old"):
+        rig.terms[agent] = PeerTerms(replace(PATIENCE, stalled_s=0.4))
+    rig.peer.subscribes = False
+    return rig
+
+
+async def send(rig: Rig, caller: str, **members: Json) -> dict[str, Any]:
+    """The last thing that the caller is told."""
+    params = rig.message("work", configuration=None, **members)
+    async with asyncio.timeout(_TOLD_S):
+        if caller == "unary":
+            return cast("dict[str, Any]", (await rig.call("SendMessage", params))["task"])
+        events = await rig.collect("SendStreamingMessage", params)
+    return cast("dict[str, Any]", orjson.loads(events[-1].data)["result"]["statusUpdate"])
+
+
+@pytest.mark.parametrize(
+    ("caller", "opens"), [("unary", True), ("stream", True), ("stream", False)]
+)
+@pytest.mark.requirement("DLV-5")
+async def test_a_task_that_stands_still_since_its_stream_broke_is_told(
+    short: Rig, caller: str, *, opens: bool
+) -> None:
+    members = {} if opens else {"taskId": (await short.send("ask which?"))["id"]}
+    short.peer.next(work_and_break)
+    told = await send(short, caller, **members)
+    assert told["status"]["state"] == "TASK_STATE_WORKING"
+    assert told["status"]["message"]["parts"] == [{"text": _SENTENCE.format("echo")}]
+    task_id = told.get("id") or told["taskId"]
+    # It is told once, and nothing ends: an agent that works in silence is followed to its end.
+    looked = short.peer.count("GetTask")
+    await wait_until(
+        lambda: short.peer.count("GetTask") > looked + 5, _TOLD_S, "the gateway looks on"
+    )
+    stands = await short.call("GetTask", {"id": task_id})
+    assert stands["status"] == told["status"]
+    (remote,) = short.peer.tasks.values()
+    remote.artifact([{"text": "late, but done"}])
+    remote.status("COMPLETED")
+
+    async def is_done() -> bool:
+        task = await short.call("GetTask", {"id": task_id})
+        return bool(task["status"]["state"] == "TASK_STATE_COMPLETED")
+
+    await wait_until(is_done, _TOLD_S, "the task has completed")
+    done = await short.call("GetTask", {"id": task_id})
+    assert done["artifacts"][0]["parts"] == [{"text": "late, but done"}]
+
+
+@pytest.mark.requirement("DLV-5")
+async def test_who_subscribes_reads_on_to_the_end(short: Rig) -> None:
+    short.peer.next(work_and_break)
+    told = await send(short, "unary")
+    async with (
+        asyncio.timeout(_TOLD_S),
+        short.stream("SubscribeToTask", {"id": told["id"]}) as events,
+    ):
+        first = await anext(events)
+        assert first.result["task"]["status"] == told["status"]
+        (remote,) = short.peer.tasks.values()
+        remote.status("COMPLETED")
+        rest = [event.result async for event in events]
+    assert rest[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("DLV-5")
+async def test_a_task_that_moves_meanwhile_is_not_told_to_stand_still(short: Rig) -> None:
+    short.peer.next(work_and_break)
+    sending = asyncio.create_task(send(short, "unary"))
+    await wait_until(lambda: bool(short.peer.tasks), _TOLD_S, "the agent has the task")
+    (remote,) = short.peer.tasks.values()
+    await wait_until(lambda: short.peer.count("GetTask") >= 1, _TOLD_S, "the gateway looks")
+    remote.status("WORKING", "half of it")
+    await wait_until(lambda: short.peer.count("GetTask") >= 12, _TOLD_S, "it looks on")
+    assert not sending.done()
+    remote.status("COMPLETED")
+    assert (await sending)["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("DLV-3")
+async def test_an_agent_that_raises_in_its_stream_ends_the_run_with_its_words(short: Rig) -> None:
+    short.peer.next(raise_at_work)
+    told = await send(short, "stream")
+    assert told["status"]["state"] == "TASK_STATE_FAILED"
+    assert told["status"]["message"]["parts"] == [{"text": "boom"}]
+
+
+@pytest.mark.requirement("DLV-3")
+async def test_what_an_agent_says_of_its_task_outweighs_its_error(short: Rig) -> None:
+    async def end_and_raise(turn: Turn) -> None:
+        task = await turn.open()
+        await turn.refuse(-32603, "boom")
+        task.status("COMPLETED")
+
+    short.peer.next(end_and_raise)
+    told = await send(short, "stream")
+    assert told["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+# ---------------------------------------------------------------- agents of 0.3
+
+
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-5")
+async def test_an_agent_of_0_3_that_raises_is_told_in_seconds(short: Rig, caller: str) -> None:
+    """It is always streamed, and its task says that it works for ever."""
+    async with run_old_agent() as old:
+        short.peers.replace([PeerConfig("old", old.url)])
+        params = short.message("work")
+        async with asyncio.timeout(_TOLD_S):
+            if caller == "unary":
+                told = (await short.call("SendMessage", params, agent="old"))["task"]
+            else:
+                response = await short.post("SendStreamingMessage", params, agent="old")
+                last = response.text.strip().rpartition("data: ")[2]
+                told = orjson.loads(last)["result"]["statusUpdate"]
+        assert told["status"]["state"] == "TASK_STATE_WORKING"
+        assert told["status"]["message"]["parts"] == [{"text": _SENTENCE.format("old")}]
+        assert old.sends == ["message/stream"]
+        await short.service.dispatch.drain()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.requirement("DLV-1", "DLV-3")
+async def test_an_agent_of_0_3_that_raises_over_an_answer_ends_its_run(
+    short: Rig, *, streams: bool
+) -> None:
+    async with run_old_agent(streams=streams) as old:
+        short.peers.replace([PeerConfig("old", old.url)])
+        asked = (await short.call("SendMessage", short.message("ask which?"), agent="old"))["task"]
+        assert asked["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+        answer = short.message("blue", taskId=asked["id"])
+        async with asyncio.timeout(_TOLD_S):
+            error = await short.refuse("SendMessage", answer, agent="old")
+        assert (error["code"], error["message"]) == (-32603, "boom")
+        assert old.sends[1:] == ["message/send"]
+        failed = await short.call("GetTask", {"id": asked["id"]}, agent="old")
+        assert failed["status"]["state"] == "TASK_STATE_FAILED"
+        await short.service.dispatch.drain()

@@ -1,0 +1,78 @@
+"""An agent that takes no more work: every binding shows the wait within a caller's patience, and it can be stopped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from passerelle.a2a_mapping.rpc import Method
+from passerelle.core.json import JsonObject
+from passerelle.gateway.delegation.peer_terms import PeerTerms
+from tests.integration.a2a.rig import PATIENCE, Rig
+from tests.integration.a2a.speakers import Speaker
+from tests.integration.a2a.test_bindings_agree import speakers
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.waiting import wait_until
+
+__all__ = ["speakers"]
+
+pytestmark = [pytest.mark.anyio, pytest.mark.requirement("I9")]
+
+
+def be_busy(rig: Rig, status: int = 429) -> None:
+    rig.peer.answer_next(HttpAnswer(status, headers={"Retry-After": "60"}))
+
+
+def read_wait(task: JsonObject) -> JsonObject:
+    status = cast("JsonObject", task["status"])
+    assert status["state"] == "TASK_STATE_WORKING"
+    assert "takes no more work for now" in str(status["message"])
+    note = cast("JsonObject", task["metadata"])["urn:passerelle:status"]
+    assert note == {"reason": "agent_busy", "peer": "echo"}
+    return task
+
+
+async def test_every_binding_answers_with_the_task_that_waits_and_cancels_it(
+    rig: Rig, speakers: dict[str, Speaker]
+) -> None:
+    for name, speaker in speakers.items():
+        be_busy(rig)
+        sent = await speaker.call(Method.SEND_MESSAGE, rig.message("hello"))
+        assert isinstance(sent, list), (name, sent)
+        task_id = read_wait(cast("JsonObject", sent[0]["task"]))["id"]
+        (stopped,) = cast(
+            "list[JsonObject]", await speaker.call(Method.CANCEL_TASK, {"id": task_id})
+        )
+        assert cast("JsonObject", stopped["status"])["state"] == "TASK_STATE_CANCELED", name
+    assert rig.counted() == len(speakers), "what was cancelled is not sent"
+
+
+async def test_streaming_caller_that_leaves_can_stop_what_waits(rig: Rig) -> None:
+    be_busy(rig, 503)
+    async with rig.stream("SendStreamingMessage", rig.message("hello")) as events:
+        first = await anext(events)
+    task = read_wait(first.result["task"])
+
+    async def is_stopped() -> bool:
+        state = (await rig.call("GetTask", {"id": task["id"]}))["status"]["state"]
+        return bool(state == "TASK_STATE_CANCELED")
+
+    await rig.call("CancelTask", {"id": task["id"]})
+    assert await wait_until(is_stopped, 15, "the task is cancelled")
+    assert rig.counted() == 1
+
+
+@pytest.mark.parametrize(("status", "answered"), [(429, 429), (503, 503)])
+async def test_agent_that_is_to_refuse_is_answered_with_the_time(
+    rig: Rig, status: int, answered: int
+) -> None:
+    rig.terms["echo"] = PeerTerms(replace(PATIENCE, refuses=True))
+    be_busy(rig, status)
+    response = await rig.post("SendMessage", rig.message("hello"))
+    assert (response.status_code, response.headers["Retry-After"]) == (answered, "60")
+    said = "takes no more work for now" if status == 429 else "is not available"
+    assert response.json()["error"]["message"] == f"agent 'echo' {said}"
+    assert response.json()["error"]["code"] == -32603
+    assert rig.counted() == 1

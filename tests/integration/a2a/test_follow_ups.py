@@ -1,0 +1,421 @@
+"""Further messages of a conversation: sent as the agent takes them, and what it refuses is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, cast
+
+import orjson
+import pytest
+
+from passerelle.core.json import JsonObject
+from tests.integration.a2a.rig import Rig
+from tests.support.scripted_peer import HttpAnswer
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+_TOLD_S: Final = 8.0
+"""Far below the times after which a message of unknown outcome is looked for."""
+
+
+def stop_streaming(rig: Rig) -> None:
+    """The agent has no streams: its card says so, and it refuses them."""
+    capabilities = cast("JsonObject", rig.peer.card["capabilities"])
+    rig.peer.card = {**rig.peer.card, "capabilities": {**capabilities, "streaming": False}}
+    rig.peer.refuses = frozenset({"SendStreamingMessage", "SubscribeToTask"})
+
+
+async def refuse_it(turn: Turn) -> None:
+    await turn.refuse(-32602, "that colour is not on the list")
+
+
+async def raise_before(turn: Turn) -> None:
+    await turn.refuse(-32603, "boom")
+
+
+async def raise_at_work(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.refuse(-32603, "boom")
+
+
+def sends(rig: Rig) -> list[str]:
+    return [one.method for one in rig.peer.requests if one.method.startswith("Send")]
+
+
+async def answer_unary(rig: Rig, task: dict[str, Any], text: str = "blue") -> dict[str, Any]:
+    async with asyncio.timeout(_TOLD_S):
+        response = await rig.post("SendMessage", rig.message(text, taskId=task["id"]))
+    return cast("dict[str, Any]", response.json())
+
+
+async def answer_stream(rig: Rig, task: dict[str, Any], text: str = "blue") -> list[Any]:
+    """The bodies of the events up to the end of the stream."""
+    async with asyncio.timeout(_TOLD_S):
+        params = rig.message(text, taskId=task["id"])
+        return [orjson.loads(one.data) for one in await rig.collect("SendStreamingMessage", params)]
+
+
+async def show(rig: Rig, task: dict[str, Any]) -> dict[str, Any]:
+    return await rig.call("GetTask", {"id": task["id"]})
+
+
+# ---------------------------------------------------------------- as the agent takes them
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-1", "LT-5")
+async def test_an_answer_goes_out_as_the_agent_takes_it(
+    rig: Rig, caller: str, *, streams: bool
+) -> None:
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    before = len(sends(rig))
+    if caller == "unary":
+        done = (await answer_unary(rig, asked))["result"]["task"]
+        assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    else:
+        events = await answer_stream(rig, asked)
+        last = events[-1]["result"]["statusUpdate"]
+        assert last["status"]["state"] == "TASK_STATE_COMPLETED"
+    (sent,) = sends(rig)[before:]
+    wanted = "SendStreamingMessage" if streams and caller == "stream" else "SendMessage"
+    assert sent == wanted
+    assert rig.peer.texts == ["ask which colour?", "blue"]
+
+
+@pytest.mark.requirement("DLV-1")
+async def test_an_agent_that_has_no_streams_gets_none_whatever_is_asked_of_it(rig: Rig) -> None:
+    stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+
+    async def ask_again(turn: Turn) -> None:
+        await turn.status("INPUT_REQUIRED", "and which size?")
+
+    rig.peer.next(ask_again)
+    again = (await answer_unary(rig, asked))["result"]["task"]
+    assert again["status"]["message"]["parts"] == [{"text": "and which size?"}]
+    done = (await answer_unary(rig, asked, "large"))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert "SendStreamingMessage" not in sends(rig)
+
+
+@pytest.mark.requirement("DLV-1")
+async def test_a_unary_answer_that_leaves_the_task_at_work_is_followed(rig: Rig) -> None:
+    stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+
+    async def work_on(turn: Turn) -> None:
+        await turn.status("WORKING")
+
+    rig.peer.next(work_on)
+    answering = asyncio.create_task(answer_unary(rig, asked))
+    await wait_until(lambda: len(sends(rig)) == 2, _TOLD_S, "the answer goes out")
+    asked_for = rig.peer.count("GetTask")
+    await wait_until(
+        lambda: rig.peer.count("GetTask") >= asked_for + 2, _TOLD_S, "the gateway looks again"
+    )
+    (task,) = rig.peer.tasks.values()
+    task.status("COMPLETED")
+    done = (await answering)["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+REFUSALS: Final = {
+    "params": (refuse_it, -32602, "that colour is not on the list"),
+    "internal": (raise_before, -32603, "boom"),
+}
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("name", sorted(REFUSALS))
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-2")
+async def test_a_refused_answer_is_told_and_the_question_is_open_again(
+    rig: Rig, caller: str, name: str, *, streams: bool
+) -> None:
+    if not streams:
+        stop_streaming(rig)
+    script, code, text = REFUSALS[name]
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(script)
+    if caller == "unary":
+        error = (await answer_unary(rig, asked))["error"]
+    else:
+        error = (await answer_stream(rig, asked))[-1]["error"]
+    assert (error["code"], error["message"]) == (code, text)
+    assert error["data"][0]["metadata"]["native_code"] == str(code)
+    # It waits again, for the same, and takes another answer.
+    waiting = await show(rig, asked)
+    assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert waiting["status"]["message"]["parts"] == [{"text": "which colour?"}]
+    done = (await answer_unary(rig, asked, "red"))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.texts == ["ask which colour?", "blue", "red"]
+
+
+HTTP: Final = {
+    400: "agent 'echo' refused the call with HTTP 400",
+    401: "agent 'echo' did not accept the credential of the gateway (HTTP 401)",
+    403: "agent 'echo' does not allow the call (HTTP 403)",
+    500: "agent 'echo' failed with HTTP 500",
+    503: "agent 'echo' is not available",
+}
+
+
+@pytest.mark.parametrize("status", sorted(HTTP))
+@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.requirement("DLV-2", "DLV-4")
+async def test_a_refusal_by_http_is_told_with_its_status(
+    rig: Rig, status: int, *, opens: bool
+) -> None:
+    page = HttpAnswer(status, b"<html><body>sorry</body></html>", {"Content-Type": "text/html"})
+    if opens:
+        await rig.send("hello")
+        rig.peer.answer_sends(page)
+        async with asyncio.timeout(_TOLD_S):
+            error = (await rig.post("SendMessage", rig.message("hello"))).json()["error"]
+    else:
+        asked = await rig.send("ask which colour?")
+        rig.peer.answer_sends(page)
+        error = (await answer_unary(rig, asked))["error"]
+        assert (await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    assert error["message"] == HTTP[status]
+    if status != 503:
+        assert error["data"][0]["metadata"]["http_status"] == str(status)
+    assert rig.counted() == 2
+
+
+@pytest.mark.requirement("DLV-2", "DLV-4")
+async def test_an_error_of_the_agents_own_keeps_code_and_details(rig: Rig) -> None:
+    await rig.send("hello")
+    details = [
+        {
+            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+            "reason": "NO_MORE_CREDIT",
+            "domain": "agent.example",
+            "metadata": {"plan": "free"},
+        },
+        {
+            "@type": "type.googleapis.com/google.rpc.BadRequest",
+            "fieldViolations": [{"field": "message.parts", "description": "one part too many"}],
+        },
+    ]
+    error = {"code": -32050, "message": "no more credit", "data": details}
+
+    async def refuse_with(opens: dict[str, Any] | None) -> dict[str, Any]:
+        # The id of the JSON-RPC call is not known here, and an error may leave it out.
+        body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
+        rig.peer.answer_sends(HttpAnswer(200, body, {"Content-Type": "application/json"}))
+        members = {"taskId": opens["id"]} if opens else {}
+        async with asyncio.timeout(_TOLD_S):
+            return cast(
+                "dict[str, Any]",
+                (await rig.post("SendMessage", rig.message("hello", **members))).json()["error"],
+            )
+
+    for opens in (None, await rig.send("ask which colour?")):
+        told = await refuse_with(opens)
+        assert (told["code"], told["message"]) == (-32050, "no more credit")
+        assert told["data"][1:] == details
+
+
+@pytest.mark.requirement("DLV-4")
+async def test_an_agent_that_raises_at_once_is_not_said_to_speak_no_a2a(rig: Rig) -> None:
+    rig.peer.next(raise_before)
+    error = await rig.refuse("SendMessage", rig.message("hello"))
+    assert (error["code"], error["message"]) == (-32603, "boom")
+
+
+@pytest.mark.requirement("DLV-4")
+async def test_what_is_not_a2a_is_still_said_to_be_none(rig: Rig) -> None:
+    await rig.send("hello")
+    rig.peer.answer_sends(HttpAnswer(200, b"<html></html>", {"Content-Type": "text/html"}))
+    error = await rig.refuse("SendMessage", rig.message("hello"))
+    assert error["code"] == -32006
+    assert "not A2A" in error["message"]
+
+
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-2")
+async def test_a_further_message_that_is_refused_is_told_and_the_task_goes_on(
+    rig: Rig, caller: str
+) -> None:
+    rig.peer.hold()
+    opening = asyncio.create_task(rig.collect("SendStreamingMessage", rig.message("chunks 2")))
+    rig.peer.release(1)
+    await wait_until(lambda: bool(rig.peer.tasks), _TOLD_S, "the agent has a task")
+
+    async def shown() -> dict[str, Any] | None:
+        tasks = (await rig.call("ListTasks", {}))["tasks"]
+        return tasks[0] if tasks else None
+
+    task = await wait_until(shown, _TOLD_S, "callers see the task")
+    assert task is not None
+    page = HttpAnswer(422, b"", {})
+    rig.peer.answer_sends(page)
+    if caller == "unary":
+        error = (await answer_unary(rig, task, "faster"))["error"]
+    else:
+        error = (await answer_stream(rig, task, "faster"))[-1]["error"]
+    assert error["message"] == "agent 'echo' refused the call with HTTP 422"
+    rig.peer.release_all()
+    events = await opening
+    assert events[-1].result["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-3")
+async def test_an_agent_that_raises_at_work_ends_its_run(
+    rig: Rig, caller: str, *, streams: bool
+) -> None:
+    """Its task says WORKING for ever, as that of an agent of the SDK for 0.3."""
+    if not streams:
+        stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(raise_at_work)
+    if caller == "unary":
+        error = (await answer_unary(rig, asked))["error"]
+        assert (error["code"], error["message"]) == (-32603, "boom")
+    else:
+        await answer_stream(rig, asked)
+    failed = await show(rig, asked)
+    assert failed["status"]["state"] == "TASK_STATE_FAILED"
+    assert failed["status"]["message"]["parts"] == [{"text": "boom"}]
+
+
+# ---------------------------------------------------------------- what is refused by an agent that says it works
+
+
+async def refuse_at_work(turn: Turn) -> None:
+    await turn.status("WORKING")
+    await turn.refuse(-32602, "that colour is not on the list")
+
+
+async def ask_for_consent(turn: Turn) -> None:
+    await turn.status("INPUT_REQUIRED", parts=[ADK_ASKS])
+
+
+ADK_ASKS: Final[JsonObject] = {
+    "data": {
+        "id": "adk-call-1",
+        "name": "adk_request_confirmation",
+        "args": {
+            "originalFunctionCall": {"id": "call-1", "name": "pay", "args": {"amount": 42}},
+            "toolConfirmation": {"hint": "Pay 42?", "confirmed": False},
+        },
+    },
+    "metadata": {"adk_type": "function_call", "adk_is_long_running": True},
+}
+ADK_SAYS: Final[JsonObject] = {
+    "data": {
+        "id": "adk-call-1",
+        "name": "adk_request_confirmation",
+        "response": {"confirmed": True},
+    },
+    "metadata": {"adk_type": "function_response"},
+}
+
+
+async def answer_with(rig: Rig, task: dict[str, Any], part: JsonObject, caller: str) -> Any:  # noqa: ANN401  the last body
+    params = rig.message("", taskId=task["id"])
+    params["message"] = {**cast("JsonObject", params["message"]), "parts": [part]}
+    async with asyncio.timeout(_TOLD_S):
+        if caller == "stream":
+            events = await rig.collect("SendStreamingMessage", params)
+            return orjson.loads(events[-1].data)
+        return (await rig.post("SendMessage", params)).json()
+
+
+@pytest.mark.parametrize("form", ["words", "dialect"])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("caller", ["unary", "stream"])
+@pytest.mark.requirement("DLV-2", "DLV-3")
+async def test_a_task_waits_again_whose_agent_began_to_work_before_it_refused(
+    rig: Rig, caller: str, form: str, *, streams: bool
+) -> None:
+    """As an agent of the SDK for 0.3: its task says WORKING, and it takes the next answer all the same."""
+    if not streams:
+        stop_streaming(rig)
+    if form == "dialect":
+        rig.peer.next(ask_for_consent)
+    asked = await rig.send("ask which colour?")
+    part: JsonObject = {"text": "blue"} if form == "words" else ADK_SAYS
+    rig.peer.next(refuse_at_work)
+    error = (await answer_with(rig, asked, part, caller))["error"]
+    assert (error["code"], error["message"]) == (-32602, "that colour is not on the list")
+    waiting = await show(rig, asked)
+    assert waiting["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    said = waiting["status"]["message"]["parts"]
+    assert said == [{"text": "which colour?"}] if form == "words" else ADK_ASKS in said
+    # That it is still said to work is no news.
+    looked = rig.peer.count("GetTask")
+    await wait_until(lambda: rig.peer.count("GetTask") > looked, _TOLD_S, "the gateway looks")
+    assert (await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+
+    async def take_it(turn: Turn) -> None:
+        await turn.status("COMPLETED")
+
+    rig.peer.next(take_it)
+    done = (await answer_with(rig, asked, part, "unary"))["result"]["task"]
+    assert done["status"]["state"] == "TASK_STATE_COMPLETED"
+
+
+@pytest.mark.requirement("DLV-2", "DLV-3")
+async def test_an_agent_that_goes_on_after_all_is_followed(rig: Rig) -> None:
+    stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.next(refuse_at_work)
+    assert "error" in await answer_unary(rig, asked)
+    assert (await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED"
+    (task,) = rig.peer.tasks.values()
+    task.status("WORKING", "found one")
+
+    async def works() -> bool:
+        return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_WORKING")
+
+    await wait_until(works, _TOLD_S, "callers see that it works")
+    task.status("COMPLETED")
+
+    async def is_done() -> bool:
+        return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_COMPLETED")
+
+    await wait_until(is_done, _TOLD_S, "callers see the end")
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.requirement("DLV-2")
+async def test_who_did_not_wait_for_a_refused_answer_reads_that_the_task_waits_again(
+    rig: Rig, *, late: bool
+) -> None:
+    stop_streaming(rig)
+    asked = await rig.send("ask which colour?")
+    rig.peer.hold()
+    rig.peer.next(raise_before)
+    params = rig.message("blue", taskId=asked["id"])
+    params["configuration"] = {"returnImmediately": True}
+    taken = await rig.call("SendMessage", params)
+    assert taken["task"]["status"]["state"] == "TASK_STATE_WORKING"
+    if late:
+        rig.peer.release_all()
+
+        async def waits() -> bool:
+            return bool((await show(rig, asked))["status"]["state"] == "TASK_STATE_INPUT_REQUIRED")
+
+        await wait_until(waits, _TOLD_S, "the task waits again")
+    shown: dict[str, Any] = {}
+    async with asyncio.timeout(_TOLD_S):
+        async with rig.stream("SubscribeToTask", {"id": asked["id"]}) as events:
+            async for event in events:
+                rig.peer.release_all()
+                shown = event.result.get("task") or event.result["statusUpdate"]
+                if shown["status"]["state"] == "TASK_STATE_INPUT_REQUIRED":
+                    break
+    assert shown["status"]["message"]["parts"] == [{"text": "which colour?"}]

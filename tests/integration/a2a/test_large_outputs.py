@@ -1,0 +1,136 @@
+"""What agents bring has a limit, and what is large is read piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import orjson
+import pytest
+
+from passerelle.a2a_mapping.extensions import RESUME
+from passerelle.core.json import JsonObject
+from passerelle.gateway.delegation.peer_terms import PeerTerms
+from passerelle.gateway.delegation.volume import LARGE_BYTES, OutputLimits
+from passerelle.store.blobs import DirectoryBlobs
+from tests.integration.a2a.rig import PATIENCE, Rig
+from tests.support.scripted_tasks import Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def bring(rig: Rig, *texts: str, artifacts: int = 1) -> None:
+    async def story(turn: Turn) -> None:
+        for number in range(artifacts):
+            for place, text in enumerate(texts):
+                name = f"art-{number}"
+                last = place == len(texts) - 1
+                await turn.artifact(text, artifact_id=name, append=place > 0, last=last)
+        await turn.status("COMPLETED")
+
+    rig.peer.next(story)
+
+
+def limit(rig: Rig, limits: OutputLimits) -> None:
+    rig.terms["echo"] = replace(rig.terms.get("echo", PeerTerms(PATIENCE)), limits=limits)
+
+
+@pytest.mark.parametrize("size", [100, 20_000, 700_000])
+@pytest.mark.parametrize("artifacts", [1, 4], ids=["one artifact", "many"])
+async def test_agent_that_brings_too_much_is_stopped_and_what_came_stays(
+    rig: Rig, size: int, artifacts: int
+) -> None:
+    limits = OutputLimits(3 * size, 3 * size * artifacts)
+    if artifacts == 1:
+        bring(rig, *["x" * size] * 5)
+    else:
+        limits = OutputLimits(10 * size, 3 * size)
+        bring(rig, "x" * size, artifacts=5)
+    limit(rig, limits)
+    events = await rig.collect("SendStreamingMessage", rig.message("go"))
+    pieces = [one.result for one in events if "artifactUpdate" in one.result]
+    assert len(pieces) == 3
+    status = events[-1].result["statusUpdate"]["status"]
+    assert status["state"] == "TASK_STATE_FAILED"
+    (part,) = status["message"]["parts"]
+    named = "artifact_bytes" if artifacts == 1 else "task_bytes"
+    assert named in part["text"]
+    assert str(3 * size) in part["text"]
+    task_id = events[0].result["task"]["id"]
+    task = await rig.call("GetTask", {"id": task_id})
+    texts = ["".join(part["text"] for part in one["parts"]) for one in task["artifacts"]]
+    assert "".join(texts) == "x" * 3 * size
+    await wait_until(lambda: rig.peer.count("CancelTask") == 1, 10, "the agent is told to stop")
+
+
+async def test_an_artifact_of_exactly_the_limit_is_taken(rig: Rig) -> None:
+    limit(rig, OutputLimits(3_000, 3_000))
+    bring(rig, *["x" * 1_000] * 3)
+    events = await rig.collect("SendStreamingMessage", rig.message("go"))
+    assert events[-1].result["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert rig.peer.count("CancelTask") == 0
+
+
+@pytest.mark.parametrize("size", [LARGE_BYTES // 8, LARGE_BYTES // 2, LARGE_BYTES])
+async def test_a_task_is_the_same_however_it_is_read(rig: Rig, size: int) -> None:
+    bring(rig, *[f"{number}ä" * (size // 3) for number in range(4)])
+    events = await rig.collect("SendStreamingMessage", rig.message("go"))
+    params: JsonObject = {"id": events[0].result["task"]["id"]}
+    plain = await rig.post("GetTask", params)
+    assert int(plain.headers["content-length"]) == len(plain.content)
+    task = orjson.loads(plain.content)["result"]
+    (artifact,) = task["artifacts"]
+    assert "".join(part["text"] for part in artifact["parts"]) == "".join(
+        f"{number}ä" * (size // 3) for number in range(4)
+    )
+    marked = orjson.loads((await rig.post("GetTask", params, **{"A2A-Extensions": RESUME})).content)
+    assert RESUME in marked["result"].pop("metadata")
+    assert marked["result"] == task
+    whole = await rig.call("GetTask", {**params, "historyLength": 100})
+    assert whole == task
+    rest = await rig.http.get(f"/agents/echo/tasks/{params['id']}", headers={"A2A-Version": "1.0"})
+    assert rest.json() == task
+
+
+async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: Rig) -> None:
+    bring(rig, *["x" * LARGE_BYTES] * 2)
+    events = await rig.collect("SendStreamingMessage", rig.message("go"))
+    params: JsonObject = {"id": events[0].result["task"]["id"]}
+    before = await rig.call("GetTask", params)
+    blobs = rig.service.dispatch.blobs
+    assert isinstance(blobs, DirectoryBlobs)
+    files = [one for one in blobs.root.rglob("*") if one.is_file()]
+    max(files, key=lambda one: one.stat().st_size).unlink()
+    after = await rig.call("GetTask", params)
+    assert after["artifacts"] == before["artifacts"]
+
+
+@pytest.mark.parametrize("size", [1_000, 20_000, 300_000])
+async def test_a_task_that_goes_on_is_the_same_however_it_is_read(rig: Rig, size: int) -> None:
+    rest = asyncio.Event()
+
+    async def story(turn: Turn) -> None:
+        for number in range(4):
+            # Chunks that are equal share what is stored, and one stands in another.
+            text = "z" * (size if number < 2 else 2 * size)
+            await turn.artifact(text, artifact_id="a", append=number > 0, last=False)
+        await turn.artifact("ö", artifact_id="b")
+        await rest.wait()
+        await turn.status("COMPLETED")
+
+    rig.peer.next(story)
+    async with rig.stream("SendStreamingMessage", rig.message("go")) as events:
+        params: JsonObject = {"id": (await anext(events)).result["task"]["id"]}
+        for _ in range(5):
+            await anext(events)
+        whole = await rig.call("GetTask", {**params, "historyLength": 100})
+        assert [len(one["parts"]) for one in whole["artifacts"]] == [4, 1]
+        assert await rig.call("GetTask", params) == whole
+        for headers in ({}, {"A2A-Extensions": RESUME}):
+            async with rig.stream("SubscribeToTask", params, **headers) as again:
+                task = (await anext(again)).result["task"]
+                assert (RESUME in task.pop("metadata", {})) is bool(headers)
+                assert task == whole
+        rest.set()
+        assert [event async for event in events]

@@ -1,0 +1,86 @@
+"""What a run asks its agent to activate: what its caller wished, on every call, whoever drives the run by then."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+
+import pytest
+
+from passerelle.a2a_mapping.errors import ExtensionRequired
+from passerelle.a2a_mapping.extensions import PERMISSION
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.json import Json
+from passerelle.core.status import Status
+from passerelle.gateway.peers.carried import carry_on
+from tests.support.house import House
+from tests.support.scripted_peer import make_card
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+THEIRS = "urn:theirs"
+
+
+@pytest.mark.requirement("DIA-2")
+async def test_run_goes_on_after_a_restart_with_what_its_caller_wished(house: House) -> None:
+    _declare(house, THEIRS, PERMISSION)
+    both = ", ".join(sorted((THEIRS, PERMISSION)))
+    accepted = await _send(house, "ask Which colour?", frozenset({THEIRS, "urn:foreign"}))
+    await house.until(accepted, Status.WAITING_INPUT)
+    await house.restart()
+    seen = len(house.peer.requests)
+    # A process that has just started knows of no caller.
+    await asyncio.get_running_loop().create_task(house.adopt(accepted), context=Context())
+    view = await house.question(accepted)
+    await house.respond(view, option_id="reply", content={"text": "blue"})
+    await house.until(accepted, Status.COMPLETED)
+    later = house.peer.requests[seen:]
+    assert any(request.method.startswith("Send") for request in later)
+    assert {request.headers.get("a2a-extensions") for request in house.peer.requests} == {both}
+
+
+async def test_second_caller_does_not_wish_for_the_first(house: House) -> None:
+    _declare(house, THEIRS)
+    accepted = await _send(house, "hello", frozenset({THEIRS}))
+    await house.until(accepted, Status.COMPLETED)
+    later = await _send(house, "hello", frozenset())
+    await house.until(later, Status.COMPLETED)
+    sends = [one for one in house.peer.requests if one.method.startswith("Send")]
+    assert [one.headers.get("a2a-extensions") for one in sends] == [THEIRS, None]
+
+
+@pytest.mark.requirement("DIA-1")
+async def test_message_over_any_edge_is_refused_where_nobody_speaks_what_is_required(
+    house: House,
+) -> None:
+    _declare(house, THEIRS, required=True)
+    with pytest.raises(ExtensionRequired, match=THEIRS):
+        await _send(house, "hello", frozenset())
+    assert house.peer.count("SendMessage") == 0
+    accepted = await _send(house, "hello", frozenset({THEIRS}))
+    await house.until(accepted, Status.COMPLETED)
+
+
+async def test_poll_of_a_run_asks_for_the_same_as_its_message(house: House) -> None:
+    _declare(house, THEIRS)
+    accepted = await _send(house, "ask Which colour?", frozenset({THEIRS}))
+    await house.until(accepted, Status.WAITING_INPUT)
+    await wait_until(lambda: house.peer.count("GetTask") > 1, 15, "the agent was asked again")
+    assert {one.headers.get("a2a-extensions") for one in house.peer.requests} == {THEIRS}
+
+
+async def _send(house: House, text: str, wishes: frozenset[str]) -> TurnAccepted:
+    """As an edge does, which notes what a caller asks for in the context of its request."""
+
+    async def send() -> TurnAccepted:
+        carry_on(wishes, None)
+        return await house.send(text)
+
+    return await asyncio.create_task(send())
+
+
+def _declare(house: House, *uris: str, required: bool = False) -> None:
+    card = make_card("echo", house.peer.url + "/")
+    extensions: list[Json] = [{"uri": uri, "required": required} for uri in uris]
+    house.peer.card = {**card, "capabilities": {"streaming": True, "extensions": extensions}}

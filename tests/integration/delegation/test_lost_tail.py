@@ -1,0 +1,98 @@
+"""What a driver takes for a loss: never that somebody else has written, always that what was acknowledged is gone."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from passerelle.core import task as tasks
+from passerelle.core.batch import EntityRef
+from passerelle.core.decision import Decision
+from passerelle.core.events import Fact
+from passerelle.core.ids import Shard
+from passerelle.core.payloads.run import RunStatus
+from passerelle.core.status import Status
+from passerelle.core.task_commands import ObserveStatus
+from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.writes import Terms, Written
+from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.step import Step
+from passerelle.store import keys
+from tests.support.engine import Server, ask
+from tests.support.house import House, task_of
+from tests.support.lost_tail import remember
+
+pytestmark = pytest.mark.anyio
+
+RACES = 1_000
+SIDE_BY_SIDE = 8
+
+
+def note(step: Step) -> None:
+    """A fact that changes the record."""
+    said = RunStatus(native_status="TASK_STATE_WORKING")
+    step.add(step.tell(ObserveStatus(Status.RUNNING, said, step.sight.mint("step"))))
+
+
+async def change(house: House, session: str, task: EntityRef) -> None:
+    """The same by somebody else, who is not the driver."""
+
+    def body(decision: Decision) -> Terms:
+        record = decision.state(task)
+        assert isinstance(record, TaskRecord)
+        said = RunStatus(native_status="TASK_STATE_WORKING")
+        decision.add([Fact(tasks.scope_of(record), said)])
+        return Terms()
+
+    assert isinstance(await house.service.writes.decide(session, [task], body), Written)
+
+
+@pytest.fixture
+def losses(house: House) -> list[tuple[Shard, int, str]]:
+    """What drivers of the house have told as lost."""
+    told: list[tuple[Shard, int, str]] = []
+    house.service.dispatch.on_loss = lambda shard, epoch, by: told.append((shard, epoch, by))
+    return told
+
+
+async def begin(house: House) -> tuple[Driver, EntityRef, str]:
+    house.peer.hold()
+    accepted = await house.send("chunks 3", wait="stream")
+    house.peer.release(2)
+    await house.until(accepted, Status.RUNNING)
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    return driver, task_of(accepted), accepted.session_id
+
+
+async def test_writers_that_meet_are_no_loss(
+    house: House, engine_server: Server, losses: list[tuple[Shard, int, str]]
+) -> None:
+    driver, task, session = await begin(house)
+    for _ in range(RACES // SIDE_BY_SIDE):
+        others = (change(house, session, task) for _ in range(SIDE_BY_SIDE))
+        await asyncio.gather(driver.run.append(note), driver.run.refresh(), *others)
+    assert losses == []
+    assert not driver.run.moved
+    assert ask(engine_server.url, "HGET", keys.meta(task.shard), "epoch") is None
+    house.peer.release_all()
+
+
+@pytest.mark.parametrize("rewritten", [0, 1, 5], ids=["lower", "same", "higher"])
+async def test_history_that_lacks_what_was_acknowledged_is_a_loss(
+    house: House,
+    engine_server: Server,
+    losses: list[tuple[Shard, int, str]],
+    rewritten: int,
+) -> None:
+    driver, task, session = await begin(house)
+    before = remember(engine_server.url, task.shard)
+    await driver.run.append(note)
+    before.bring_back()
+    for _ in range(rewritten):
+        await change(house, session, task)
+    assert not await driver.run.stands()
+    assert losses == [(task.shard, 0, "driver")]
+    assert driver.run.moved, "nothing is written over another history"
+    house.peer.release_all()

@@ -1,0 +1,152 @@
+"""More connections than there are places: callers are served, and what is under way stays (M3)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pytest
+import websockets
+
+from passerelle.gateway.connections import ConnectionTable, note_authenticated
+from passerelle.gateway.server import Admission, Server, bind
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import Receive, Scope, Send
+
+    from passerelle.gateway.server import Listener
+
+pytestmark = pytest.mark.anyio
+WITHIN_S: Final = 10.0
+MOST: Final = 6
+ASK: Final = b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclass
+class App:
+    """Knows everybody who asks for ``/known`` and below; what asks for ``/known/long`` waits."""
+
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: int = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith("/known"):
+            note_authenticated()
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+            while (message := await receive())["type"] == "websocket.receive":
+                await send({"type": "websocket.send", "text": message["text"]})
+            return
+        self.begun += 1
+        if scope["path"].endswith("long"):
+            await self.may_answer.wait()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+        )
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def serve(app: App, table: ConnectionTable) -> AsyncGenerator[Listener]:
+    listener, stop = bind("127.0.0.1", 0), asyncio.Event()
+    task = asyncio.create_task(Server(app, listener, admission=Admission(table)).serve(stop))
+    try:
+        yield listener
+    finally:
+        app.may_answer.set()
+        stop.set()
+        await task
+
+
+class Client:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def ask(self, path: bytes) -> None:
+        self.writer.write(ASK % path)
+
+    async def read(self) -> bytes:
+        """The next answer; empty where the connection has ended."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                head = await self.reader.readuntil(b"\r\n\r\n")
+                return head if b" 503 " in head else head + await self.reader.readexactly(2)
+        except (ConnectionResetError, asyncio.IncompleteReadError):
+            return b""
+
+
+@asynccontextmanager
+async def connect(listener: Listener, count: int) -> AsyncGenerator[list[Client]]:
+    async with AsyncExitStack() as stack:
+        clients: list[Client] = []
+        for _ in range(count):
+            client = Client(*await asyncio.open_connection("127.0.0.1", listener.port))
+            stack.callback(client.writer.transport.abort)
+            clients.append(client)
+        yield clients
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /known HTTP/1.1\r\nHos"])
+async def test_callers_are_served_while_strangers_hold_every_place(begun: bytes) -> None:
+    app, table = App(), ConnectionTable(MOST)
+    async with serve(app, table) as listener, connect(listener, 5 * MOST) as silent:
+        for client in silent:
+            client.writer.write(begun)
+        await wait_until(lambda: len(table) == MOST, WITHIN_S, "every place is taken")
+        async with connect(listener, MOST) as callers:
+            for caller in callers:
+                caller.ask(b"known")
+                assert (await caller.read()).startswith(b"HTTP/1.1 200 ")
+            for client in silent:
+                assert await client.read() == b""
+            for caller in callers:
+                caller.ask(b"known")
+                assert (await caller.read()).startswith(b"HTTP/1.1 200 ")
+            assert len(table) == MOST
+
+
+async def test_what_is_under_way_stays_and_newcomers_hear_that_all_is_full() -> None:
+    app, table = App(), ConnectionTable(MOST)
+    async with serve(app, table) as listener:
+        url = f"ws://127.0.0.1:{listener.port}/known/socket"
+        async with (
+            websockets.connect(url, proxy=None) as socket,
+            connect(listener, MOST - 1) as callers,
+        ):
+            for caller in callers:
+                caller.ask(b"known/long")
+            await wait_until(lambda: app.begun == MOST - 1, WITHIN_S, "all of them are served")
+            async with connect(listener, 3) as strangers:
+                for stranger in strangers:
+                    assert b"HTTP/1.1 503 " in await stranger.read()
+            app.may_answer.set()
+            for caller in callers:
+                assert (await caller.read()).startswith(b"HTTP/1.1 200 ")
+            async with connect(listener, 1) as newcomers:
+                newcomers[0].ask(b"known")
+                assert (await newcomers[0].read()).startswith(b"HTTP/1.1 200 ")
+            await socket.send("here")
+            assert await asyncio.wait_for(socket.recv(), WITHIN_S) == "here"
+        await wait_until(lambda: len(table) == 0, WITHIN_S, "every place is given back")
+
+
+async def test_socket_of_a_stranger_makes_room() -> None:
+    app, table = App(), ConnectionTable(1)
+    async with serve(app, table) as listener:
+        url = f"ws://127.0.0.1:{listener.port}/strange"
+        async with (
+            websockets.connect(url, proxy=None) as socket,
+            connect(listener, 1) as newcomers,
+        ):
+            newcomers[0].ask(b"known")
+            assert (await newcomers[0].read()).startswith(b"HTTP/1.1 200 ")
+            with pytest.raises(websockets.ConnectionClosed):
+                await asyncio.wait_for(socket.recv(), WITHIN_S)

@@ -1,0 +1,205 @@
+"""Requests that are sent before the answers to those before them: a few wait, and then reading stops (H1)."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from passerelle.gateway.request_bounds import WAITING, BoundedRequests
+from tests.support.serving import serving
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from passerelle.gateway.server import Listener
+
+pytestmark = pytest.mark.anyio
+WITHIN_S: Final = 20.0
+MANY: Final = 3_000
+LARGE: Final = 4_000_000
+FLOOD: Final = 20_000_000
+"""More than a socket buffers."""
+
+
+def get(number: int) -> bytes:
+    return b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number
+
+
+def post(number: int) -> bytes:
+    return b"POST /%d HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n\r\n\r\n-\r\n\r\n" % number
+
+
+LAST: Final = b"GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@dataclass
+class App:
+    """Answers with the path and the body of a request, once it may."""
+
+    reads: bool = True
+    """Whether it asks for messages, as what notices that its caller leaves does."""
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: int = 0
+    more: bytes = b""
+    """What an answer has behind its words."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.begun += 1
+        body, more = b"", self.reads
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        leaves = asyncio.ensure_future(receive()) if self.reads else None
+        await self.may_answer.wait()
+        if leaves is not None:
+            leaves.cancel()
+        said = b"<%b %d>%b" % (scope["path"].encode(), len(body), self.more)
+        headers = [(b"content-length", b"%d" % len(said))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": said})
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[BoundedRequests]:
+    """Those that the server has made."""
+    made: list[BoundedRequests] = []
+    begin = BoundedRequests.connection_made
+
+    def note(connection: BoundedRequests, transport: asyncio.Transport) -> None:
+        made.append(connection)
+        begin(connection, transport)
+
+    monkeypatch.setattr(BoundedRequests, "connection_made", note)
+    return made
+
+
+@asynccontextmanager
+async def connect(
+    listener: Listener,
+) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    try:
+        yield reader, writer
+    finally:
+        # What was written to a server that does not read is not waited for.
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("piece", [1, 7, 100_000_000])
+@pytest.mark.parametrize("make", [get, post])
+async def test_all_are_answered_in_order_and_few_wait(
+    connections: list[BoundedRequests], *, reads: bool, piece: int, make: Callable[[int], bytes]
+) -> None:
+    app, most = App(reads=reads), 0
+    count = MANY if piece > 1 else 40
+    whole = b"".join(map(make, range(count))) + LAST
+    async with serving(app) as listener, connect(listener) as (reader, writer):
+        sending = asyncio.create_task(send(writer, whole, piece))
+        await wait_until(lambda: app.begun == 1, WITHIN_S, "the first one is served")
+        await wait_until(
+            lambda: len(connections[0].pipeline) in {1, WAITING}, WITHIN_S, "some of them wait"
+        )
+        app.may_answer.set()
+        answer = b""
+        async with asyncio.timeout(WITHIN_S):
+            while got := await reader.read(1_000):
+                answer += got
+                most = max(most, len(connections[0].pipeline))
+        await sending
+    size = 9 if make is post else 0
+    wanted = [*(b"</%d %d>" % (number, size if reads else 0) for number in range(count))]
+    assert answer.count(b"HTTP/1.1 200 ") == count + 1
+    at = -1
+    for said in (*wanted, b"</last 0>"):
+        at, before = answer.find(said, at + 1), at
+        assert at > before, said
+    assert most <= WAITING
+
+
+async def send(writer: asyncio.StreamWriter, whole: bytes, piece: int) -> None:
+    for start in range(0, len(whole), piece):
+        writer.write(whole[start : start + piece])
+        if piece < len(whole):
+            await writer.drain()
+            await asyncio.sleep(0)
+    await writer.drain()
+
+
+@pytest.mark.parametrize("make", [get, post])
+async def test_who_reads_nothing_is_not_read(
+    connections: list[BoundedRequests], make: Callable[[int], bytes]
+) -> None:
+    app = App(more=b"a" * 65_536)
+    app.may_answer.set()
+    async with serving(app) as listener, connect(listener) as (_, writer):
+        whole = make(0) * (FLOOD // len(make(0)))
+        sending = asyncio.create_task(send(writer, whole, 65_536))
+        await wait_until(
+            lambda: bool(connections) and connections[0].flow.write_paused,
+            WITHIN_S,
+            "answers find no room",
+        )
+        served = app.begun
+
+        def is_still() -> bool:
+            nonlocal served
+            before, served = served, app.begun
+            return before == served and connections[0].flow.read_paused
+
+        await wait_until(is_still, WITHIN_S, "nothing more is served or read")
+        assert len(connections[0].pipeline) <= WAITING
+        assert not sending.done()
+        sending.cancel()
+
+
+async def test_body_that_waits_is_not_read_before_its_turn(
+    connections: list[BoundedRequests],
+) -> None:
+    app = App()
+    head = b"POST /large HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+    async with serving(app) as listener, connect(listener) as (reader, writer):
+        whole = get(0) + get(1) + head % LARGE + b"a" * LARGE
+        sending = asyncio.create_task(send(writer, whole, 65_536))
+        await wait_until(
+            lambda: bool(connections) and connections[0].flow.read_paused,
+            WITHIN_S,
+            "reading has stopped",
+        )
+        assert connections[0].cycle is not None
+        assert len(connections[0].cycle.body) < LARGE // 4
+        app.may_answer.set()
+        async with asyncio.timeout(WITHIN_S):
+            answer = await reader.read()
+        await sending
+    assert b"</large %d>" % LARGE in answer
+
+
+async def test_malformed_request_behind_those_that_wait_ends_the_connection() -> None:
+    app = App()
+    app.may_answer.set()
+    async with serving(app) as listener, connect(listener) as (reader, writer):
+        writer.write(b"".join(map(get, range(2 * WAITING))) + b"GET / HTTP/1.1\r\nHost : x\r\n\r\n")
+        async with asyncio.timeout(WITHIN_S):
+            answer = await reader.read()
+    assert b"HTTP/1.1 400 " in answer
+
+
+async def test_socket_behind_requests_that_wait_opens_none_of_them_twice() -> None:
+    """What follows a request for another protocol is that protocol's."""
+    app = App()
+    app.may_answer.set()
+    upgrade = b"GET /up HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    async with serving(app) as listener, connect(listener) as (reader, writer):
+        writer.write(b"".join(map(get, range(2 * WAITING))) + upgrade + LAST)
+        async with asyncio.timeout(WITHIN_S):
+            answer = await reader.read()
+    assert answer.count(b"HTTP/1.1 200 ") == 2 * WAITING + 2

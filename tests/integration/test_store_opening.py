@@ -1,0 +1,106 @@
+"""The store of ``redis_url`` is waited for at the start, and what it can lose is said."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from passerelle.core.errors import ConfigInvalid, StoreUnavailable
+from passerelle.gateway.settings import Settings
+from passerelle.gateway.store_opening import LOSSES, open_store
+from passerelle.store.engine_binary import find_engine
+from passerelle.store.engine_process import EngineSettings, build_command
+from passerelle.store.store import Store
+from tests.support.engine import ask, end_process, free_port, run_server, start_process
+from tests.support.failover import run_pair
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+def read_settings(url: str | list[str], folder: Path, **store: object) -> Settings:
+    return Settings.model_validate(
+        {"redis_url": url, "data_dir": str(folder), "blobs": str(folder / "blobs"), "store": store}
+    )
+
+
+async def begin(settings: Settings) -> Store:
+    assert settings.redis_url is not None
+    url = settings.redis_url.get_secret_value()
+    log = structlog.get_logger("passerelle")
+    return await open_store(settings, url, Counter(), log)
+
+
+@asynccontextmanager
+async def start_late(
+    opening: asyncio.Task[Store], folder: Path, path: Path
+) -> AsyncGenerator[Store]:
+    """Starts the server once the opening of its store waits for it."""
+    process = start_process(build_command(find_engine(None), EngineSettings(folder), path))
+    try:
+        async with await opening as store:
+            yield store
+    finally:
+        end_process(process)
+
+
+async def test_server_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    with capture_logs() as lines:
+        opening = asyncio.create_task(begin(read_settings(f"unix://{path}", tmp_path)))
+        await wait_until(lambda: lines, 15, "it is said that the store is waited for")
+        assert lines[0]["event"] == "store.awaited"
+        async with start_late(opening, tmp_path, path) as store:
+            await store.probe()
+
+
+@pytest.mark.parametrize("wait", ["0s", "300ms"])
+async def test_server_that_does_not_come_in_time_is_given_up(tmp_path: Path, wait: str) -> None:
+    began_s = monotonic()
+    with pytest.raises(StoreUnavailable):
+        await begin(read_settings(f"redis://127.0.0.1:{free_port()}", tmp_path, wait=wait))
+    assert monotonic() - began_s < 30, "and not after the default"
+
+
+async def test_credential_that_does_not_hold_is_not_waited_for(tmp_path: Path) -> None:
+    with run_server(find_engine(None)) as server:
+        ask(server.url, "CONFIG", "SET", "requirepass", "right")
+        async with asyncio.timeout(20):
+            for url in (server.url, f"{server.url}?password=wrong"):
+                with pytest.raises(StoreUnavailable):
+                    await begin(read_settings(url, tmp_path, wait="60s"))
+
+
+async def test_replica_that_is_to_keep_the_data_is_waited_for(tmp_path: Path) -> None:
+    async with run_pair() as pair:
+        ask(pair.primary.url, "CONFIG", "SET", "appendonly", "no")
+        with pytest.raises(ConfigInvalid, match="append-only"):
+            await begin(read_settings(pair.primary.url, tmp_path))
+        ask(pair.replica.url, "REPLICAOF", "NO", "ONE")
+        with capture_logs() as lines:
+            settings = read_settings(pair.primary.url, tmp_path, durability="replicas")
+            opening = asyncio.create_task(begin(settings))
+            await wait_until(lambda: lines, 15, "the replica is waited for")
+            assert "no replica" in lines[0]["reason"]
+            pair.mend_replication()
+            await (await opening).close()
+        assert lines[-1]["event"] == "store.opened"
+        assert lines[-1]["can_lose"] == LOSSES["replicas"]
+
+
+@pytest.mark.parametrize("durability", ["aof", "service"])
+async def test_what_a_store_can_lose_is_said_at_the_start(tmp_path: Path, durability: str) -> None:
+    log = "yes" if durability == "aof" else "no"
+    with run_server(find_engine(None), "--appendonly", log) as server, capture_logs() as lines:
+        await (await begin(read_settings([server.url], tmp_path, durability=durability))).close()
+    said = {line["event"]: line for line in lines}["store.opened"]
+    assert said["log_level"] == ("info" if durability == "aof" else "warning")
+    assert (said["durability"], bool(said["can_lose"])) == (durability, True)

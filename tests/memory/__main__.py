@@ -1,0 +1,131 @@
+"""``make memory``: what a caller or an agent can make a gateway hold is bounded, whatever it does.
+
+A gateway with a budget of 256 MiB is abused in one way after another, each on a gateway of its own, three times in a
+row; ``SHORT=1`` plays what fits into two minutes. The run holds when for each of them
+
+- the process lives, and its peak (VmHWM) is at most 600 MB;
+- somebody else who calls all the while is answered within five seconds, every time;
+- the third peak is at most 1.1 times the first: what was taken is given back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import aiohttp
+
+from tests.memory.cases import CASES
+from tests.memory.site import MB, QUIET, run_site, write_message
+
+if TYPE_CHECKING:
+    from tests.memory.cases import Case
+    from tests.memory.site import Site
+
+ROUNDS: Final = 3
+_ANSWERED_WITHIN_S: Final = 5.0
+_GROWTH: Final = 1.1
+_BETWEEN_CALLS_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was seen of one case. ``peaks`` in bytes, ``slowest_s`` of the calls of somebody else."""
+
+    base: int = 0
+    peaks: list[int] = field(default_factory=list[int])
+    answered: int = 0
+    slowest_s: float = 0.0
+    faults: list[str] = field(default_factory=list[str])
+
+
+async def _call_beside(site: Site, outcome: Outcome) -> None:
+    """Somebody who has nothing to do with it calls again and again."""
+    while True:
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(_ANSWERED_WITHIN_S):
+                answer = await site.call("bob", "SendMessage", write_message("echo"), QUIET)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            outcome.faults.append(f"another caller was not answered: {error!r}")
+        else:
+            outcome.answered += 1
+            if "result" not in answer:
+                outcome.faults.append(f"another caller was refused: {answer}")
+        outcome.slowest_s = max(outcome.slowest_s, time.monotonic() - began_s)
+        await asyncio.sleep(_BETWEEN_CALLS_S)
+
+
+async def play(case: Case) -> Outcome:
+    """One case, to the end of its rounds."""
+    outcome = Outcome()
+    with tempfile.TemporaryDirectory(prefix="psr-memory-") as name:
+        async with run_site(Path(name), case.timeout) as site:
+            outcome.base = site.read_memory("VmRSS")
+            beside = asyncio.create_task(_call_beside(site, outcome))
+            try:
+                for _ in range(ROUNDS):
+                    site.reset_peak()
+                    await case.abuse(site)
+                    outcome.peaks.append(site.read_memory("VmHWM"))
+                    site.leave_all()
+                    if not site.is_alive():
+                        break
+            finally:
+                beside.cancel()
+                await asyncio.gather(beside, return_exceptions=True)
+            _judge(case, site, outcome)
+    return outcome
+
+
+def _judge(case: Case, site: Site, outcome: Outcome) -> None:
+    if not site.is_alive():
+        outcome.faults.append("the gateway has ended")
+    if max(outcome.peaks, default=0) > case.most_bytes:
+        outcome.faults.append(f"a peak over {case.most_bytes / MB:.0f} MB")
+    if len(outcome.peaks) == ROUNDS and outcome.peaks[-1] > _GROWTH * outcome.peaks[0]:
+        outcome.faults.append("what was taken is not given back: the peaks grow")
+    if not outcome.answered:
+        outcome.faults.append("nobody else was answered")
+
+
+def _tell(case: Case, outcome: Outcome, seconds: float) -> None:
+    peaks = ", ".join(f"{peak / MB:.0f}" for peak in outcome.peaks)
+    print(
+        f"memory: {case.name}: {outcome.base / MB:.0f} MB, peaks {peaks} MB; "
+        f"{outcome.answered} other calls, the slowest {outcome.slowest_s:.1f} s; {seconds:.0f} s",
+        flush=True,
+    )
+    for fault in dict.fromkeys(outcome.faults):
+        print(f"memory: {case.name}: {fault}", flush=True)
+
+
+def main() -> int:
+    """One line for each case, and one at the end."""
+    parser = argparse.ArgumentParser(prog="python -m tests.memory", description=__doc__)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", default=None, help="the name of a case")
+    flags = parser.parse_args()
+    cases = [
+        case
+        for case in CASES
+        if (case.short or not flags.short) and flags.only in {None, case.name}
+    ]
+    faults, began_s = 0, time.monotonic()
+    for case in cases:
+        case_s = time.monotonic()
+        outcome = asyncio.run(play(case))
+        _tell(case, outcome, time.monotonic() - case_s)
+        faults += bool(outcome.faults)
+    verdict = f"{faults} are not held" if faults else "held"
+    print(f"memory: {len(cases)} cases, {time.monotonic() - began_s:.0f} s: {verdict}")
+    return 1 if faults or not cases else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

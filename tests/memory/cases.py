@@ -1,0 +1,161 @@
+"""The abuses: what each of them does to a gateway, once. Further ones are rows of ``CASES``."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import aiohttp
+
+from passerelle.a2a_mapping.members import object_at, text_at
+from tests.memory.site import MB, Site
+
+if TYPE_CHECKING:
+    from passerelle.core.json import Json, JsonObject
+
+Abuse: TypeAlias = Callable[[Site], Awaitable[None]]
+_REFUSED_WITHIN_S: Final = 2.0
+MOST_BYTES: Final = 600 * MB
+GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One abuse. It returns when all of it has come about, and its connections are cut afterwards.
+
+    ``short``: it is played in the short form too. ``most_bytes``: what the gateway may take at its peak. ``timeout``
+    is that of the agents.
+    """
+
+    name: str
+    abuse: Abuse
+    short: bool = True
+    most_bytes: int = MOST_BYTES
+    timeout: JsonObject = field(default_factory=dict[str, "Json"])
+
+
+def _find_task(event: JsonObject | None) -> str:
+    result = object_at(event or {}, "result")
+    return text_at(object_at(result, "task"), "id")
+
+
+async def _stand_by(site: Site, readers: int, megabytes: int) -> None:
+    """So many subscribers that read nothing, of one task whose artifact comes in chunks of 1 MB, to its end."""
+    async with site.stream("alice", f"artifact hold=1 n={megabytes} kb=1000") as events:
+        task = _find_task(await events.next())
+        for _ in range(readers):
+            slow = await site.ask_slowly("alice", "SubscribeToTask", {"id": task})
+            # The stream has begun: what comes from now on is for this reader as well.
+            await slow.reader.read(1)
+        await site.release()
+        last = await events.read_to_end()
+    status = object_at(object_at(object_at(last, "result"), "statusUpdate"), "status")
+    assert text_at(status, "state") == "TASK_STATE_COMPLETED", last
+    await site.settle()
+
+
+async def slow_subscribers(site: Site) -> None:
+    """H2: thirty of them, a stream of 150 MB."""
+    await _stand_by(site, 30, 150)
+
+
+async def late_subscribers(site: Site) -> None:
+    """The same thirty, when two thirds of the artifact are there: each is shown the Task first."""
+    async with site.stream("alice", "artifact pause=100 n=150 kb=1000") as events:
+        task = _find_task(await events.next())
+        for _ in range(100):
+            await events.next()
+        for _ in range(30):
+            slow = await site.ask_slowly("alice", "SubscribeToTask", {"id": task})
+            await slow.reader.read(1)
+        await site.release()
+        await events.read_to_end()
+    await site.settle()
+
+
+async def ten_slow_readers(site: Site) -> None:
+    """Ten of them."""
+    await _stand_by(site, 10, 150)
+
+
+async def large_artifact(site: Site) -> None:
+    """H5: an artifact of 600 MB, read as it comes: it ends at the limit, and what came can be read."""
+    async with site.stream("alice", "artifact n=600 kb=1000") as events:
+        task = _find_task(await events.next())
+        last = await events.read_to_end()
+    status = object_at(object_at(object_at(last, "result"), "statusUpdate"), "status")
+    assert text_at(status, "state") == "TASK_STATE_FAILED", str(last)[:300]
+    size = await site.measure("alice", "GetTask", {"id": task})
+    assert 250 * MB < size < 280 * MB, size
+
+
+async def large_bodies(site: Site) -> None:
+    """Five bodies of 300 MB, and forty of 23 MB that come slowly and are never whole."""
+    for size, count, sent in ((300 * MB, 5, 30 * MB), (23 * MB, 40, 22 * MB)):
+        for _ in range(count):
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(_REFUSED_WITHIN_S):
+                    await site.write_slowly(site.write_head("alice", size) + b"x" * sent)
+    await site.settle()
+
+
+async def pipelines(site: Site) -> None:
+    """H1: ten million bytes of requests in each of four connections, without a credential; no answer is read."""
+    await _write_all(site, [(b"", GET * 29_000, 10)] * 4)
+
+
+async def callback_names(site: Site) -> None:
+    """H3: a thousand names that are no ids, each of 60,000 letters and never seen before, without a credential."""
+    begun = uuid.uuid4().hex
+    async with aiohttp.ClientSession() as http:
+        for number in range(1_000):
+            path = f"/callbacks/{begun}{'a' * 60_000}{number}/x"
+            async with http.post(site.gateway.url + path, data=b"{}") as answer:
+                assert answer.status == 404
+
+
+async def ticket_bodies(site: Site) -> None:
+    """H4: ten bodies of 60 MB for tickets, half of them announced as larger and half without a length."""
+    lines = "".join(f"{name}: {said}\r\n" for name, said in site.headers("alice").items())
+    head = f"POST /v1/tickets HTTP/1.1\r\nHost: x\r\n{lines}".encode()
+    announced = (
+        head + b"Content-Length: 400000000\r\n\r\n",
+        b" " * MB,
+        60,
+    )
+    chunk = b"%x\r\n%b\r\n" % (MB, b" " * MB)
+    chunked = (head + b"Transfer-Encoding: chunked\r\n\r\n", chunk, 60)
+    await _write_all(site, [announced] * 5 + [chunked] * 5)
+
+
+async def _write_all(site: Site, requests: Sequence[tuple[bytes, bytes, int]]) -> None:
+    """Writes a head and then so many pieces, each over a connection of its own, until the gateway takes no more."""
+
+    async def write(head: bytes, piece: bytes, count: int) -> None:
+        with suppress(ConnectionError):
+            slow = await site.write_slowly(head)
+            for _ in range(count):
+                slow.writer.write(piece)
+                await slow.writer.drain()
+
+    writing = [asyncio.create_task(write(*one)) for one in requests]
+    await site.settle()
+    for one in writing:
+        one.cancel()
+    await asyncio.gather(*writing, return_exceptions=True)
+
+
+CASES: Final = (
+    Case("large artifact", large_artifact, short=False),
+    Case("slow subscribers", slow_subscribers, short=False),
+    Case("pipelines", pipelines),
+    Case("callback names", callback_names, short=False),
+    Case("ticket bodies", ticket_bodies, short=False),
+    Case("late subscribers", late_subscribers),
+    Case("large bodies", large_bodies, short=False),
+    Case("ten slow readers", ten_slow_readers, short=False),
+)

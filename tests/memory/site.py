@@ -1,0 +1,286 @@
+"""One gateway and one agent as processes, those who call through it, and what the gateway takes of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+import uuid
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import aiohttp
+import orjson
+import yaml
+
+from passerelle.gateway.demo.processes import GatewayProcess, start
+from tests.memory.agent import NAME
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from passerelle.core.json import Json, JsonObject
+
+MB: Final = 1_000_000
+QUIET: Final = "quiet"
+"""The agent of those who have nothing to do with it."""
+BUDGET_BYTES: Final = 256 * 1024 * 1024
+_SECRET: Final = "psr_memory_"
+_CALLERS: Final = ("alice", "bob", "carol")
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=120)
+_SCOPES: Final = ("a2a:call", "tasks:read", "tasks:write", "channels:connect")
+_HEADERS: Final = {"A2A-Version": "1.0", "Content-Type": "application/json"}
+_SMALL: Final = 16_384
+_EVENTS_WITHIN_S: Final = 120.0
+
+
+@dataclass(slots=True)
+class SlowReader:
+    """Somebody who asks, and then reads nothing."""
+
+    writer: asyncio.StreamWriter
+    reader: asyncio.StreamReader
+
+    def leave(self) -> None:
+        """Cuts the connection."""
+        self.writer.transport.abort()
+
+
+@dataclass(slots=True)
+class Site:
+    """What a case has in its hands."""
+
+    gateway: GatewayProcess
+    agent_url: str
+    http: aiohttp.ClientSession
+    slow: list[SlowReader] = field(default_factory=list[SlowReader])
+
+    # ------------------------------------------------------------ memory of the gateway
+
+    @property
+    def pid(self) -> int:
+        """The process of the gateway; its engine is another one."""
+        assert self.gateway.child is not None
+        return self.gateway.child.process.pid
+
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        assert self.gateway.child is not None
+        return not self.gateway.child.has_ended()
+
+    def read_memory(self, name: str) -> int:
+        """``VmHWM`` or ``VmRSS`` in bytes."""
+        status = Path(f"/proc/{self.pid}/status").read_text(encoding="ascii")
+        line = next(one for one in status.splitlines() if one.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1024
+
+    def reset_peak(self) -> None:
+        """Has ``VmHWM`` begin anew at what is held now."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")
+
+    async def settle(self) -> None:
+        """Returns when what it holds has stopped to grow: what was asked for has arrived."""
+        seen: list[int] = []
+
+        def is_still() -> bool:
+            seen.append(self.read_memory("VmRSS"))
+            last = seen[-200:]
+            return len(last) == 200 and last[-1] - min(last) < MB
+
+        await wait_until(is_still, 60.0, "the gateway takes no more memory")
+
+    # ------------------------------------------------------------ callers
+
+    def headers(self, caller: str) -> dict[str, str]:
+        """How somebody is known."""
+        return {**_HEADERS, "Authorization": f"Bearer {_SECRET}{caller}"}
+
+    @property
+    def path(self) -> str:
+        """The JSON-RPC endpoint of the agent."""
+        return f"/agents/{NAME}"
+
+    async def call(
+        self, caller: str, method: str, params: JsonObject, agent: str = NAME
+    ) -> JsonObject:
+        """The whole answer of a JSON-RPC call."""
+        async with self.http.post(
+            f"{self.gateway.url}/agents/{agent}",
+            data=write_call(method, params),
+            headers=self.headers(caller),
+        ) as response:
+            return cast("JsonObject", orjson.loads(await response.read()))
+
+    async def measure(self, caller: str, method: str, params: JsonObject) -> int:
+        """Bytes of the answer of a call, which is read and not kept."""
+        size = 0
+        async with self.http.post(
+            self.gateway.url + self.path,
+            data=write_call(method, params),
+            headers=self.headers(caller),
+        ) as response:
+            assert response.status == 200, response.status
+            async for piece in response.content.iter_any():
+                size += len(piece)
+        return size
+
+    @asynccontextmanager
+    async def stream(self, caller: str, text: str) -> AsyncGenerator[Events]:
+        """The events of a message that is streamed."""
+        async with self.http.post(
+            self.gateway.url + self.path,
+            data=write_call("SendStreamingMessage", write_message(text)),
+            headers=self.headers(caller),
+        ) as response:
+            assert response.content_type == "text/event-stream", await response.text()
+            yield Events(response.content)
+
+    async def ask_slowly(self, caller: str, method: str, params: JsonObject) -> SlowReader:
+        """Sends a request over a connection of its own, and reads no answer."""
+        body = write_call(method, params)
+        return await self.write_slowly(self.write_head(caller, len(body)) + body)
+
+    def write_head(self, caller: str, size: int) -> bytes:
+        """The head of a call whose body has so many bytes."""
+        lines = {**self.headers(caller), "Host": "gateway", "Content-Length": str(size)}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode()
+
+    async def write_slowly(self, raw: bytes) -> SlowReader:
+        """The same for any bytes."""
+        sock = socket.socket()
+        # Else the kernel of this machine would read for us.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SMALL)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.gateway.port))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=_SMALL)
+        slow = SlowReader(writer, reader)
+        self.slow.append(slow)
+        writer.write(raw)
+        await writer.drain()
+        return slow
+
+    async def release(self) -> None:
+        """Lets those tasks of the agent begin that hold."""
+        async with self.http.post(f"{self.agent_url}/go") as response:
+            await response.read()
+
+    async def rest(self) -> None:
+        """Returns when no run is driven any more."""
+
+        async def is_idle() -> bool:
+            url = f"{self.gateway.url}/metrics"
+            async with self.http.get(url, headers=self.gateway.authorization) as response:
+                return "\npasserelle_runs_driven 0.0\n" in await response.text()
+
+        await wait_until(is_idle, 90.0, "no run is driven any more")
+
+    def leave_all(self) -> None:
+        """Every slow reader goes."""
+        for slow in self.slow:
+            slow.leave()
+        self.slow.clear()
+
+
+@dataclass(slots=True)
+class Events:
+    """The events of a stream, one by one."""
+
+    content: aiohttp.StreamReader
+
+    async def next(self) -> JsonObject | None:
+        """The result or error in the next event; None at the end."""
+        data = bytearray()
+        while line := await self._read_line():
+            if line == b"\n":
+                if data:
+                    return cast("JsonObject", orjson.loads(bytes(data)))
+            elif line.startswith(b"data:"):
+                data += line[5:]
+        return None
+
+    async def _read_line(self) -> bytes:
+        """A whole line, however long."""
+        line = bytearray()
+        while piece := await self.content.readany():
+            end = piece.find(b"\n")
+            if end < 0:
+                line += piece
+                continue
+            line += piece[: end + 1]
+            self.content.unread_data(piece[end + 1 :])
+            return bytes(line)
+        return bytes(line)
+
+    async def read_to_end(self) -> JsonObject:
+        """Reads on, keeps nothing, and gives the last event."""
+        last: JsonObject = {}
+        while (event := await self.next()) is not None:
+            last = event
+        return last
+
+
+def write_message(text: str, **members: Json) -> JsonObject:
+    """Params of a message."""
+    message: JsonObject = {
+        "messageId": str(uuid.uuid4()),
+        "role": "ROLE_USER",
+        "parts": [{"text": text}],
+        **members,
+    }
+    return {"message": message}
+
+
+def write_call(method: str, params: JsonObject) -> bytes:
+    """A JSON-RPC request."""
+    return orjson.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+
+
+@asynccontextmanager
+async def run_site(folder: Path, timeout: JsonObject) -> AsyncGenerator[Site]:
+    """Starts everything, and ends it. ``timeout`` is that of the agents."""
+    async with AsyncExitStack() as stack:
+        urls: dict[str, str] = {}
+        for name in (NAME, QUIET):
+            agent = start(name, ("tests.memory.agent",), folder, {"PYTHONPATH": str(Path.cwd())})
+            stack.push_async_callback(agent.stop)
+            urls[name] = (await agent.read_line("agent at ")).removeprefix("agent at ")
+        agent_url = urls[NAME]
+        path = folder / "passerelle.yaml"
+        path.write_text(yaml.safe_dump(_write_config(urls, timeout)), encoding="utf-8")
+        gateway = GatewayProcess(folder, path)
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        http = await stack.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=_TIMEOUT,
+                read_bufsize=1 << 20,
+            )
+        )
+        site = Site(gateway, agent_url, http)
+        stack.callback(site.leave_all)
+        yield site
+
+
+def _write_config(urls: dict[str, str], timeout: JsonObject) -> JsonObject:
+    clients: list[Json] = [
+        {
+            "name": name,
+            "key_hash": hashlib.sha256(f"{_SECRET}{name}".encode()).hexdigest(),
+            "may_call": ["*"],
+            "kind": "service",
+            "scopes": list(_SCOPES),
+        }
+        for name in _CALLERS
+    ]
+    return {
+        "memory": {"budget_bytes": BUDGET_BYTES},
+        "public_url": "https://gateway.example",
+        "agents": [{"name": name, "url": url, "timeout": timeout} for name, url in urls.items()],
+        "clients": clients,
+        "log_format": "json",
+    }
