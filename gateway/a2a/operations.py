@@ -148,7 +148,7 @@ class TurnService(CommandService, Protocol):
     ) -> Followers:
         """The frames of a turn, or of a task by its facade id; ``until`` ends them before the task does.
 
-        ``sends``: a message to the task follows, and the Task that comes first has it.
+        ``sends``: a message to the task follows, or was taken before as this turn; the Task that comes first has it.
         """
         ...
 
@@ -284,7 +284,14 @@ class Operations:
         )
         async with opened as followed:
             accepted = await self._submit(call, request, "stream")
-            followed.awaits.append(accepted.turn_id)
+            if not accepted.repeated:
+                followed.awaits.append(accepted.turn_id)
+                yield followed
+                return
+        # What came of a repeated message may lie before the position that was opened.
+        until = self._end_stream(call)
+        repeated = self.service.follow(call.principal, accepted, until=until, sends=True)
+        async with repeated as followed:
             yield followed
 
     def _end_stream(self, call: Call) -> StreamEnd:

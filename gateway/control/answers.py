@@ -69,17 +69,17 @@ class Answers:
             if run.plain is not None and not run.moved:
                 await run.wait_for_change()
                 continue
-            _check_owner(run.record, owner, accepted)
+            check_owner(run.record, owner, accepted)
             if run.answer is not None and run.has_ended():
                 return {"message": run.answer}
             if driver.failure is not None and not run.record.shown:
                 raise driver.failure
             if run.record.shown and run.content is not None:
                 thread = run.held[run.sight.thread].record
-                _check_taken(thread, accepted.turn_id)
+                check_taken(thread, accepted.turn_id)
                 if (
                     at_once
-                    or not _is_active(thread, accepted.turn_id)
+                    or not is_active(thread, accepted.turn_id)
                     or _waits_long(run.record, driver.patience)
                 ):
                     return {"task": run.content}
@@ -94,14 +94,14 @@ class Answers:
         thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
         while True:
             held = await self.writes.load([task_ref, thread_ref])
-            seen = _look_back(accepted, held[task_ref])
+            seen = find_exposure(accepted, held[task_ref])
             record, thread = seen.record, held[thread_ref].record
             if not isinstance(record, TaskRecord):
                 raise NotFound("task", accepted.facade)
-            _check_owner(record, owner, accepted)
-            _check_taken(thread, accepted.turn_id)
+            check_owner(record, owner, accepted)
+            check_taken(thread, accepted.turn_id)
             tells = record.shown and (at_once or self._waits_long(record))
-            if tells or not _is_active(thread, accepted.turn_id):
+            if tells or not is_active(thread, accepted.turn_id):
                 return await self._compose(record, seen)
             await asyncio.sleep(_LOOK_S)
 
@@ -166,23 +166,25 @@ def _waits_long(record: TaskRecord, patience: Patience) -> bool:
     return record.run is not None and waits_long(record.run, patience)
 
 
-def _check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
+def check_owner(record: TaskRecord, owner: str, accepted: TurnAccepted) -> None:
+    """Raises NotFound where the task is not the owner's any more."""
     if record.owner != owner:
         raise NotFound("task", accepted.facade)
 
 
-def _check_taken(thread: object, turn_id: str) -> None:
+def check_taken(thread: object, turn_id: str) -> None:
     """Raises the error of a message that the agent did not take, while its task goes on."""
     refused = thread.refusals.get(turn_id) if isinstance(thread, ThreadRecord) else None
     if refused is not None:
         raise make_error(refused)
 
 
-def _look_back(accepted: TurnAccepted, held: Held) -> Held:
+def find_exposure(accepted: TurnAccepted, held: Held) -> Held:
     """The task under the id that the caller was given: it may have ended, and gone on under another one."""
     parsed = parse_facade(accepted.facade)
     return (look_back(held, parsed[1]) if parsed else None) or held
 
 
-def _is_active(thread: object, turn_id: str) -> bool:
+def is_active(thread: object, turn_id: str) -> bool:
+    """Whether the answer of the turn is still to come."""
     return isinstance(thread, ThreadRecord) and turn_id in thread.active_turns

@@ -34,8 +34,15 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.record import change
 from passerelle.core.status import ENDED
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.control.answers import (
+    check_owner,
+    check_taken,
+    find_exposure,
+    is_active,
+)
 from passerelle.gateway.control.failures import explain_failure, make_error
 from passerelle.gateway.control.long_content import LongContent
+from passerelle.gateway.control.ownership import Owned
 from passerelle.gateway.control.stream_frame import Followed, StreamFrame
 from passerelle.gateway.control.stream_opening import StreamOpening
 
@@ -52,7 +59,6 @@ if TYPE_CHECKING:
     from passerelle.core.ids import Shard
     from passerelle.core.ports.log import Entry, EventLog
     from passerelle.gateway.control.contents import Contents
-    from passerelle.gateway.control.ownership import Owned
     from passerelle.gateway.control.stream_end import StreamEnd
     from passerelle.gateway.control.stream_frame import Frames
     from passerelle.gateway.control.writes import Writes
@@ -92,6 +98,13 @@ class Sender:
 
 
 _NOBODY: Final = Sender()
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A message that had been taken before; ``is_active``: its answer is still to come."""
+
+    is_active: bool
 
 
 @dataclass(slots=True)
@@ -140,14 +153,15 @@ class Following:
 
         A cursor that does not hold is answered with the Task, and never with a part of what was missed (I8). The Task
         and the position behind it are of one load, so that nothing older comes after the Task. A reader that ``sends``
-        a message next, and adds its turn to ``awaits``, gets the Task with that message in it.
+        a message next, and adds its turn to ``awaits``, gets the Task with that message in it; whether a task that has
+        ended takes it is not said here, since the message may be a repeat.
 
         Raises:
             UnsupportedOperation: the task has ended, and no cursor was sent (A2A 1.0, section 3.1.6).
         """
         record = owned.record
         if wish is None:
-            if record.status in ENDED:
+            if record.status in ENDED and not sends:
                 raise UnsupportedOperation(
                     f"the task has ended: {record.status}", status=record.status
                 )
@@ -159,6 +173,30 @@ class Following:
             return Followed(resumed, resumed=True)
         return Followed(await self._begin(stack, owned, facade), resumed=False)
 
+    async def follow_repeat(
+        self, stack: AsyncExitStack, accepted: TurnAccepted, owner: str, until: StreamEnd | None
+    ) -> Followed:
+        """The Task as it stands for a further message that had been taken before, then what is still to come of it.
+
+        Raises:
+            NotFound: the task is not the owner's any more.
+            PeerRefused, InvalidAgentResponse: the agent did not take the message.
+        """
+        task_ref = EntityRef(EntityKind.TASK, accepted.task_id)
+        thread_ref = EntityRef(EntityKind.THREAD, accepted.thread_id)
+        held = await self.writes.load([task_ref, thread_ref])
+        seen, thread = find_exposure(accepted, held[task_ref]), held[thread_ref].record
+        record = seen.record
+        if not isinstance(record, TaskRecord):
+            raise NotFound("task", accepted.facade)
+        check_owner(record, owner, accepted)
+        check_taken(thread, accepted.turn_id)
+        awaits = [accepted.turn_id]
+        repeat = Repeat(is_active(thread, accepted.turn_id))
+        owned = Owned(task_ref, seen, record)
+        frames = await self._begin(stack, owned, accepted.facade, awaits, until, repeat)
+        return Followed(frames, awaits=awaits)
+
     async def _begin(
         self,
         stack: AsyncExitStack,
@@ -166,6 +204,7 @@ class Following:
         facade: str,
         awaits: Sequence[str] | None = None,
         until: StreamEnd | None = None,
+        repeat: Repeat | None = None,
     ) -> Frames:
         record = owned.record
         if until is not None:
@@ -182,7 +221,7 @@ class Following:
             )
         else:
             first = StreamFrame(orjson.dumps({"task": task}), str(start), seen=record.generation)
-        if record.status in ENDED:
+        if record.status in ENDED or (repeat is not None and not repeat.is_active):
             return _only(first)
         stream = StreamRef(StreamKind.SESSION, record.session_id)
         position = await stack.enter_async_context(
@@ -192,6 +231,10 @@ class Following:
             return _prepend(first, self._cut(position, facade, record, shown=True))
         shard = place(record.task_id)
         opening = StreamOpening(self.contents, shard, task, record.generation, awaits)
+        opening.is_taken = repeat is not None
+        if opening.is_ready:
+            sender = Sender(awaits, until)
+            return _prepend(first, self._cut(position, facade, record, shown=True, sender=sender))
         sender = Sender(awaits, until, opening)
         return self._cut(position, facade, record, shown=True, sender=sender)
 

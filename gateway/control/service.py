@@ -333,16 +333,19 @@ class Service:
 
         ``wish`` goes on after a cursor; it is looked at when the task has proved to be the caller's. ``until`` says
         where the stream ends before the task does. A reader of a task that ``sends`` a message next adds its turn to
-        ``awaits``, and gets the Task with that message in it.
+        ``awaits``, and gets the Task with that message in it; one whose message had been taken before names the turn.
 
         Raises:
             NotFound: no task of the caller.
             UnsupportedOperation: the task has ended.
+            PeerRefused, InvalidAgentResponse: the agent did not take the message that had been sent before.
         """
         async with AsyncExitStack() as stack:
             if isinstance(target, str):
                 opening = self._follow_task(stack, principal, target, agent, wish, until, sends)
                 yield await opening
+            elif sends:
+                yield await self.following.follow_repeat(stack, target, principal.key, until)
             else:
                 yield await self.following.follow_turn(stack, target, principal.key, until)
 

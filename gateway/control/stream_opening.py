@@ -33,7 +33,10 @@ _TURNS = frozenset({EventType.TURN_SUBMITTED.value, EventType.TURN_COMPLETED.val
 
 @dataclass(slots=True)
 class StreamOpening:
-    """Folds what is stored into ``task`` until it can be shown; ``turns`` are those that the reader has sent."""
+    """Folds what is stored into ``task`` until it can be shown.
+
+    ``turns`` are those that the reader has sent; ``is_taken`` says that their message is in the task already.
+    """
 
     contents: Contents
     shard: Shard
@@ -41,8 +44,13 @@ class StreamOpening:
     seen: int
     """Events of the task that callers have seen with it."""
     turns: Sequence[str]
+    is_taken: bool = field(default=False, init=False)
     is_shown: bool = field(default=False, init=False)
-    _is_taken: bool = field(default=False, init=False)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the Task has the message and does not wait for it."""
+        return self.is_taken and read_pause({"task": self.task}) is Pause.NONE
 
     async def take(
         self, entry: Entry, frame: StreamFrame | None, cursor: str
@@ -52,8 +60,8 @@ class StreamOpening:
         if frame is not None:
             self.task = fold(self.task, orjson.loads(frame.data)) or self.task
             self.seen = frame.generation
-            is_over = self._is_taken
-        if not is_over and not (self._is_taken and read_pause({"task": self.task}) is Pause.NONE):
+            is_over = self.is_taken
+        if not is_over and not self.is_ready:
             return None
         self.is_shown = True
         return StreamFrame(orjson.dumps({"task": self.task}), cursor, seen=self.seen)
@@ -67,5 +75,5 @@ class StreamOpening:
             return True
         message = await self.contents.read_message(event, self.shard)
         self.task = complete_history(settle_status(self.task), [message])
-        self._is_taken = True
+        self.is_taken = True
         return False

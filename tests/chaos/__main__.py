@@ -41,8 +41,7 @@ _SHOWN_FAULTS: Final = 20
 async def run(seed: int, *, short: bool, only: str) -> list[str]:
     """All parts; the lines of what did not hold.
 
-    The long ones go one after the other, so that none takes another's time. The short restart mostly waits for a lease,
-    and has its time beside the questions.
+    They go one after the other, so that none takes another's time.
     """
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)
@@ -53,22 +52,17 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
         reopening = partial(reopen, reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
         count, errands = (1, ERRANDS) if short else (ROUNDS, LONG_ERRANDS)
         driving = partial(run_rounds, rounds, Random(seed), count, errands)
-        turns: list[tuple[_Part, ...]]
+        turns: list[_Part]
         match only:
             case "approvals":
-                turns = [(asking,)]
+                turns = [asking]
             case "tasks":
-                turns = [(driving,), (reopening,)]
+                turns = [driving, reopening]
             case _:
-                turns = (
-                    [(asking, reopening), (driving,)]
-                    if short
-                    else [(asking,), (driving,), (reopening,)]
-                )
+                turns = [asking, driving, reopening]
         faults: list[str] = []
-        for parts in turns:
-            for found in await asyncio.gather(*(part() for part in parts)):
-                faults += found
+        for play in turns:
+            faults += await play()
         return faults
 
 

@@ -277,7 +277,7 @@ class Asker:
         task = await self._try(read)
         state = text_at(object_at(task, "status"), "state")
         if self.errand.way and state in _ENDED and state != "TASK_STATE_COMPLETED":
-            raise AssertionError(f"the conversation ended as {state}")
+            raise AssertionError(f"the conversation ended as {task['status']}")
         return state in _ENDED
 
     async def _get(
