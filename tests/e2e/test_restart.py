@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Final
 import httpx
 import pytest
 
+from bench.usage import find_children
 from passerelle.gateway.demo.processes import GatewayProcess, read_port, start
 from tests.support.processes import (
     AGENT,
@@ -36,13 +38,16 @@ async def is_ready(url: str) -> bool:
 
 async def test_serve_without_arguments_is_ready_within_three_seconds(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "PASSERELLE_PORT": "0"}
-    began = time.monotonic()
+    began, waited_s = time.monotonic(), read_waiting_s(os.getpid())
     child = start("gateway", ("passerelle", "serve"), tmp_path, environ)
     try:
         url = f"http://127.0.0.1:{read_port(await child.read_line('passerelle '))}"
         assert await is_ready(url)
         took_s = time.monotonic() - began
-        assert took_s - read_waiting_s(child.process.pid) < READY_WITHIN_S
+        # The three take turns: the start of one is what the next one waits for.
+        others = (child.process.pid, *find_children(child.process.pid))
+        waited_s = read_waiting_s(os.getpid()) - waited_s + sum(map(read_waiting_s, others))
+        assert took_s - waited_s < READY_WITHIN_S
         said = child.said.read_text("utf-8")
         assert "no agent is configured; add one:" in said
         data_dir = tmp_path / "state" / "passerelle"
