@@ -12,7 +12,12 @@ from typing import Final
 
 from passerelle.a2a_mapping.extensions import PERMISSION
 from passerelle.a2a_mapping.frames import STATUS_NOTE
-from passerelle.a2a_mapping.history import add_to_history, same_message
+from passerelle.a2a_mapping.history import (
+    add_to_history,
+    list_history,
+    put_history,
+    same_message,
+)
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import JsonObject
 
@@ -57,7 +62,7 @@ def fold(task: JsonObject | None, frame: JsonObject) -> JsonObject | None:
 def settle_status(task: JsonObject) -> JsonObject:
     """``task`` as a further message finds it: what its status says was said before, so it stands in the history."""
     history = _move_status_message(task, {})
-    return {**task, "history": as_list(history)} if history else task
+    return put_history(task, history) if history else task
 
 
 def find_warning(task: JsonObject | None, frame: JsonObject) -> str | None:
@@ -106,7 +111,7 @@ def _fold_status(known: JsonObject | None, event: JsonObject) -> JsonObject:
     status = object_at(event, "status")
     history = _move_status_message(task, object_at(status, "message"))
     if history:
-        task["history"] = as_list(history)
+        task = put_history(task, history)
     task["status"] = status
     return _merge_metadata(_drop_note(task), event)
 
@@ -156,7 +161,7 @@ def _merge_metadata(holder: JsonObject, addition: JsonObject) -> JsonObject:
 
 def _move_status_message(task: JsonObject, following: JsonObject | None) -> list[JsonObject]:
     """The history once the status message has become part of it; one that is sent again stays where it is."""
-    history = objects_at(task, "history")
+    history = list_history(task)
     message = object_at(object_at(task, "status"), "message")
     if not message or (following and same_message(following, message)):
         return history

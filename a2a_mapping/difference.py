@@ -11,7 +11,7 @@ from __future__ import annotations
 from passerelle.a2a_mapping.content import find_artifact
 from passerelle.a2a_mapping.extensions import PERMISSION, STATE
 from passerelle.a2a_mapping.frames import ROLE_AGENT, artifact_frame, status_frame, task_frame
-from passerelle.a2a_mapping.history import same_message
+from passerelle.a2a_mapping.history import is_in, list_history, same_message, sort
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.a2a_mapping.states import WORKING
 from passerelle.core.json import JsonObject
@@ -65,20 +65,22 @@ def _status_key(task: JsonObject) -> tuple[str, str, str]:
 
 def _list_missed(known: JsonObject, fresh: JsonObject) -> list[JsonObject]:
     current = object_at(object_at(known, "status"), "message")
-    seen = [*objects_at(known, "history"), current]
-    return [
+    history = sort(list_history(known))
+    missed = [
         message
         for message in objects_at(fresh, "history")
         if text_at(message, "role") == ROLE_AGENT
-        and not any(_shows(item, message) for item in seen)
+        and not (same_message(current, message) or is_in(history, message))
     ]
+    if not missed:
+        return missed
+    # A question that callers read in our form has its id in common, and no more.
+    forms = {text_at(item, "messageId") for item in (*history, current) if _is_form(item)}
+    return [message for message in missed if text_at(message, "messageId") not in forms]
 
 
-def _shows(known: JsonObject, message: JsonObject) -> bool:
-    """Whether a message is known; a question that callers read in our form has its id in common, and no more."""
-    if any(PERMISSION in object_at(part, "data") for part in objects_at(known, "parts")):
-        return text_at(known, "messageId") == text_at(message, "messageId")
-    return same_message(message, known)
+def _is_form(message: JsonObject) -> bool:
+    return any(PERMISSION in object_at(part, "data") for part in objects_at(message, "parts"))
 
 
 def _compare_artifact(

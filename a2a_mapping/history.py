@@ -8,14 +8,59 @@ not unique.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from operator import is_
+from typing import Final, cast
 
 from passerelle.a2a_mapping.extensions import REFERENCE
 from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
 from passerelle.core.json import Json, JsonObject
 
 _CONTENT: Final = ("text", "raw", "url", "data", "filename", "mediaType")
+_SHORT: Final = 32
+"""Messages that are looked through sooner than they are sorted."""
+
+
+class LongHistory(list[JsonObject]):
+    """A history in which a message is found without a look at the others; nobody changes it, adding makes another one.
+
+    Those that grew from one another share ``_places``: where a message stands that says this. A place counts where the
+    message does stand there, since two may have grown from the same one.
+    """
+
+    __slots__ = ("_accepted", "_places")
+
+    def __init__(
+        self,
+        messages: Iterable[JsonObject],
+        accepted: Sequence[JsonObject] = (),
+        places: dict[tuple[str, int], list[int]] | None = None,
+    ) -> None:
+        super().__init__(messages)
+        self._accepted = accepted
+        self._places: dict[tuple[str, int], list[int]] = {} if places is None else places
+        if places is None:
+            for place, message in enumerate(self):
+                self._places.setdefault(_key(message), []).append(place)
+
+    def has(self, message: JsonObject) -> bool:
+        """Whether it is there."""
+        places = self._places.get(_key(message), ())
+        return any(place < len(self) and same_message(self[place], message) for place in places)
+
+    def add(self, message: JsonObject) -> LongHistory:
+        """This one with ``message`` at its end."""
+        grown = LongHistory(self, self._accepted, self._places)
+        places = self._places.setdefault(_key(message), [])
+        if len(self) not in places:
+            places.append(len(self))
+        grown.append(message)
+        return grown
+
+    def is_complete(self, accepted: Sequence[JsonObject]) -> bool:
+        """Whether it was completed with these: what is added to it at its end makes it no less so."""
+        mine = self._accepted
+        return len(mine) == len(accepted) > 0 and all(map(is_, mine, accepted))
 
 
 def same_message(one: JsonObject, other: JsonObject) -> bool:
@@ -43,9 +88,37 @@ def merge_history(native: Sequence[JsonObject], accepted: Sequence[JsonObject]) 
     return [*merged, *native[position:], *waiting]
 
 
+def list_history(task: JsonObject) -> list[JsonObject]:
+    """The messages in the history of a Task; not to be changed."""
+    history = cast("object", task.get("history"))
+    return history if isinstance(history, LongHistory) else objects_at(task, "history")
+
+
+def sort(messages: list[JsonObject]) -> list[JsonObject]:
+    """The same messages, so that many of them need not be looked through for each that is looked for."""
+    if len(messages) < _SHORT or isinstance(messages, LongHistory):
+        return messages
+    return LongHistory(messages)
+
+
+def is_in(history: list[JsonObject], message: JsonObject) -> bool:
+    """Whether a history has a message."""
+    if isinstance(history, LongHistory):
+        return history.has(message)
+    return any(same_message(item, message) for item in history)
+
+
 def add_to_history(history: list[JsonObject], message: JsonObject) -> list[JsonObject]:
     """``history`` with ``message`` at its end, unless it is there already."""
-    return history if any(same_message(item, message) for item in history) else [*history, message]
+    history = sort(history)
+    if is_in(history, message):
+        return history
+    return history.add(message) if isinstance(history, LongHistory) else [*history, message]
+
+
+def put_history(task: JsonObject, history: list[JsonObject]) -> JsonObject:
+    """A copy of ``task`` with this history: itself, so that what is known of it stays known."""
+    return {**task, "history": cast("list[Json]", history)}
 
 
 def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonObject:
@@ -60,8 +133,12 @@ def complete_history(task: JsonObject, accepted: Sequence[JsonObject]) -> JsonOb
         and same_message(first, accepted[0])
     ):
         return task
+    if isinstance(given, LongHistory) and given.is_complete(accepted):
+        return task
     history = merge_history(objects_at(task, "history"), accepted)
-    return {**task, "history": as_list(history)} if history else task
+    if len(history) >= _SHORT:
+        history = LongHistory(history, [*accepted])
+    return put_history(task, history) if history else task
 
 
 def rename_message(task: JsonObject, sent: str, own: str) -> JsonObject:
@@ -93,6 +170,19 @@ def _find(native: Sequence[JsonObject], message: JsonObject, start: int) -> int 
         if same_message(native[place], message):
             return place
     return None
+
+
+def _key(message: JsonObject) -> tuple[str, int]:
+    """Equal for messages that are the same."""
+    said = tuple(tuple(map(_digest, part)) for part in _contents(message))
+    return text_at(message, "messageId"), hash(said)
+
+
+def _digest(value: Json) -> int:
+    """Equal for values that are, as 2 and 2.0 are."""
+    if isinstance(value, dict):
+        return hash(frozenset((name, _digest(one)) for name, one in value.items()))
+    return hash(tuple(map(_digest, value))) if isinstance(value, list) else hash(value)
 
 
 def _contents(message: JsonObject) -> list[list[Json]]:

@@ -22,7 +22,7 @@ from passerelle.a2a_mapping.frames import (
 )
 from passerelle.a2a_mapping.history import complete_history, rename_message
 from passerelle.a2a_mapping.identity import Relabel, make_relabel, relabel, relabel_message
-from passerelle.a2a_mapping.members import as_list, object_at, objects_at, text_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.a2a_mapping.replies import (
     ArtifactReply,
     MessageReply,
@@ -207,7 +207,7 @@ def _observe_frame(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -
                 "contextId": text_at(event, "contextId"),
                 "status": event["status"],
                 # Some peers say in an artifact what they wait for.
-                "artifacts": as_list(objects_at(sight.content or {}, "artifacts")),
+                "artifacts": (sight.content or {}).get("artifacts", []),
             }
             update = _cover(step, relabel(event, "TaskStatusUpdateEvent", ids))
             _take(step, {"statusUpdate": update}, native, event, reply.native_status)

@@ -1,0 +1,131 @@
+"""Long histories: what a message costs does not depend on how many there were before it."""
+
+from __future__ import annotations
+
+from functools import partial, reduce
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from passerelle.a2a_mapping import history as histories
+from passerelle.a2a_mapping.content import fold
+from passerelle.a2a_mapping.difference import list_differences
+from passerelle.a2a_mapping.frames import status_frame
+from passerelle.a2a_mapping.history import (
+    LongHistory,
+    add_to_history,
+    complete_history,
+    list_history,
+    merge_history,
+    same_message,
+)
+from passerelle.core.json import Json, JsonObject
+from tests.support.counting import count_calls
+from tests.unit.a2a_mapping.samples import reply, say
+
+ACCEPTED = [say("m-1"), say("m-2")]
+OPEN: JsonObject = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_SUBMITTED"}}
+
+
+def tell(number: int, message_id: str | None = None) -> JsonObject:
+    message = reply(message_id or f"r-{number}", f"word {number}")
+    return status_frame("t", "c", {"state": "TASK_STATE_WORKING", "message": message})
+
+
+def take(task: JsonObject, frame: JsonObject) -> JsonObject:
+    folded = fold(task, frame)
+    assert folded is not None
+    return complete_history(folded, ACCEPTED)
+
+
+@pytest.mark.parametrize("message_id", [None, "always-the-same", ""])
+def test_a_status_costs_the_same_after_a_hundred_and_after_two_thousand(
+    message_id: str | None,
+) -> None:
+    counted: dict[int, int] = {}
+    task = OPEN
+    for number in range(2_001):
+        frame = tell(number, message_id)
+        if number in {100, 2_000}:
+            counted[number] = count_calls(partial(take, task, frame))
+        task = take(task, frame)
+    assert counted[2_000] < counted[100] * 1.2
+    assert len(list_history(task)) == 2_000 + len(ACCEPTED)
+
+
+def test_a_task_is_compared_message_by_message_and_not_each_with_all() -> None:
+    def count(number: int) -> int:
+        known = reduce(take, map(tell, range(number)), OPEN)
+        fresh: JsonObject = {**known, "history": list[Json](list_history(known))}
+        assert list_differences(known, fresh) == []
+        return count_calls(lambda: list_differences(known, fresh))
+
+    assert count(1_600) < count(400) * 5
+
+
+def _write(name: str, parts: list[Json]) -> JsonObject:
+    return {"messageId": name, "parts": parts}
+
+
+def _show(text: str) -> JsonObject:
+    return {"text": text}
+
+
+def _attach(number: Json) -> JsonObject:
+    return {"data": {"n": [number]}}
+
+
+_ids = st.sampled_from(["a", "b", ""])
+_numbers = st.sampled_from([1, 1.0, 2, True, "", None])
+_parts = st.lists(
+    st.one_of(
+        st.sampled_from(["", "x", "y"]).map(_show),
+        _numbers.map(_attach),
+    ),
+    max_size=2,
+)
+_messages = st.builds(_write, _ids, _parts)
+
+
+@given(st.lists(_messages, max_size=12), st.lists(_messages, max_size=12))
+def test_a_long_history_finds_what_a_look_at_all_of_it_finds(
+    first: list[JsonObject], others: list[JsonObject]
+) -> None:
+    long, plain = LongHistory(first), list(first)
+    for message in others:
+        known = any(same_message(one, message) for one in plain)
+        assert long.has(message) == known
+        # Whatever grew from it besides is not in it.
+        long.add({**message, "messageId": "elsewhere"})
+        if not known:
+            long, plain = long.add(message), [*plain, message]
+        assert list(long) == plain
+
+
+@given(st.lists(_messages, max_size=6), st.lists(_messages, min_size=1, max_size=4))
+def test_what_was_completed_stays_so_as_it_grows(
+    native: list[JsonObject], accepted: list[JsonObject]
+) -> None:
+    merged = LongHistory(merge_history(native, accepted), accepted)
+    grown = merged.add(say("later"))
+    assert merged.is_complete(accepted)
+    assert grown.is_complete(accepted)
+    assert merge_history(grown, accepted) == grown
+    assert not grown.is_complete([*accepted, say("later")])
+
+
+def test_two_that_grew_from_one_do_not_have_what_the_other_has() -> None:
+    one = reduce(add_to_history, [say(f"m-{number}") for number in range(40)], list[JsonObject]())
+    assert isinstance(one, LongHistory)
+    left, right = add_to_history(one, say("left")), add_to_history(one, say("right"))
+    assert len(one) == 40
+    assert add_to_history(right, say("left")) == [*one, say("right"), say("left")]
+    assert add_to_history(left, say("left")) is left
+    assert orjson.loads(orjson.dumps(right)) == list(right)
+
+
+def test_a_short_history_stays_a_plain_list() -> None:
+    assert histories.sort([say("m")]) == [say("m")]
+    assert type(add_to_history([say("m")], say("n"))) is list
