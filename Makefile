@@ -58,7 +58,7 @@ stress: ## channels under load and every fault; SEED=n plans the same again, SHO
 races: ## everybody answers at once, at two gateways; SEED=n plans the same again, SHORT=1 has 50 questions instead of 1,000
 	@$(BIN)/python -m tests.races $(if $(SEED),--seed $(SEED)) $(if $(SHORT),--short)
 
-memory: ## what callers and agents can make a gateway hold is bounded; ONLY=case plays one, SHORT=1 what fits into two minutes
+memory: ## what callers and agents can make a gateway hold is bounded; ONLY=case plays one, SHORT=1 three of them
 	@$(BIN)/python -m tests.memory $(if $(ONLY),--only "$(ONLY)") $(if $(SHORT),--short)
 
 check: ## format, lint, types, layers, ledger, drift of generated files, links, Lua, packaging

@@ -20,6 +20,7 @@ from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
+from passerelle.gateway.memory.allocator import return_large_blocks
 from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
@@ -61,6 +62,7 @@ async def run_gateway(
         ConfigInvalid: a busy port, an unusable directory or server.
         DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
     """
+    return_large_blocks()
     tls = load_server_tls(settings)
     listener = bind(settings.host, settings.port, "https" if tls else "http")
     stop = asyncio.Event()

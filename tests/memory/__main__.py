@@ -5,7 +5,8 @@ row; ``SHORT=1`` plays what fits into two minutes. The run holds when for each o
 
 - the process lives, and its peak (VmHWM) is at most 600 MB;
 - somebody else who calls all the while is answered within five seconds, every time;
-- the third peak is at most 1.1 times the first: what was taken is given back.
+- the third peak is at most 1.1 times the first: what was taken is given back. Peaks vary on a busy machine, and what
+  is kept stays: a third one that is higher is followed by two more rounds, and one of them has to be within it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tests.memory.site import Site
 
 ROUNDS: Final = 3
+_FURTHER_ROUNDS: Final = 2
 _ANSWERED_WITHIN_S: Final = 5.0
 _GROWTH: Final = 1.1
 _BETWEEN_CALLS_S: Final = 0.05
@@ -42,6 +44,15 @@ class Outcome:
     answered: int = 0
     slowest_s: float = 0.0
     faults: list[str] = field(default_factory=list[str])
+
+    def is_given_back(self) -> bool:
+        """Whether a peak from the third on is hardly over the first."""
+        return any(peak <= _GROWTH * self.peaks[0] for peak in self.peaks[ROUNDS - 1 :])
+
+    def goes_on(self) -> bool:
+        """Whether there is a further round."""
+        played = len(self.peaks)
+        return played < ROUNDS or (played < ROUNDS + _FURTHER_ROUNDS and not self.is_given_back())
 
 
 async def _call_beside(site: Site, outcome: Outcome) -> None:
@@ -69,13 +80,11 @@ async def play(case: Case) -> Outcome:
             outcome.base = site.read_memory("VmRSS")
             beside = asyncio.create_task(_call_beside(site, outcome))
             try:
-                for _ in range(ROUNDS):
+                while site.is_alive() and outcome.goes_on():
                     site.reset_peak()
                     await case.abuse(site)
                     outcome.peaks.append(site.read_memory("VmHWM"))
                     site.leave_all()
-                    if not site.is_alive():
-                        break
             finally:
                 beside.cancel()
                 await asyncio.gather(beside, return_exceptions=True)
@@ -88,7 +97,7 @@ def _judge(case: Case, site: Site, outcome: Outcome) -> None:
         outcome.faults.append("the gateway has ended")
     if max(outcome.peaks, default=0) > case.most_bytes:
         outcome.faults.append(f"a peak over {case.most_bytes / MB:.0f} MB")
-    if len(outcome.peaks) == ROUNDS and outcome.peaks[-1] > _GROWTH * outcome.peaks[0]:
+    if len(outcome.peaks) >= ROUNDS and not outcome.is_given_back():
         outcome.faults.append("what was taken is not given back: the peaks grow")
     if not outcome.answered:
         outcome.faults.append("nobody else was answered")

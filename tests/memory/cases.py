@@ -150,7 +150,7 @@ async def _write_all(site: Site, requests: Sequence[tuple[bytes, bytes, int]]) -
 
 
 CASES: Final = (
-    Case("large artifact", large_artifact, short=False),
+    Case("large artifact", large_artifact),
     Case("slow subscribers", slow_subscribers, short=False),
     Case("pipelines", pipelines),
     Case("callback names", callback_names, short=False),
