@@ -10,6 +10,7 @@ from passerelle.a2a_mapping.body import read_json
 from passerelle.a2a_mapping.errors import InvalidRequest
 from passerelle.core.errors import InvalidInput, UnknownMethod
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.near import find_near
 
 RpcId: TypeAlias = str | int | None
 
@@ -73,7 +74,7 @@ def read_method(name: str) -> Method:
     """
     method = _METHODS.get(name)
     if method is None:
-        raise UnknownMethod(name)
+        raise UnknownMethod(name, find_near(name, _METHODS))
     return method
 
 

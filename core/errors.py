@@ -154,12 +154,13 @@ class ArtifactTooLarge(TooLarge):
 
 
 class UnknownMethod(CallerError):
-    """No such operation."""
+    """No such operation; ``near`` is the one that may have been meant."""
 
     code = "unknown_method"
 
-    def __init__(self, method: str) -> None:
-        super().__init__(f"there is no method {method[:80]!r}", method=method[:80])
+    def __init__(self, method: str, near: str | None = None) -> None:
+        hint = f"; did you mean {near}?" if near else ""
+        super().__init__(f"there is no method {method[:80]!r}{hint}", method=method[:80])
 
 
 class VersionNotSupported(CallerError):

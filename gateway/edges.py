@@ -32,6 +32,7 @@ from passerelle.gateway.http.blobs import BlobEdge, make_blob_route
 from passerelle.gateway.http.buttons import ButtonEdge, make_button_route
 from passerelle.gateway.http.callbacks import make_callback_route
 from passerelle.gateway.http.health import Readiness, make_health_routes
+from passerelle.gateway.http.index import make_index_route
 from passerelle.gateway.http.openapi import make_openapi_route
 from passerelle.gateway.http.pairing import PairingEdge, make_pairing_routes
 from passerelle.gateway.http.problem import render_problem
@@ -238,6 +239,7 @@ def _make_routes(
             gateway.gate,
             gateway.service.actions.read_ahead,
         ),
+        make_index_route(),
         make_openapi_route(),
         make_asyncapi_route(),
         *([make_jwks_route(gateway.signer)] if gateway.signer else []),

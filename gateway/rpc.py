@@ -45,6 +45,7 @@ from passerelle.core.errors import (
 )
 from passerelle.core.json import JsonObject
 from passerelle.core.link_requests import ChannelReconnected, EventsAcked, NoticeSent
+from passerelle.core.near import find_near
 from passerelle.core.policy_requests import BypassSet, GrantRevoked, PermissionView, PolicySet
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.session_requests import SessionChanged, ThreadResumed, TurnInterrupted
@@ -163,7 +164,7 @@ async def call(
     """
     row = CALLS.get(method)
     if row is None:
-        raise UnknownMethod(method)
+        raise UnknownMethod(method, find_near(method, CALLS))
     require_scope(caller.principal, row.scopes)
     check_key(caller.idem, required=row.keyed)
     request = row.read(from_wire(row.params, params), caller)

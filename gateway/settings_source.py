@@ -7,7 +7,6 @@ it is and what is wrong with it; an unknown key also gets the nearest known name
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from passerelle.core.errors import ConfigInvalid
+from passerelle.core.near import find_near
 from passerelle.gateway.settings import Settings
 from passerelle.gateway.settings_file import KeyPath, SettingsFile, read_settings_file
 from passerelle.gateway.settings_rules import find_contradictions, find_notices
@@ -220,8 +220,8 @@ def _describe(detail: ErrorDetails) -> str:
 
 
 def _suggest(name: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = find_near(name, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _parse_nested(variable: str, text: str) -> object:

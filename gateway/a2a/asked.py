@@ -17,6 +17,7 @@ from passerelle.a2a_mapping.v0_3.calls import METHODS, LegacyCall, read_call
 from passerelle.a2a_mapping.v0_3.forms import Form
 from passerelle.a2a_mapping.version import CURRENT, LEGACY
 from passerelle.core.errors import UnknownMethod, VersionNotSupported
+from passerelle.core.near import find_near
 from passerelle.core.record import value
 from passerelle.gateway.a2a.frame_forms import end_with_turn
 
@@ -67,14 +68,16 @@ def read_asked_rpc(
         VersionNotSupported: a method of 1.0, asked for in 0.3.
         UnknownMethod: a name that the version does not have.
     """
-    if version == CURRENT:
-        return Asked(read_method(name), params)
     method = METHODS.get(name)
+    if version == CURRENT:
+        if method is not None:
+            raise UnknownMethod(name, f"{method}, its name in {CURRENT}")
+        return Asked(read_method(name), params)
     if method is not None:
         return _read_legacy(method, params, Form.KIND)
     if name in _CURRENT_NAMES:
         raise VersionNotSupported(version, (CURRENT,), unsaid=unsaid)
-    raise UnknownMethod(name)
+    raise UnknownMethod(name, find_near(name, METHODS))
 
 
 def judge_without_id(version: Version, body: bytes) -> None:

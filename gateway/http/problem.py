@@ -65,7 +65,9 @@ STATUSES: Final[dict[type[errors.PasserelleError], int]] = {
     errors.InstanceFull: 503,
     errors.Draining: 503,
 }
-_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
+_NOT_FOUND: Final = 404
+_CODES: Final = {_NOT_FOUND: "not_found", 405: "method_not_allowed"}
+_NOTHING: Final = "there is nothing at this path; GET / lists what there is"
 
 
 def find_status(error: errors.PasserelleError) -> int:
@@ -107,7 +109,8 @@ async def answer_status(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = _CODES.get(error.status_code, "bad_request")
-    return _respond(error.status_code, code, error.detail, {}, dict(error.headers or {}))
+    detail = _NOTHING if error.status_code == _NOT_FOUND else error.detail
+    return _respond(error.status_code, code, detail, {}, dict(error.headers or {}))
 
 
 class FaultGuard:

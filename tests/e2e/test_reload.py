@@ -21,6 +21,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+from functools import partial
 
 pytestmark = pytest.mark.anyio
 
@@ -67,10 +68,17 @@ async def test_edit_takes_hold_and_a_bad_one_is_named_and_changes_nothing(tmp_pa
 
             config.write_text(yaml.safe_dump({**settings, "durability": "always", "clients": []}))
             assert await wait_until(lambda: may_list(401), 10, "the client is gone")
-            assert "configuration" not in (await http.get("/readyz")).json()
-            log = (tmp_path / "gateway.log").read_text()
-            assert '"config.refused"' in log
-            assert '"config.restart_wanted"' in log
+            mended = partial(says, lambda page: "configuration" not in page)
+            assert await wait_until(mended, 10, "nothing is wrong any more")
+
+            def read_log() -> str:
+                return (tmp_path / "gateway.log").read_text()
+
+            assert '"config.refused"' in read_log()
+            wanted = '"config.restart_wanted"'
+            assert await wait_until(
+                lambda: wanted in read_log(), 10, "what needs a restart is named"
+            )
             assert gateway.child is not None
             gateway.child.process.send_signal(signal.SIGHUP)
 

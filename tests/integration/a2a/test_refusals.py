@@ -336,3 +336,20 @@ async def test_idempotency_key_that_is_too_long_is_refused_by_its_header(rig: Ri
     response = await rig.post("SendMessage", rig.message("hello"), **headers)
     assert rpc_error(response) == (200, -32602)
     assert "Idempotency-Key" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("version", "method", "meant"),
+    [
+        ("1.0", "sendmessage", "SendMessage"),
+        ("1.0", "message/send", "SendMessage, its name in 1.0"),
+        ("0.3", "message/sent", "message/send"),
+    ],
+)
+async def test_a_mistyped_method_is_answered_with_the_one_that_was_meant(
+    rig: Rig, version: str, method: str, meant: str
+) -> None:
+    response = await rig.post(method, {}, **{"A2A-Version": version})
+    assert rpc_error(response) == (200, -32601)
+    said = response.json()["error"]["message"]
+    assert said == f"there is no method '{method}'; did you mean {meant}?"

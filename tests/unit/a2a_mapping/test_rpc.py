@@ -112,6 +112,11 @@ def test_any_other_name_is_no_method(name: str) -> None:
         read_method(name)
 
 
+def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UnknownMethod, match=r"'sendMessage'; did you mean SendMessage\?$"):
+        read_method("sendMessage")
+
+
 def test_a_result_is_wrapped_with_the_id_of_its_request() -> None:
     assert render_result("a", {"task": {}}) == {"jsonrpc": "2.0", "id": "a", "result": {"task": {}}}
 

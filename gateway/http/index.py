@@ -1,0 +1,60 @@
+"""``GET /``: where things are, as JSON for programs and as a page for browsers. Public: it names nothing of anybody."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from passerelle.gateway.http import asyncapi, openapi
+from passerelle.gateway.version import VERSION
+
+LINKS: Final = {
+    "health": ("/healthz", "whether the process lives"),
+    "readiness": ("/readyz", "whether it takes work, and if not, why"),
+    "metrics": ("/metrics", "what it has counted, for Prometheus"),
+    "openapi": (openapi.PATH, "tasks, approvals, devices and rules over HTTP"),
+    "asyncapi": (asyncapi.PATH, "the frames of the channel for screens and devices"),
+}
+"""The path of each link, and what is there."""
+AGENT_CARD: Final = "/agents/{name}/.well-known/agent-card.json"
+_HTML: Final = "text/html"
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def make_index_route() -> Route:
+    """The route; it asks for no credential."""
+
+    async def answer(request: Request) -> Response:
+        if _HTML in request.headers.get("Accept", ""):
+            return Response(_render_page(), headers=_HEADERS, media_type=_HTML)
+        links = {name: path for name, (path, _) in LINKS.items()}
+        body = {"name": "Passerelle", "version": VERSION, "links": links, "agentCard": AGENT_CARD}
+        return Response(orjson.dumps(body), headers=_HEADERS, media_type="application/json")
+
+    return Route("/", answer)
+
+
+def _render_page() -> str:
+    rows = "\n".join(
+        f'<li><a href="{path}">{path}</a>: {escape(said)}</li>' for path, said in LINKS.values()
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>Passerelle</title>
+<h1>Passerelle {escape(VERSION)}</h1>
+<p>A gateway for agents that speak A2A. The card of an agent is at <code>{escape(AGENT_CARD)}</code>.</p>
+<ul>
+{rows}
+</ul>
+</html>
+"""
