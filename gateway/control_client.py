@@ -29,6 +29,7 @@ from passerelle.gateway.auth.owner import OWNER_FILE
 from passerelle.gateway.rpc_call import KEY_HEADER
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server_tls import trust_own_certificate
+from passerelle.gateway.settings_source import TOKEN_VARIABLE, URL_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,13 +98,17 @@ class ControlClient:
 def open_client(
     settings: Settings, url: str | None = None, token_env: str | None = None
 ) -> ControlClient:
-    """A client for the gateway of the settings, or for the one at ``url``.
+    """A client for the gateway at ``url``, else for that of ``PASSERELLE_URL``, else for the one of the settings.
 
-    The token is that of the variable ``token_env``, else the owner's, where this user can read it.
+    The token is that of the variable ``token_env``, else that of ``PASSERELLE_TOKEN``, else the owner's, where this
+    user can read it.
 
     Raises:
         ConfigInvalid: the variable is not set, or the owner token cannot be read.
     """
+    url = url or os.environ.get(URL_VARIABLE) or None
+    if token_env is None and os.environ.get(TOKEN_VARIABLE):
+        token_env = TOKEN_VARIABLE
     host = "127.0.0.1" if settings.host in {"0.0.0.0", "::"} else settings.host  # noqa: S104  compared, never bound
     scheme = "https" if settings.tls else "http"
     target = url or f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.port}"
@@ -127,7 +132,8 @@ def _read_owner(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(str(path), f"cannot be read: {error}; see --token-env") from None
+        hint = f"see --token-env and {TOKEN_VARIABLE}"
+        raise ConfigInvalid(str(path), f"cannot be read: {error}; {hint}") from None
 
 
 def _read(answer: httpx.Response) -> JsonObject:

@@ -27,6 +27,9 @@ from passerelle.gateway.settings_section import NAME_RULE
 FILE_NAME: Final = "passerelle.yaml"
 PREFIX: Final = "PASSERELLE_"
 CONFIG_VARIABLE: Final = "PASSERELLE_CONFIG"
+URL_VARIABLE: Final = "PASSERELLE_URL"
+TOKEN_VARIABLE: Final = "PASSERELLE_TOKEN"  # noqa: S105  a name, not a token
+_NO_SETTINGS: Final = frozenset({CONFIG_VARIABLE, URL_VARIABLE, TOKEN_VARIABLE})
 _FORMS: Final[Mapping[str | int, str]] = {
     "name": NAME_RULE,
     "key_hash": "sha256: and 64 hex digits, as passerelle key prints them",
@@ -139,7 +142,7 @@ class _Environment:
         self.names: dict[KeyPath, str] = {}
         notices: list[str] = []
         for variable, text in sorted(environ.items()):
-            if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or not text:
+            if not variable.startswith(PREFIX) or variable in _NO_SETTINGS or not text:
                 continue
             path = tuple(variable.removeprefix(PREFIX).lower().split("__"))
             shape = Shape.root().descend(path)

@@ -56,10 +56,12 @@ def _name_flags(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     url: Annotated[
-        str | None, typer.Option(help="The gateway; else host and port of the settings.")
+        str | None,
+        typer.Option(help="The gateway; else PASSERELLE_URL, else that of the settings."),
     ] = None,
     token_env: Annotated[
-        str | None, typer.Option(help="Variable with a token; else the owner's token here.")
+        str | None,
+        typer.Option(help="Variable with a token; else PASSERELLE_TOKEN, else the owner's."),
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="YAML file.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of the owner token.")] = None,

@@ -71,3 +71,38 @@ async def test_command_says_what_is_wrong(gateway: GatewayProcess) -> None:
     assert (unset.returncode, "holds no token" in unset.stderr) == (2, True)
     away = run(gateway, "--url", "http://127.0.0.1:9")
     assert away.stderr.startswith("passerelle: error: no gateway answers at http://127.0.0.1:9")
+
+
+def run_from_elsewhere(folder: Path, *flags: str, **environ: str) -> str:
+    """The output of a command that nothing but its environment tells which gateway is meant."""
+    done = subprocess.run(
+        [COMMAND, "agents", *flags],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "HOME": str(folder), "OTHER": "no-token", **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.mark.anyio
+async def test_the_environment_names_the_gateway_and_the_token(
+    gateway: GatewayProcess, peer: ScriptedPeer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    del peer
+    folder = tmp_path_factory.mktemp("elsewhere")
+    token = (gateway.data_dir / "owner-token").read_text().strip()
+    told = {"PASSERELLE_URL": gateway.url, "PASSERELLE_TOKEN": token}
+
+    async def ask(*flags: str, **environ: str) -> str:
+        return await asyncio.to_thread(run_from_elsewhere, folder, *flags, **environ)
+
+    listed = await ask(**told)
+    assert listed.splitlines()[0] == f"{AGENT}  ready  /agents/{AGENT}"
+    assert "is no setting" not in listed
+    assert "not known" in await ask("--token-env", "OTHER", **told)
+    nobody = "http://127.0.0.1:9"
+    assert f"no gateway answers at {nobody}" in await ask("--url", nobody, **told)
+    assert "PASSERELLE_TOKEN" in await ask(PASSERELLE_URL=gateway.url)
