@@ -104,7 +104,7 @@ class RedisChannels:
         names.append(keys.inbox_open(shard, owner))
         names += [keys.channel(shard, channel) for channel, _ in hellos]
         if driver is not None:
-            names.append(keys.own(shard, driver.instance))
+            names += [keys.due(shard), keys.own(shard, driver.instance)]
         packed = read_script("hello").pack_call(
             names,
             {
@@ -123,7 +123,7 @@ class RedisChannels:
         shard = place(channel)
         names = [keys.channel(shard, channel)]
         if driver is not None:
-            names.append(keys.own(shard, driver.instance))
+            names += [keys.own(shard, driver.instance), keys.due(shard)]
         packed = read_script("keep_link").pack_call(
             names,
             {

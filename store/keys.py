@@ -147,9 +147,10 @@ def callback(shard: Shard, run: str) -> str:
 
 
 def own(shard: Shard, instance: str) -> str:
-    """HASH until, inc, gone, seen, ``r:<run>`` and ``c:<channel>``.
+    """HASH until, inc, gone, seen, rest, ``r:<run>`` and ``c:<channel>``.
 
-    ``seen`` is the epoch of the shard since which the instance has compared what it drives with this.
+    ``seen`` is the epoch of the shard since which the instance has compared what it drives with this. ``rest`` stands
+    in one whose end is not written any more, as nothing is driven: the length of the lease in ms, for what comes.
     """
     return _key(shard, "own", instance)
 
@@ -160,7 +161,7 @@ def lessees(shard: Shard) -> str:
 
 
 def duty(shard: Shard) -> str:
-    """HASH owner, inc, until; expires with the lease."""
+    """HASH owner, inc, until. It is free as well once its owner has not said for a while that it lives."""
     return _key(shard, "duty")
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 ALIVE_MS: Final = 5_000
 """An instance that was silent for longer gets no duties."""
 _FORGET_MS: Final = 30_000
+_REST_LEASES: Final = 120
+"""So many leases long, at least half of it, the set of a dead instance stays that drove nothing in a shard."""
+_DUTY_LEASES: Final = 24
+"""So many a duty is had without a word from its owner, where nobody can say who lives."""
 
 
 class RedisLeases:
@@ -33,19 +37,10 @@ class RedisLeases:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    async def extend(
-        self,
-        shard: Shard,
-        driver: Incarnation,
-        *,
-        opens: bool,
-        wants_duty: bool,
-        lease_ms: int,
-        seen: int = 0,
-    ) -> Lease | LeaseLost:
+    async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease; a duty that is held and no longer wanted is given back."""
-        packed = _pack_lease(LeaseWish(shard, driver, opens, wants_duty, seen), lease_ms)
-        [reply] = await retry(lambda: self._nodes.lease(shard, packed))
+        packed = _pack_lease(wish, lease_ms)
+        [reply] = await retry(lambda: self._nodes.lease(wish.shard, packed))
         return _read_lease(reply)
 
     async def extend_each(
@@ -151,18 +146,20 @@ def _pack_lease(wish: LeaseWish, lease_ms: int) -> bytes:
             "opens": wish.opens,
             "duty": wish.wants_duty,
             "length": lease_ms,
+            "rest": lease_ms * _REST_LEASES if wish.may_rest else 0,
+            "living": wish.living,
+            "hold": lease_ms * _DUTY_LEASES,
         },
     )
 
 
 def _read_lease(reply: Reply) -> Lease | LeaseLost:
     match cast("list[bytes | int]", reply):
-        case [b"ok", until, now, duty, free, found, epoch]:
+        case [b"ok", until, now, duty, found, epoch]:
             return Lease(
                 int(until),
                 int(now),
                 duty == 1,
-                int(free) if free else None,
                 int(found) if found else None,
                 int(epoch),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
@@ -92,6 +93,7 @@ class RedisEventLog:
         self._nodes = nodes
         self._epochs = [0] * len(ALL_SHARDS)
         self._acknowledged: dict[str, tuple[int, str, int, float]] = {}
+        self._written_s = [-inf] * len(ALL_SHARDS)
 
     async def read_epochs(self) -> None:
         """Learns the epoch of every shard; done once at start."""
@@ -135,6 +137,7 @@ class RedisEventLog:
                 node.time.note(result.now_ms, began_s, monotonic())
             if result.chain:
                 self._keep(packed.session, result, self._epochs[shard.number], began_s)
+                self._written_s[shard.number] = began_s
             return _look_behind(result, replies[1]) if looks else result
         if isinstance(result, StaleEpoch):
             self._epochs[shard.number] = result.epoch
@@ -148,6 +151,10 @@ class RedisEventLog:
         kept = {name: one for name, one in self._acknowledged.items() if one[3] >= oldest_s}
         self._acknowledged = kept
         return [Acknowledged(name, *one) for name, one in kept.items()]
+
+    def is_written(self, shard: Shard, since_s: float) -> bool:
+        """Whether this process has appended to a stream of a shard since a time of the monotonic clock."""
+        return self._written_s[shard.number] >= since_s
 
     def _keep(self, session: str, stored: Appended, epoch: int, at_s: float) -> None:
         """Once for each message: a tuple in a dictionary, whose oldest rows go."""

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 class Lease:
     """Held until ``until_ms`` of the server's clock; ``duty`` says whether the shard's duties are ours too.
 
-    ``free_ms`` is when a duty that was asked for ends, at the latest, unless the instance that has it extends it.
+    One that rests is held for longer than a lease from now; its ``until_ms`` is the one that was written last.
     """
 
     until_ms: int
     now_ms: int
     duty: bool
-    free_ms: int | None = None
     found_ms: int | None = None
     """Until when it was held before, as the store had it; None where it was opened.
 
@@ -75,21 +74,16 @@ class LeaseWish:
     wants_duty: bool
     seen: int = 0
     """The epoch of the shard since which the instance has compared what it drives with its set."""
+    may_rest: bool = False
+    """Whether it need not be extended for as long as nothing is driven under it."""
+    living: tuple[str, ...] = ()
+    """The instances that are known to live: the duty of any other one is free."""
 
 
 class Leases(Protocol):
     """One lease per instance and shard; time is the server's."""
 
-    async def extend(
-        self,
-        shard: Shard,
-        driver: Incarnation,
-        *,
-        opens: bool,
-        wants_duty: bool,
-        lease_ms: int,
-        seen: int = 0,
-    ) -> Lease | LeaseLost:
+    async def extend(self, wish: LeaseWish, lease_ms: int) -> Lease | LeaseLost:
         """Opens or extends the lease. Extending what is gone is a loss, never a silent new start."""
         ...
 

@@ -196,6 +196,7 @@ def make_duties(
     )
     keeper.on_duties = look_again
     keeper.empty_set = taking.empty_own
+    keeper.is_quiet = repair.is_quiet
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
     return Duties(keeper, due, relay, settling, taking, repair, log)

@@ -7,8 +7,12 @@ lease is lost belongs to somebody else: the incarnation is counted up, and those
 Duties of shards are spread over the living instances by rendezvous hashing: each ranks the instances for a shard and
 asks for the shards that rank it first. Two with different views ask for the same one; the store gives it to one.
 
-An instance that has been silent for a while may have died, so the others ask for its duties before they are free. The
-store says when that will be, and then they are asked for again at that moment: runs of the dead wait for no round.
+A duty is held by the one word of its owner that it lives, for all shards. An instance that has been silent for a while
+may have died; the others ask for its duties at the moment when it has been silent for a lease: runs of the dead wait
+for no round.
+
+A shard in which we drive nothing and have written nothing lately costs no writes: our lease rests there, and is woken
+by whatever enters our set (``store/lua/lease.lua``). It is looked at as often, so nothing here knows the difference.
 """
 
 from __future__ import annotations
@@ -47,17 +51,15 @@ _SEND_SHARE: Final = 3
 
 @dataclass(slots=True)
 class Hold:
-    """What we know of our lease in one shard. ``until_s`` and ``free_s`` are times of the keeper's clock.
+    """What we know of our lease in one shard. ``until_s`` is a time of the keeper's clock.
 
-    ``driver`` is who we are there until the lease is lost. ``free_s``: when a duty that we want, and that another
-    instance has, is over unless that one extends it.
+    ``driver`` is who we are there until the lease is lost.
     """
 
     driver: Incarnation
     held: bool = False
     until_s: float = 0.0
     duty: bool = False
-    free_s: float | None = None
     until_ms: int = 0
     """Until when it is held by the store's clock: what the store says before the next extension."""
     epoch: int | None = None
@@ -87,6 +89,8 @@ class LeaseKeeper:
     """Told of a shard that does not have an extension which was acknowledged, and under which epoch that was."""
     on_epoch: Callable[[Shard, int], None] = lambda _shard, _epoch: None
     """Told of the new epoch of a shard."""
+    is_quiet: Callable[[Shard], bool] = lambda _shard: True
+    """Whether nothing was written here lately in a shard: a loss of what was has to show in our set."""
     _holds: tuple[Hold, ...] = field(init=False)
     """By the number of the shard."""
     _is_away: bool = False
@@ -94,6 +98,8 @@ class LeaseKeeper:
     _is_one_silent: bool = False
     _awake: tuple[str, ...] = ()
     """Who has said lately that it lives: duties are spread over these."""
+    _silent: dict[str, float] = field(default_factory=dict[str, float])
+    """Who has not, and when its duties are free unless it does."""
     _wanted: frozenset[Shard] = frozenset()
     _known_duties: frozenset[Shard] = frozenset()
     _duties: frozenset[Shard] = frozenset()
@@ -185,13 +191,14 @@ class LeaseKeeper:
 
     async def claim(self) -> None:
         """Asks for the duties that should be ours and are not; what fails is left to the next extension."""
+        now_s = self.clock()
+        self._silent = {name: free_s for name, free_s in self._silent.items() if free_s > now_s}
         await self._extend_all(self._wanted - self.duties)
 
     @property
     def claim_s(self) -> float:
-        """When the next duty that should be ours is free, by the keeper's clock."""
-        missed = (self._holds[shard.number].free_s for shard in self._wanted - self.duties)
-        return min((free_s for free_s in missed if free_s is not None), default=math.inf)
+        """When the duties of the next silent instance are free, by the keeper's clock."""
+        return min(self._silent.values(), default=math.inf)
 
     async def extend(self) -> None:
         """One extension of all leases; what fails is tried again by the next one."""
@@ -226,9 +233,14 @@ class LeaseKeeper:
 
     async def _announce(self) -> None:
         seen = await self.leases.announce(self.instance)
-        longest_ms = self.lease_ms / _EXTENSIONS_PER_LEASE * _QUIET
+        now_s, longest_ms = self.clock(), self.lease_ms / _EXTENSIONS_PER_LEASE * _QUIET
         awake = {name for name, silent_ms in seen.items() if silent_ms <= longest_ms}
         self._is_one_silent = len(awake) < len(seen)
+        self._silent = {
+            name: now_s + (self.lease_ms - silent_ms) / 1000
+            for name, silent_ms in seen.items()
+            if name not in awake and silent_ms < self.lease_ms
+        }
         names = tuple(sorted({*awake, self.instance}))
         if names != self._awake:
             self._awake = names
@@ -238,7 +250,8 @@ class LeaseKeeper:
     async def _extend_all(self, shards: Iterable[Shard] = ALL_SHARDS) -> list[StoreUnavailable]:
         """Together, then each by itself what failed at once: a connection that was closed is opened again."""
         before_s = self.clock()
-        wishes = [self._wish(shard) for shard in shards]
+        living = self._list_living()
+        wishes = [self._wish(shard, living) for shard in shards]
         answers = await self.leases.extend_each(wishes, self.lease_ms)
         failed: dict[Shard, BaseException | None] = {}
         for wish, answer in zip(wishes, answers, strict=True):
@@ -261,20 +274,23 @@ class LeaseKeeper:
         return self._sort_failures(results)
 
     async def _extend(self, shard: Shard) -> None:
-        before_s, wish = self.clock(), self._wish(shard)
-        answer = await self.leases.extend(
-            shard,
-            wish.driver,
-            opens=wish.opens,
-            wants_duty=wish.wants_duty,
-            seen=wish.seen,
-            lease_ms=self.lease_ms,
-        )
-        self._note(shard, answer, before_s)
+        before_s, wish = self.clock(), self._wish(shard, self._list_living())
+        self._note(shard, await self.leases.extend(wish, self.lease_ms), before_s)
 
-    def _wish(self, shard: Shard) -> LeaseWish:
-        hold = self._holds[shard.number]
-        return LeaseWish(shard, hold.driver, not hold.held, shard in self._wanted, hold.seen)
+    def _list_living(self) -> tuple[str, ...]:
+        return tuple(sorted({*self._awake, *self._silent, self.instance}))
+
+    def _wish(self, shard: Shard, living: tuple[str, ...]) -> LeaseWish:
+        hold, wants_duty = self._holds[shard.number], shard in self._wanted
+        return LeaseWish(
+            shard,
+            hold.driver,
+            opens=not hold.held,
+            wants_duty=wants_duty,
+            seen=hold.seen,
+            may_rest=self.is_quiet(shard),
+            living=living if wants_duty else (),
+        )
 
     def settle(self, shard: Shard, epoch: int) -> None:
         """What is driven in a shard was compared with our set under this epoch; the next extension says so."""
@@ -284,11 +300,10 @@ class LeaseKeeper:
         hold = self._holds[shard.number]
         self._duties_until_s = -math.inf
         match answer:
-            case Lease(now_ms=now_ms, duty=duty, free_ms=free_ms):
+            case Lease(duty=duty):
                 self._compare(shard, hold, answer)
                 hold.held, hold.duty = True, duty
                 hold.until_s = before_s + self.lease_ms / 1000
-                hold.free_s = None if free_ms is None else before_s + (free_ms - now_ms) / 1000
             case LeaseLost():
                 was_held, hold.held, hold.duty = hold.held, False, False
                 if was_held:

@@ -108,6 +108,10 @@ class TailRepair:
             self._epochs[shard] = epoch
             self._begin(self._repair(shard, epoch))
 
+    def is_quiet(self, shard: Shard) -> bool:
+        """Whether nothing was acknowledged here lately in a shard, whose loss our set would show."""
+        return not self.events.is_written(shard, monotonic() - _RECENT_S)
+
     async def run(self) -> None:
         """Looks for losses that nobody else would notice, and for runs that nobody drives, until cancelled."""
         opened, looked_s = self.count_opened(), monotonic()

@@ -85,10 +85,11 @@ if control.fence and redis.call('HGET', KEYS[control.fence[1]], 'own') ~= contro
 end
 for _, run in ipairs(runs) do
   if run[5] then
-    local set = redis.call('HMGET', KEYS[run[1]], 'inc', 'gone')
+    local set = redis.call('HMGET', KEYS[run[1]], 'inc', 'gone', 'rest')
     if set[1] ~= run[2] or set[2] then
       return {'fenced'}
     end
+    run[6] = set[3]
   end
 end
 for place, entity in ipairs(entities) do
@@ -216,6 +217,12 @@ end
 for _, run in ipairs(runs) do
   if run[5] then
     redis.call('HSET', KEYS[run[1]], 'r:' .. run[3], run[4])
+    if run[6] and redis.call('HDEL', KEYS[run[1]], 'rest') == 1 then
+      -- The lease rested: from now on somebody waits for its end.
+      local ends = number_text(now + tonumber(run[6]))
+      redis.call('HSET', KEYS[run[1]], 'until', ends)
+      redis.call('ZADD', due, ends, string.match(KEYS[run[1]], 'own:.+$'))
+    end
   else
     redis.call('HDEL', KEYS[run[1]], 'r:' .. run[3])
   end

@@ -4,7 +4,7 @@
 --
 -- KEYS  1 inbox head of the principal   2 hint channel of the principal's links   3 its newest links
 --       4 its open questions   5.. channel records
---       last: own set of the driving instance, when there is one
+--       last two: due, own set of the driving instance, when there is one
 -- ARGV  1 control, JSON: channels (ids), mint (epoch for an inbox that has to be made), keep (ms),
 --         driver false or [instance, inc], links (how many of the newest are remembered)
 --       2.. record bytes, one for each channel
@@ -12,14 +12,22 @@
 -- NEVER  adds an entry to the inbox, or writes one record of several.
 
 local control = cjson.decode(ARGV[1])
-local own = control.driver and KEYS[#KEYS]
+local own, rest = control.driver and KEYS[#KEYS], nil
 if own then
-  local set = redis.call('HMGET', own, 'inc', 'gone')
+  local set = redis.call('HMGET', own, 'inc', 'gone', 'rest')
   if set[1] ~= control.driver[2] or set[2] then
     return {'fenced'}
   end
+  rest = set[3]
 end
 local now = redis.call('TIME')
+if rest then
+  -- The lease rested: from now on somebody waits for its end.
+  local ends = string.format('%.0f', tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000) + tonumber(rest))
+  redis.call('HDEL', own, 'rest')
+  redis.call('HSET', own, 'until', ends)
+  redis.call('ZADD', KEYS[#KEYS - 1], ends, 'own:' .. control.driver[1])
+end
 now = string.format('%.0f', tonumber(now[1]) * 1000000 + tonumber(now[2]))
 local instance = control.driver and control.driver[1] or ''
 local answer, news = {'ok', redis.call('HLEN', KEYS[4])}, {}

@@ -11,7 +11,7 @@ from passerelle.core.errors import StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports.channels import LinkNews, OwedLink, SaidHello
 from passerelle.core.ports.due import DueRow
-from passerelle.core.ports.leases import TakenOver
+from passerelle.core.ports.leases import LeaseWish, TakenOver
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.store import keys
 from passerelle.store.connection import pack
@@ -131,7 +131,7 @@ async def test_channel_stands_in_the_set_of_its_driver(store: Store) -> None:
     with pytest.raises(StoreUnavailable):
         await store.channels.say_hello(owner, channel, b"x", driver)
     assert await store.channels.read_generation(channel) == 0
-    await store.leases.extend(shard, driver, opens=True, wants_duty=False, lease_ms=60_000)
+    await store.leases.extend(LeaseWish(shard, driver, opens=True, wants_duty=False), 60_000)
     await store.channels.say_hello(owner, channel, b"x", driver)
     await store.leases.release(shard, driver)
     assert await store.leases.take_over(shard, "in_hub") == TakenOver(1, (), (channel,))

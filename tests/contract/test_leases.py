@@ -32,9 +32,12 @@ async def take(
     *,
     opens: bool = True,
     duty: bool = False,
+    rests: bool = False,
+    living: tuple[str, ...] = (),
     lease_ms: int = LONG_MS,
 ) -> Lease | LeaseLost:
-    return await store.leases.extend(shard, driver, opens=opens, wants_duty=duty, lease_ms=lease_ms)
+    wish = LeaseWish(shard, driver, opens, duty, may_rest=rests, living=living)
+    return await store.leases.extend(wish, lease_ms)
 
 
 async def start_run(store: Store, at: Place) -> Stamp:
@@ -86,18 +89,21 @@ async def test_expired_lease_that_nobody_took_can_be_extended(store: Store) -> N
     assert isinstance(await take(store, at.shard, at.driver, opens=False), Lease)
 
 
-async def test_who_asks_for_a_duty_in_vain_is_told_when_it_will_be_free(store: Store) -> None:
-    at = make_place()
-    other = Incarnation("in_other", 1)
-    mine = await take(store, at.shard, at.driver, duty=True, lease_ms=5_000)
-    assert isinstance(mine, Lease)
-    assert (mine.duty, mine.free_ms) == (True, None)
-    asked = await take(store, at.shard, other, duty=True)
-    assert isinstance(asked, Lease)
-    assert (asked.duty, asked.free_ms) == (False, mine.until_ms)
-    modest = await take(store, at.shard, other, opens=False)
-    assert isinstance(modest, Lease)
-    assert modest.free_ms is None, "who does not want it is told nothing"
+async def test_duty_of_an_instance_that_does_not_live_is_free_however_long_it_has_it(
+    store: Store,
+) -> None:
+    shard = make_place().shard
+    one, two = Incarnation("in_one", 1), Incarnation("in_two", 1)
+
+    async def asks(driver: Incarnation, *living: str) -> bool:
+        lease = await take(store, shard, driver, duty=True, living=living)
+        assert isinstance(lease, Lease)
+        return lease.duty
+
+    assert await asks(one, "in_one")
+    assert not await asks(two, "in_one", "in_two")
+    assert await asks(two, "in_two", "in_three")
+    assert not await asks(one, "in_one", "in_two"), "who was thought dead does not take it back"
 
 
 async def test_living_lease_is_not_taken_over(store: Store) -> None:
@@ -189,14 +195,15 @@ async def test_duty_has_one_owner_until_it_is_given_back_or_runs_out(store: Stor
     shard = make_place().shard
     one, two = Incarnation("in_one", 1), Incarnation("in_two", 1)
 
+    both = (one.instance, two.instance)
+
     async def asks(driver: Incarnation, *, duty: bool = True, lease_ms: int = LONG_MS) -> bool:
-        lease = await take(store, shard, driver, duty=duty, lease_ms=lease_ms)
+        lease = await take(store, shard, driver, duty=duty, living=both, lease_ms=lease_ms)
         assert isinstance(lease, Lease)
         return lease.duty
 
-    assert await asks(one)
-    assert not await asks(two)
     assert await asks(one, lease_ms=SHORT_MS)
+    assert not await asks(two)
     await wait_until(partial(asks, two), 15, "the duty has run out")
     assert not await asks(one)
     assert not await asks(two, duty=False)
@@ -257,7 +264,7 @@ async def test_late_release_of_an_earlier_life_ends_nothing_of_the_present_one(
     await wait_until(is_open, 15, "the later life has the lease")
     await store.leases.release(at.shard, at.driver)
     other = Incarnation("in_other", 1)
-    asked = await take(store, at.shard, other, duty=True)
+    asked = await take(store, at.shard, other, duty=True, living=(later.instance,))
     assert isinstance(asked, Lease)
     assert not asked.duty, "the duty is still held"
     assert isinstance(await take(store, at.shard, later, opens=False), Lease)

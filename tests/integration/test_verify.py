@@ -24,6 +24,7 @@ from passerelle.core.facts import Scope
 from passerelle.core.ids import Shard
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.runtime import WarningRaised
+from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.duties.settling import Settling
@@ -60,7 +61,7 @@ async def store(server: Server, tmp_path: Path, anyio_backend: str) -> AsyncGene
 
 async def tell_story(store: Store) -> Story:
     """A driven task that was shown, asked, was answered, and asked again."""
-    await store.leases.extend(SHARD, DRIVER, opens=True, wants_duty=False, lease_ms=60_000)
+    await store.leases.extend(LeaseWish(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
     await story.show()
@@ -341,7 +342,7 @@ async def test_task_that_nothing_moves_on_is_named(store: Store, server: Server)
 
 @pytest.mark.requirement("I9")
 async def test_driver_counts_as_long_as_its_lease_has_a_row(store: Store, server: Server) -> None:
-    await store.leases.extend(SHARD, DRIVER, opens=True, wants_duty=False, lease_ms=60_000)
+    await store.leases.extend(LeaseWish(SHARD, DRIVER, opens=True, wants_duty=False), 60_000)
     story = Story(make_writes(store), SHARD, DRIVER)
     await story.begin()
     assert (await verify_store(store)).ok

@@ -37,6 +37,7 @@ from passerelle.core.facts import RetryPolicy
 from passerelle.core.ids import ALL_SHARDS, Shard, place
 from passerelle.core.json import JsonObject
 from passerelle.core.ports.due import DueRow
+from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.ports.log import Entry
 from passerelle.core.principal import Principal, Scope
 from passerelle.core.status import Status
@@ -379,7 +380,7 @@ async def open_house(
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(await Store.open(StoreSettings(url, blobs)))
         opening = [
-            store.leases.extend(shard, _DRIVER, opens=True, wants_duty=False, lease_ms=120_000)
+            store.leases.extend(LeaseWish(shard, _DRIVER, opens=True, wants_duty=False), 120_000)
             for shard in ALL_SHARDS
         ]
         await asyncio.gather(*opening)

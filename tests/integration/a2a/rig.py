@@ -17,6 +17,7 @@ from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.batch import Incarnation
 from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
+from passerelle.core.ports.leases import LeaseWish
 from passerelle.core.principal import Scope
 from passerelle.gateway.a2a.extended import PeerExtendedCards
 from passerelle.gateway.a2a.face import Face, FaceParts, FaceSettings, make_face
@@ -197,9 +198,8 @@ async def run_rig(
         Hub(store.log, store.hints, HubSettings(lambda: 0.5, linger_s=0.05)) as hub,
     ):
         for shard in ALL_SHARDS:
-            await store.leases.extend(
-                shard, INSTANCE, opens=True, wants_duty=False, lease_ms=60_000
-            )
+            wish = LeaseWish(shard, INSTANCE, opens=True, wants_duty=False)
+            await store.leases.extend(wish, 60_000)
         peers = PeerRegistry(
             [
                 PeerConfig("echo", peer.url),
