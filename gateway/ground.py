@@ -73,8 +73,12 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
         references=references,
         dispatch=_make_dispatch(around, writes, contents, references),
         lists=lists,
-        actions=Actions(writes, Assurance(lists, around.signatures), Refusals(writes)),
+        actions=Actions(writes, _make_assurance(around, lists), Refusals(writes)),
     )
+
+
+def _make_assurance(around: Surroundings, lists: DeviceLists) -> Assurance:
+    return Assurance(lists, around.clock, around.machine, around.signatures)
 
 
 def _make_dispatch(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from passerelle.core.device import DeviceList
     from passerelle.core.payloads.approval import Risk
     from passerelle.core.payloads.device import Device
+    from passerelle.core.ports.chance import Clock
     from passerelle.gateway.devices.device_lists import DeviceLists
 
 Demand: TypeAlias = Literal["paired", "always", "never"]
@@ -34,6 +35,9 @@ Demand: TypeAlias = Literal["paired", "always", "never"]
 
 BELOW: Final[Risk] = "medium"
 """Up to here an answer needs no signature."""
+
+CLOCK_SLACK_MS: Final = 300_000
+"""How far the clock of a device may be off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class Assurance:
     """Judges answers by the devices that they come from."""
 
     lists: DeviceLists
+    clock: Clock
+    """Time of the store, which questions are opened by."""
+    machine: Clock
+    """Time of this machine: devices sign by clocks of their own."""
     demand: Demand = "paired"
 
     async def judge(
@@ -76,13 +84,24 @@ class Assurance:
         lists = await self.lists.load_all(dict.fromkeys(wanted), known)
         own = lists.get(mine)
         device = _find_device(principal, answer, own)
+        signature = _verify(answer, record, device)
+        if signature is not None:
+            self._judge_time(signature, record)
         return Assured(
             who=_name_device(principal, device),
             rights=device.rights if device else EVERYTHING,
-            signature=_verify(answer, record, device),
+            signature=signature,
             must_sign=self._demands(record, own),
             void=_list_void(lists, voters),
         )
+
+    def _judge_time(self, signature: Signature, record: ActionRecord) -> None:
+        """A device signs what it was shown: not before the question is opened, and not in the future."""
+        now_ms = self.machine.now_ms()
+        opened_ms = now_ms - (self.clock.now_ms() - record.request.created_ms)
+        if not opened_ms - CLOCK_SLACK_MS <= signature.iat <= now_ms + CLOCK_SLACK_MS:
+            message = "signature.iat lies before the question or in the future: set the device's clock"
+            raise Forbidden(message, why="signature_time")
 
     def _may_demand(self, record: ActionRecord) -> bool:
         return self.demand != "never" and not reaches(BELOW, record.request.risk)

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from passerelle.core.canonical import canonicalize
 from passerelle.core.json import JsonObject
 from passerelle.core.payloads.device import KeyAlgorithm
+from passerelle.gateway.clock import SystemClock
 
 
 def encode(raw: bytes) -> str:
@@ -99,8 +100,14 @@ class PairedDevice:
         return {"Authorization": f"Bearer {self.token}"}
 
 
-def sign_decision(device: PairedDevice, answer: JsonObject, **changed: object) -> JsonObject:
-    """The answer with the signature of a device; ``changed`` is signed in place of what is said."""
+def sign_decision(
+    device: PairedDevice, answer: JsonObject, *, off_ms: int = 0, **changed: object
+) -> JsonObject:
+    """The answer with the signature of a device; ``changed`` is signed in place of what is said.
+
+    The clock of the device is ``off_ms`` ahead of this machine's.
+    """
+    iat = SystemClock().now_ms() + off_ms
     bound: JsonObject = {
         "v": 1,
         "actionId": answer["actionId"],
@@ -110,13 +117,13 @@ def sign_decision(device: PairedDevice, answer: JsonObject, **changed: object) -
         "contentDigest": None,
         "decisionId": answer["decisionId"],
         "deviceId": device.device_id,
-        "iat": 1_800_000_000_000,
+        "iat": iat,
     }
     bound |= cast("JsonObject", changed)
     value = device.keys.sign(canonicalize(bound))
     signature: JsonObject = {
         "deviceId": device.device_id,
         "value": value,
-        "iat": 1_800_000_000_000,
+        "iat": iat,
     }
     return {**answer, "signature": signature}

@@ -24,6 +24,8 @@ from tests.support.waiting import wait_until
 
 TIERS: list[dict[str, object]] = [{"risk": "high", "who": ["ada", "bob", "cleo"], "need": 2}]
 FOUR_EYES = {"risk": "critical", "who": ["ada", "bob"], "allow_self": False}
+_MINUTE_MS = 60_000
+_DAY_MS = 24 * 60 * _MINUTE_MS
 
 
 async def start(rig: Rig, **settings: object) -> Instance:
@@ -81,6 +83,34 @@ async def test_one_changed_byte_makes_the_signature_worthless(
     refused = await say(at, device.headers, sign_decision(device, make_answer(view), **changed))
     assert (refused.status_code, refused.json()["code"]) == (403, "bad_signature")
     assert (await read(at, "ada", view["actionId"]))["state"] == "pending"
+
+
+@pytest.mark.requirement("CHN-8")
+@pytest.mark.parametrize("off_ms", [-_DAY_MS, -6 * _MINUTE_MS, 6 * _MINUTE_MS, _DAY_MS])
+async def test_a_time_of_signing_before_the_question_or_yet_to_come_is_refused(
+    rig: Rig, off_ms: int
+) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    view = await ask(at, "high")
+    signed = sign_decision(device, make_answer(view), off_ms=off_ms)
+    refused = await say(at, device.headers, signed)
+    assert (refused.status_code, refused.json()["code"]) == (403, "signature_time")
+    assert "signature.iat" in refused.json()["detail"]
+    assert (await read(at, "ada", view["actionId"]))["state"] == "pending"
+    await prove(at)
+
+
+@pytest.mark.requirement("CHN-8")
+@pytest.mark.parametrize("off_ms", [-4 * _MINUTE_MS, 4 * _MINUTE_MS])
+async def test_a_clock_that_is_off_by_minutes_signs(rig: Rig, off_ms: int) -> None:
+    at = await start(rig)
+    device = PairedDevice(at.http)
+    await device.pair("ada-key")
+    view = await ask(at, "high")
+    won = await say(at, device.headers, sign_decision(device, make_answer(view), off_ms=off_ms))
+    assert won.status_code == 200, won.text
 
 
 async def test_a_no_needs_no_signature_and_low_risk_none_either(rig: Rig) -> None:
