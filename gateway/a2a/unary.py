@@ -12,11 +12,14 @@ import asyncio
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from passerelle.a2a_mapping.inbound import read_send
 from passerelle.a2a_mapping.rpc import Method, read_rpc
 from passerelle.core.errors import Draining, PasserelleError, StoreUnavailable
+from passerelle.core.record import value
 from passerelle.gateway.a2a.asked import read_asked_rpc
 from passerelle.gateway.a2a.bindings import RpcBinding
 from passerelle.gateway.a2a.calls import TENANT, HttpVisit
@@ -45,6 +48,39 @@ if TYPE_CHECKING:
     from passerelle.gateway.auth.authenticator import Doorkeeper
     from passerelle.gateway.correlation import Requests
     from passerelle.gateway.limits.gate import Entered
+
+
+_log: Final = structlog.get_logger("passerelle")
+
+
+@value
+class _Message:
+    """A message that can be begun at once, as it came."""
+
+    binding: RpcBinding
+    asked: Asked
+    request: SendRequest
+
+
+def _read(body: bytes, reading: Reading, known: Call) -> _Message | None:
+    """The message of a request like ``known``; None where the face has to look.
+
+    Raises:
+        PasserelleError: it is to be refused.
+    """
+    rpc_id, method, params = read_rpc(body)
+    asked = read_asked_rpc(reading.incoming.version, method, params)
+    if (
+        asked.method is not Method.SEND_MESSAGE
+        or asked.version != known.version
+        or TENANT in asked.params
+    ):
+        return None
+    request = read_send(asked.params)
+    if request.return_immediately or request.push or request.task_id is not None:
+        return None
+    require_operation(known.principal, known.agent, Method.SEND_MESSAGE)
+    return _Message(RpcBinding(rpc_id), asked, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,42 +113,44 @@ class UnaryCalls:
         ):
             return False
         try:
-            rpc_id, method, params = read_rpc(body)
-            asked = read_asked_rpc(reading.incoming.version, method, params)
-            if (
-                asked.method is not Method.SEND_MESSAGE
-                or asked.version != known.version
-                or TENANT in asked.params
-            ):
-                return False
-            request = read_send(asked.params)
-            if request.return_immediately or request.push or request.task_id is not None:
-                return False
-            require_operation(known.principal, known.agent, Method.SEND_MESSAGE)
+            message = _read(body, reading, known)
         except PasserelleError:
             # Read once more, it is refused as any other.
+            return False
+        except Exception:
+            # Nobody above would answer: the face serves it as it serves every other.
+            _log.exception("request.not_begun")
+            return False
+        if message is None:
             return False
         gate = operations.gate
         entered = gate.enter_now(known.principal) if gate is not None else UNBOUND
         if entered is None:
             return False
-        self.requests.begin()
-        carry_on(known.asked, admitted.authorization)
-        binding = RpcBinding(rpc_id)
-        visit = HttpVisit(
-            reading,
-            receive,
-            send,
-            offer,
-            binding,
-            {},
-            agent=known.agent,
-            operation=Method.SEND_MESSAGE,
-            caller=known.principal.id,
-        )
         operations.waits.present.enter()
-        sender = _Sender(self, visit, binding, asked, request, admitted, entered)
-        operations.service.begin(known.principal, compose_turn(known, request, "unary"), sender)
+        try:
+            visit = HttpVisit(
+                reading,
+                receive,
+                send,
+                offer,
+                message.binding,
+                {},
+                agent=known.agent,
+                operation=Method.SEND_MESSAGE,
+                caller=known.principal.id,
+            )
+            turn = compose_turn(known, message.request, "unary")
+            self.requests.begin()
+            carry_on(known.asked, admitted.authorization)
+            operations.service.begin(
+                known.principal, turn, _Sender(self, visit, message, admitted, entered)
+            )
+        except Exception:
+            operations.waits.present.leave()
+            entered.leave()
+            _log.exception("request.not_begun")
+            return False
         return True
 
     def spawn(self, work: Coroutine[Any, Any, None], context: Context) -> None:
@@ -127,13 +165,11 @@ class _Sender:
 
     __slots__ = (
         "_admitted",
-        "_asked",
         "_began_s",
-        "_binding",
         "_calls",
         "_context",
         "_entered",
-        "_request",
+        "_message",
         "_turn",
         "_unwatch",
         "_visit",
@@ -143,17 +179,13 @@ class _Sender:
         self,
         calls: UnaryCalls,
         visit: HttpVisit,
-        binding: RpcBinding,
-        asked: Asked,
-        request: SendRequest,
+        message: _Message,
         admitted: Admitted,
         entered: Entered,
     ) -> None:
         self._calls = calls
         self._visit = visit
-        self._binding = binding
-        self._asked = asked
-        self._request = request
+        self._message = message
         self._admitted = admitted
         self._entered = entered
         self._began_s = monotonic()
@@ -169,7 +201,7 @@ class _Sender:
 
     @property
     def _call(self) -> Call:
-        return self._admitted.ask(self._asked.params)
+        return self._admitted.ask(self._message.asked.params)
 
     def succeed(self, turn: Turn) -> None:
         if not turn.listen(self._look):
@@ -197,7 +229,7 @@ class _Sender:
             return
         turn.forget(self._look)
         if isinstance(cause, Draining):
-            shown = self._calls.operations.show(self._call, self._request, turn.accepted)
+            shown = self._calls.operations.show(self._call, self._message.request, turn.accepted)
             self._spawn(self._serve(shown))
         else:
             self._spawn(self._serve(_fail(cause)))
@@ -218,11 +250,11 @@ class _Sender:
 
     def _answer(self, answer: Whole) -> None:
         try:
-            if self._asked.legacy is None and self._request.history_length is None:
-                reply = self._binding.wrap_result(answer.packed)
+            if self._message.asked.legacy is None and self._message.request.history_length is None:
+                reply = self._message.binding.wrap_result(answer.packed)
             else:
-                reply = self._render(cut_answer(answer.frame, self._request))
-            self._visit.echo(self._admitted.call, self._asked)
+                reply = self._render(cut_answer(answer.frame, self._message.request))
+            self._visit.echo(self._admitted.call, self._message.asked)
             is_sent = self._visit.answer_now(reply)
         except Exception as error:  # noqa: BLE001  the top of a request, as in the face
             self._spawn(self._serve(_fail(error)))
@@ -250,11 +282,11 @@ class _Sender:
     def _wait(self, turn: Turn) -> Coroutine[Any, Any, JsonObject]:
         """As anybody waits whose answer is not one that ended the run at once."""
         return self._calls.operations.await_answer(
-            self._call, self._request, turn.accepted, turn.wait(), self._visit.watch
+            self._call, self._message.request, turn.accepted, turn.wait(), self._visit.watch
         )
 
     def _render(self, result: JsonObject) -> Reply:
-        return self._binding.render_result(self._asked.write_result(result))
+        return self._message.binding.render_result(self._message.asked.write_result(result))
 
     async def _serve(self, answering: Coroutine[Any, Any, JsonObject]) -> None:
         """Answers with what comes of ``answering``."""
@@ -263,7 +295,7 @@ class _Sender:
                 result = await answering
             finally:
                 self._entered.leave()
-            self._visit.echo(self._admitted.call, self._asked)
+            self._visit.echo(self._admitted.call, self._message.asked)
             await self._visit.answer(self._render(result))
         except CallerLeftError:
             self._visit.outcome = "left"

@@ -100,7 +100,9 @@ class Assurance:
         now_ms = self.machine.now_ms()
         opened_ms = now_ms - (self.clock.now_ms() - record.request.created_ms)
         if not opened_ms - CLOCK_SLACK_MS <= signature.iat <= now_ms + CLOCK_SLACK_MS:
-            message = "signature.iat lies before the question or in the future: set the device's clock"
+            message = (
+                "signature.iat lies before the question or in the future: set the device's clock"
+            )
             raise Forbidden(message, why="signature_time")
 
     def _may_demand(self, record: ActionRecord) -> bool:

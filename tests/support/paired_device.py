@@ -56,6 +56,8 @@ class PairedDevice:
     device_id: str = ""
     token: str = ""
     digits: str = ""
+    clock_ahead_ms: int = 0
+    """How far its clock is ahead of that of this machine."""
 
     async def claim(self, code: str) -> httpx.Response:
         body = {"code": code, "algorithm": self.keys.algorithm, "publicKey": self.keys.public}
@@ -100,14 +102,9 @@ class PairedDevice:
         return {"Authorization": f"Bearer {self.token}"}
 
 
-def sign_decision(
-    device: PairedDevice, answer: JsonObject, *, off_ms: int = 0, **changed: object
-) -> JsonObject:
-    """The answer with the signature of a device; ``changed`` is signed in place of what is said.
-
-    The clock of the device is ``off_ms`` ahead of this machine's.
-    """
-    iat = SystemClock().now_ms() + off_ms
+def sign_decision(device: PairedDevice, answer: JsonObject, **changed: object) -> JsonObject:
+    """The answer with the signature of a device; ``changed`` is signed in place of what is said."""
+    iat = SystemClock().now_ms() + device.clock_ahead_ms
     bound: JsonObject = {
         "v": 1,
         "actionId": answer["actionId"],

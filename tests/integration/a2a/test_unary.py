@@ -341,3 +341,35 @@ async def test_every_request_is_counted_and_lets_go(rig: Rig, begun: list[bool])
     assert begun == [True, True]
     # A drain waits for everybody who is being served.
     await asyncio.wait_for(rig.face.drain(), WITHIN_S)
+
+
+@dataclass
+class Slot:
+    """Of a limit of the caller's."""
+
+    left: int = 0
+
+    def leave(self) -> None:
+        self.left += 1
+
+
+@pytest.mark.parametrize("place", ["read_send", "compose_turn", "HttpVisit"])
+async def test_fault_before_a_message_is_begun_is_answered_and_keeps_no_slot(
+    rig: Rig, begun: list[bool], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    slot, faults = Slot(), [0]
+
+    def fail(*_given: object, **_named: object) -> None:
+        faults[0] += 1
+        raise ValueError(place)
+
+    async with connect(rig) as line:
+        with monkeypatch.context() as broken:
+            broken.setattr("passerelle.gateway.a2a.unary.UNBOUND", slot)
+            broken.setattr(f"passerelle.gateway.a2a.unary.{place}", fail)
+            assert "task" in await line.send("hello")
+        assert faults == [1]
+        assert slot.left == (0 if place == "read_send" else 1)
+        assert "task" in await line.send("hello")
+    assert begun == [False, True]
+    await asyncio.wait_for(rig.face.drain(), WITHIN_S)
