@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.gate import Entered
 
 
-_log: Final = structlog.get_logger("passerelle")
+_logger: Final = structlog.get_logger("passerelle")
 
 
 @value
@@ -119,7 +119,7 @@ class UnaryCalls:
             return False
         except Exception:
             # Nobody above would answer: the face serves it as it serves every other.
-            _log.exception("request.not_begun")
+            _logger.exception("request.not_begun")
             return False
         if message is None:
             return False
@@ -149,7 +149,7 @@ class UnaryCalls:
         except Exception:
             operations.waits.present.leave()
             entered.leave()
-            _log.exception("request.not_begun")
+            _logger.exception("request.not_begun")
             return False
         return True
 

@@ -38,6 +38,7 @@ from passerelle.gateway.clock import StoppedClock
 from passerelle.gateway.control.pace import Pace
 from passerelle.gateway.control.places import draw_shard, place_context
 from passerelle.gateway.control.plan import Delegation
+from passerelle.gateway.control.shape_memory import ShapeMemory
 from passerelle.gateway.control.turn_opening import Draft, Opened, Opening
 from passerelle.gateway.control.words import describe
 from passerelle.gateway.control.writes import Unread, compose
@@ -46,7 +47,7 @@ from passerelle.store.connection import unpack
 from passerelle.store.stencil import Example, Stencil, cut_stencil, quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Sequence
 
     from passerelle.core.batch import Incarnation
     from passerelle.core.ids import Shard
@@ -59,8 +60,13 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.turns import Turns
     from passerelle.gateway.delegation.plain_answers import AnswerForm
 
-_SHAPES: Final = 512
-"""Shapes that are remembered; then the oldest makes room."""
+SHAPES: Final = 512
+"""Shapes that are remembered: each caller has its own at each agent."""
+FEW: Final = 16
+"""Shapes that are learnt when they come first."""
+_ANSWERS: Final = 64
+"""Shapes of answers that are remembered for one of turns: agents choose the media types that stand in them."""
+FEW_ANSWERS: Final = 4
 TRIES: Final = 4
 """Of cutting: a number of one example may stand somewhere else in it by chance."""
 _LONG: Final = 3000
@@ -125,8 +131,8 @@ class Form:
     rehearsals: tuple[Rehearsal, Rehearsal]
     pace: Pace = field(default_factory=Pace)
     """Of what their agent answers; whoever takes answers notes it."""
-    answers: dict[Hashable, AnswerForm | None] = field(
-        default_factory=dict["Hashable", "AnswerForm | None"]
+    answers: ShapeMemory[AnswerForm | None] = field(
+        default_factory=lambda: ShapeMemory(_ANSWERS, FEW_ANSWERS)
     )
     """What answers of each shape store last; whoever takes answers keeps it here."""
 
@@ -149,7 +155,7 @@ class PlainTurns:
     """Opens plain turns, and knows their forms."""
 
     turns: Turns
-    _forms: dict[Hashable, Form | None] = field(default_factory=dict["Hashable", "Form | None"])
+    _forms: ShapeMemory[Form | None] = field(default_factory=lambda: ShapeMemory(SHAPES, FEW))
 
     async def open(
         self, principal: Principal, command: SubmitTurn, plan: Delegation
@@ -236,12 +242,12 @@ class PlainTurns:
             None if trace is None else (trace.flags, trace.state is None),
         )
         try:
-            return forms[shape]
+            return forms.recall(shape)
         except KeyError:
-            form = make_form(self.turns, principal, command, plan, under)
-        if len(forms) >= _SHAPES:
-            del forms[next(iter(forms))]
-        forms[shape] = form
+            if not forms.is_worth(shape):
+                return None
+        form = make_form(self.turns, principal, command, plan, under)
+        forms.keep(shape, form)
         return form
 
 

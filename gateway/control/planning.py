@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.limits.spending import Charge, Spending
     from passerelle.permission_bridge.rules import Policy
 
-_KEPT: Final = 512
-"""Plans that are remembered; then the oldest makes room."""
+_KEPT: Final = 8_192
+"""Plans that are remembered; then the one that has not been wanted for the longest time makes room."""
 _NO_CARD: Final = PeerCard({}, "", "", streaming=False, protocol="a2a/1.0", stale=True)
 
 
@@ -47,8 +48,8 @@ class Planning:
     """This instance's incarnation in a shard; raises where it holds no lease."""
     find_rules: Callable[[], Policy]
     spending: Spending | None = None
-    _kept: dict[tuple[str, str, Wait], Delegation] = field(
-        default_factory=dict[tuple[str, str, "Wait"], "Delegation"]
+    _kept: OrderedDict[tuple[str, str, Wait], Delegation] = field(
+        default_factory=OrderedDict[tuple[str, str, "Wait"], "Delegation"]
     )
     """By caller, agent and how the caller waits: the plan of a message of which nothing else is known."""
 
@@ -73,8 +74,9 @@ class Planning:
         ):
             known = self._compose(principal, command, card, terms, gated=gated)
             if key not in self._kept and len(self._kept) >= _KEPT:
-                del self._kept[next(iter(self._kept))]
+                self._kept.popitem(last=False)
             self._kept[key] = known
+        self._kept.move_to_end(key)
         wishes = EXTENSIONS.get()
         if missing := known.demands - wishes:
             raise ExtensionRequired(min(missing))

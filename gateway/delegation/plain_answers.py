@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.habits import Seen
     from passerelle.gateway.delegation.step import Sight
 
-_SHAPES: Final = 64
-"""Shapes of answers that are remembered for one of turns; then the oldest makes room."""
 _MOST_ARTIFACTS: Final = 4
 _MOST_PARTS: Final = 4
 _SHORT: Final = 24
@@ -239,18 +237,17 @@ def list_values(
 
 
 def find_form(run: Run, turn: PlainTurn, shape: Shape, epoch: int) -> AnswerForm | None:
-    """The form of an answer, rehearsed where it is the first of its shape."""
+    """The form of an answer, rehearsed where its shape is worth it."""
     sight = run.sight
     known = turn.form.answers
     key = (shape, sight.peer_tags, sight.always_task, epoch)
     try:
-        return known[key]
+        return known.recall(key)
     except KeyError:
-        form = _make_form(run, turn, shape, epoch)
-    # Agents choose the media types that stand in a shape.
-    if len(known) >= _SHAPES:
-        del known[next(iter(known))]
-    known[key] = form
+        if not known.is_worth(key):
+            return None
+    form = _make_form(run, turn, shape, epoch)
+    known.keep(key, form)
     return form
 
 

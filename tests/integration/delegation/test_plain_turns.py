@@ -5,12 +5,13 @@ from __future__ import annotations
 import random  # noqa: TID251  seeded, so that a failure comes again
 from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import orjson
 import pytest
 
 from passerelle.core.batch import AppendResult, Batch, PackedBatch
-from passerelle.core.commands import SubmitTurn
+from passerelle.core.commands import SubmitTurn, TurnAccepted
 from passerelle.core.ids import ORDINALS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.peer import PeerCard
@@ -20,6 +21,7 @@ from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.core.thread import ThreadRecord
 from passerelle.core.trace import Trace
+from passerelle.gateway.control import plain_turns
 from passerelle.gateway.control.places import list_places
 from passerelle.gateway.control.plain_turns import (
     Form,
@@ -32,6 +34,7 @@ from passerelle.gateway.control.plain_turns import (
 )
 from passerelle.gateway.control.plan import Delegation
 from passerelle.gateway.control.turn_opening import Opened
+from passerelle.gateway.control.turns import Turns
 from passerelle.gateway.delegation import plain_answers
 from passerelle.gateway.delegation.plain_answers import (
     AnswerForm,
@@ -132,6 +135,7 @@ class Learnt:
 
 async def learn(house: House, monkeypatch: pytest.MonkeyPatch) -> Learnt:
     """Has the house take the plainest turn of all."""
+    monkeypatch.setattr(plain_turns, "FEW_ANSWERS", 1_000)
     learnt, take, open_turn = Learnt(), plain_answers.take, PlainTurns.open
 
     def see_take(run: Run, turn: PlainTurn, result: JsonObject, sent_ms: int) -> Awaitable[bool]:
@@ -194,6 +198,30 @@ async def test_task_that_has_the_name_of_its_context_is_not_plain(
     sight = replace(run.sight, content=None)
     assert plain_answers.read_plain(sight, turn, answer("t-1")) is not None
     assert plain_answers.read_plain(sight, turn, answer(context)) is None
+
+
+@pytest.mark.parametrize("callers", [3, 30])
+async def test_more_callers_than_shapes_have_no_form_made_for_each_message(
+    house: House, monkeypatch: pytest.MonkeyPatch, callers: int
+) -> None:
+    made: list[str] = []
+
+    def see_make(turns: Turns, who: Principal, *given: Any) -> Form | None:  # noqa: ANN401  whatever it takes
+        made.append(who.id)
+        return make_form(turns, who, *given)
+
+    monkeypatch.setattr(plain_turns, "make_form", see_make)
+    monkeypatch.setattr(plain_turns, "SHAPES", 8)
+    monkeypatch.setattr(plain_turns, "FEW", 4)
+    service = replace(house.service, plain_turns=PlainTurns(house.service.turns))
+    for _ in range(3):
+        for number in range(callers):
+            who = replace(ADA, id=f"ada-{number}")
+            command = SubmitTurn("echo", house.message("echo hi"), "a2a", "unary")
+            accepted = await service.execute(who, command, None)
+            assert isinstance(accepted, TurnAccepted)
+            assert "task" in await house.hear(accepted, who=who)
+    assert len(made) == min(callers, 4)
 
 
 def make_trace(chance: random.Random, state: str | None) -> Trace:
