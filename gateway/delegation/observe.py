@@ -87,6 +87,7 @@ def observe(step: Step, result: JsonObject) -> None:
         case TaskReply() | StatusReply() | ArtifactReply():
             if _is_late(step):
                 return
+            _judge_task(step, reply)
             _learn_context(step, reply)
             if step.record.status in HELD:
                 _note(step, reply)
@@ -158,6 +159,19 @@ def relabel_for(step: Step, native_task: str, native_context: str) -> Relabel:
     if native_context:
         known[native_context] = sight.context_id
     return make_relabel(step.facade, sight.context_id, known)
+
+
+def _judge_task(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:
+    """An update of another task than the one whose stream it comes in is taken as of this one, and noted once."""
+    run, native = step.record.run, read_native_ids(reply)[0]
+    is_noted = step.names_foreign or step.sight.names_foreign
+    if isinstance(reply, TaskReply) or run is None or is_noted:
+        return
+    if run.remote_task_id is not None and native != run.remote_task_id:
+        step.names_foreign = True
+        _warn(
+            step, "foreign_task_id", "the peer has sent an update of another task id in this stream"
+        )
 
 
 def _learn_context(step: Step, reply: TaskReply | StatusReply | ArtifactReply) -> None:

@@ -466,6 +466,7 @@ class Run:
         if self.sight.volume is not None:
             step.growth.settle()
         self.sight.place = step.place if step.more else None
+        self.sight.names_foreign |= step.names_foreign
         if step.catalogued and self.record.artifact_count > KEPT_ARTIFACTS:
             self.sight.catalogue.update(step.catalogued)
 

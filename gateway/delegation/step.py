@@ -107,6 +107,8 @@ class Sight:
     content: JsonObject | None = None
     answer: JsonObject | None = None
     """The Message that a peer answered with, in our context, when it made no task."""
+    names_foreign: bool = False
+    """Whether it is stored that the peer names another task in its updates."""
     moves: tuple[int, ...] = ()
     """When the run was taken over by another driver, in ms."""
     place: Place | None = None
@@ -157,6 +159,8 @@ class Step:
     shown_bytes: int = 0
     turned_down: bool = False
     """Whether the peer did not take what it was sent: that has ended the exchange already."""
+    names_foreign: bool = False
+    """Whether this step says that the peer names another task in its updates."""
     chunks: list[Chunk] = field(default_factory=list["Chunk"])
     """Text of artifacts that this step brings."""
     _growth: Growth | None = None

@@ -85,6 +85,7 @@ class Pump:
         for result in results:
             observe(step, result)
         self.blobs += spill.blobs
+        self.sight.names_foreign |= step.names_foreign
         return self._store(decision) if decision.events else []
 
     def hear_each(self, *results: JsonObject) -> list[Event]:

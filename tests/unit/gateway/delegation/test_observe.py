@@ -159,6 +159,29 @@ def test_append_to_what_was_never_opened_opens_it_with_a_warning() -> None:
     assert len(artifacts_of(events)) == 1
 
 
+@pytest.mark.requirement("A2A-12")
+@pytest.mark.parametrize("other", ["nothing", TASK.id, "remote-task-2"])
+@pytest.mark.parametrize("together", [True, False])
+def test_updates_of_another_task_are_taken_as_of_this_one_and_noted_once(
+    other: str, *, together: bool
+) -> None:
+    pump = make_running()
+    foreign = [artifact("a"), artifact("b", name="a-2"), status("WORKING", at=7)]
+    for frame in foreign:
+        (update,) = frame.values()
+        cast("JsonObject", update)["taskId"] = other
+    events = pump.hear(*foreign) if together else pump.hear_each(*foreign)
+    assert warnings_of(events) == ["foreign_task_id"]
+    assert len(artifacts_of(events)) == 2
+    assert all(other not in str(frame) or other == TASK.id for frame in pump.shown)
+
+
+def test_updates_of_the_task_itself_are_noted_by_nobody() -> None:
+    pump = make_running()
+    events = pump.hear(artifact("a"), status("WORKING", at=7), task("COMPLETED"))
+    assert warnings_of(events) == []
+
+
 @pytest.mark.requirement("LT-1", "LT-6")
 def test_bare_message_completes_the_turn_and_shows_no_task() -> None:
     pump = Pump()
