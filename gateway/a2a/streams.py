@@ -22,6 +22,7 @@ from passerelle.gateway.a2a.frame_forms import PLAIN, FrameForm
 from passerelle.gateway.a2a.refusals import veil
 from passerelle.gateway.a2a.reply import HOLE
 from passerelle.gateway.control.long_content import CHUNK_BYTES
+from passerelle.gateway.control.missing_content import MissingContent
 from passerelle.gateway.correlation import explain_fault
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ class EventStream:
         if not self.started:
             raise error
         if self._is_broken:
+            structlog.get_logger().error("a2a.stream_cut", agent=self.agent, reason=f"{error}")
             return
+        if isinstance(error, MissingContent):
+            structlog.get_logger().error("a2a.stream_failed", agent=self.agent, reason=error.reason)
         await self._write(self.binding.write_failure(veil(error, self.agent)), more=False)
 
     async def _write_frames(self, frames: list[StreamFrame]) -> None:
@@ -132,8 +136,10 @@ class EventStream:
     async def _write_long(self, cursor: str, long: LongContent) -> None:
         """One event, chunk by chunk: the next one is read when the last one has gone.
 
-        Where it cannot be read to its end the connection is cut: what stands behind half an event cannot be read.
+        Where it cannot be read to its end the connection is cut: what stands behind half an event cannot be read. So it
+        is looked first whether it is all there.
         """
+        await long.require()
         head, _, tail = self._dress(cursor, HOLE).partition(HOLE)
         async with self._writing:
             await self._begin()

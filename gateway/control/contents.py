@@ -149,7 +149,10 @@ class Contents:
     ) -> JsonObject | LongContent | None:
         """``read_task``, but what is large stays where it is stored."""
         try:
-            return await self._read_slim(record, fields)
+            found = await self._read_slim(record, fields)
+            if isinstance(found, LongContent):
+                await found.require()
+            return found
         except MissingContent:
             return await self.read_task(record, fields)
 
@@ -158,10 +161,7 @@ class Contents:
     ) -> JsonObject | LongContent | None:
         if not record.shown or fields.get(CONTENT) is not None:
             long = self.find_long(record, fields)
-            if long is None:
-                return await self.read_task(record, fields)
-            await self.peek(long, 1)
-            return long
+            return long if long is not None else await self.read_task(record, fields)
         task = (await self.fold_task(record, slim=True)).task
         if task is None or not is_slim(task):
             return task

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from passerelle.core.errors import StoreUnavailable
 from passerelle.core.long_json import LongJson, Slice
+from passerelle.gateway.control.missing_content import MissingContent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -38,6 +39,21 @@ class LongContent:
         """The same between other bytes."""
         return replace(self, json=LongJson((before, *self.json.pieces, behind)))
 
+    async def require(self) -> None:
+        """Looks whether all of it is there: who has begun to read to somebody cannot say any more what is missing.
+
+        Raises:
+            MissingContent: some of it is not, or is shorter than it was.
+            StoreUnavailable: nobody knows.
+        """
+        ends: dict[str, int] = {}
+        for piece in self.json.pieces:
+            if isinstance(piece, Slice):
+                ends[piece.blob] = max(ends.get(piece.blob, 0), piece.start + piece.size)
+        for blob, end in ends.items():
+            if not await self.blobs.read(self.shard, blob, max(end - 1, 0), 1):
+                raise MissingContent(blob)
+
     async def read(self) -> AsyncGenerator[bytes]:
         """Its bytes, at most ``CHUNK_BYTES`` at a time. The last ones of a slice come once its hash has been compared.
 
@@ -66,7 +82,7 @@ class LongContent:
             wanted = min(CHUNK_BYTES, piece.size - done)
             chunk = await self.blobs.read(self.shard, piece.blob, piece.start + done, wanted)
             if chunk is None:
-                raise StoreUnavailable(f"blob {piece.blob[:12]} is missing", "no")
+                raise MissingContent(piece.blob)
             digest.update(chunk)
             done += len(chunk)
             is_last = done == piece.size

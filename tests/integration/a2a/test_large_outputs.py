@@ -10,6 +10,7 @@ import pytest
 
 from passerelle.a2a_mapping.extensions import RESUME
 from passerelle.core.json import JsonObject
+from passerelle.gateway.control.missing_content import MISSING
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.delegation.volume import LARGE_BYTES, OutputLimits
 from passerelle.store.blobs import DirectoryBlobs
@@ -104,6 +105,43 @@ async def test_a_task_whose_whole_content_is_gone_is_read_from_its_frames(rig: R
     max(files, key=lambda one: one.stat().st_size).unlink()
     after = await rig.call("GetTask", params)
     assert after["artifacts"] == before["artifacts"]
+
+
+async def test_a_large_task_that_goes_on_without_some_of_its_chunks_is_answered_with_the_rest(
+    rig: Rig,
+) -> None:
+    rest, texts = asyncio.Event(), [letter * LARGE_BYTES for letter in "abc"]
+
+    async def story(turn: Turn) -> None:
+        for number, text in enumerate(texts):
+            await turn.artifact(text, artifact_id=f"art-{number}")
+        await rest.wait()
+        await turn.status("COMPLETED")
+
+    rig.peer.next(story)
+    params = rig.message("go", configuration={"returnImmediately": True})
+    task_id = (await rig.call("SendMessage", params))["task"]["id"]
+
+    async def has_all() -> bool:
+        found = await rig.call("GetTask", {"id": task_id})
+        return len(found.get("artifacts", [])) == len(texts)
+
+    await wait_until(has_all, 20, "all chunks are stored")
+    blobs = rig.service.dispatch.blobs
+    assert isinstance(blobs, DirectoryBlobs)
+    files = [one for one in blobs.root.rglob("*") if one.is_file()]
+    gone = [one for one in files if b"b" * 1_000 in one.read_bytes()]
+    for one in gone:
+        one.unlink()
+    answer = await rig.post("GetTask", {"id": task_id})
+    assert answer.status_code == 200
+    task = orjson.loads(answer.content)["result"]
+    whole = [one["parts"][0]["text"] for one in task["artifacts"]]
+    assert [text in whole for text in texts] == [True, False, True]
+    lost = {one["sha256"] for one in task["metadata"][MISSING]}
+    assert lost
+    assert lost <= {one.name for one in gone}
+    rest.set()
 
 
 @pytest.mark.parametrize("size", [1_000, 20_000, 300_000])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
+from structlog.testing import capture_logs
 
 from passerelle.core.errors import PasserelleError, PeerUnavailable, StoreUnavailable
 from passerelle.core.ids import Shard
@@ -279,8 +280,33 @@ async def test_a_connection_is_cut_in_the_middle_of_a_frame_that_is_damaged(tmp_
     long = await keep(blobs, 200_000)
     (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
     path.write_bytes(path.read_bytes()[:-3] + b'y"}')
-    failure = await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], long))
+    with capture_logs() as logs:
+        failure = await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], long))
     assert isinstance(failure, StoreUnavailable)
+    assert [one["event"] for one in logs] == ["a2a.stream_cut"]
     assert not wire.is_ended
     # The event has no end, so that no client takes it for one.
     assert wire.body.count(b"\n\n") == 1
+
+
+@pytest.mark.parametrize("left", [None, 150_000], ids=["gone", "shorter"])
+async def test_a_frame_whose_content_is_gone_ends_the_stream_with_an_error(
+    tmp_path: Path, left: int | None
+) -> None:
+    wire, blobs = Wire(), DirectoryBlobs(tmp_path)
+    long = await keep(blobs, 200_000)
+    (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
+    if left is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:left])
+    with capture_logs() as logs:
+        failure = await open_stream(wire, HttpBinding()).copy(read(FRAMES[0], long, FRAMES[1]))
+    assert isinstance(failure, StoreUnavailable)
+    assert wire.is_ended
+    first, last, end = wire.body.split(b"\n\n")
+    assert first.endswith(b'data: {"task":{}}')
+    error = orjson.loads(last.removeprefix(b"event: error\ndata: "))
+    assert error["error"]["status"] == "UNAVAILABLE"
+    assert end == b""
+    assert [one["event"] for one in logs] == ["a2a.stream_failed"]
