@@ -33,7 +33,7 @@ def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
         ConfigInvalid: the file cannot be read, made or trusted.
     """
     try:
-        minted = not path.exists() and _write_once(path, mint())
+        minted = not path.exists() and _make(path, mint)
         if path.stat().st_mode & 0o077:
             raise ConfigInvalid(str(path), "others can read it: delete it, and a new one is made")
         text = path.read_text(encoding="ascii").strip()
@@ -42,6 +42,17 @@ def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
     if not text:
         raise ConfigInvalid(str(path), "is empty: delete it, and a new one is made")
     return PrivateText(text, minted)
+
+
+def _make(path: Path, mint: Callable[[], str]) -> bool:
+    try:
+        return _write_once(path, mint())
+    except OSError as error:
+        message = (
+            f"is not there and cannot be made ({error.strerror or error}): "
+            "let the first start write to the folder, or put the file there"
+        )
+        raise ConfigInvalid(str(path), message) from None
 
 
 def _write_once(path: Path, text: str) -> bool:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from passerelle.core.ports.log import StreamRef
     from passerelle.core.ports.projections import Part
 
-SCHEMA: Final = 1
-"""Version of this layout; an instance refuses a store with a newer one."""
+SCHEMA: Final = 2
+"""Number of everything that is stored: it changes with each form, and an instance refuses a store with a newer one."""
 
 _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
     EntityKind.SESSION: "s",

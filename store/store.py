@@ -200,11 +200,15 @@ class Store:
             home, pack("GET", keys.runtime()), pack("HGET", keys.meta(home), "schema")
         )
         self.runtime_id = cast("bytes", name).decode()
-        if int(cast("bytes", found)) > keys.SCHEMA:
+        stored = int(cast("bytes", found))
+        if stored > keys.SCHEMA:
             raise ConfigInvalid(
-                "redis_url",
-                f"the store has schema {int(cast('bytes', found))}, this version knows {keys.SCHEMA}",
+                "redis_url", f"the store has schema {stored}, this version knows {keys.SCHEMA}"
             )
+        if stored < keys.SCHEMA:
+            # From here on there may be what an earlier version cannot read.
+            raised = pack("HSET", keys.meta(home), "schema", keys.SCHEMA)
+            await retry(lambda: self.nodes.write(home, raised))
 
 
 async def _read_facts(nodes: Nodes) -> dict[Node, ServerFacts]:

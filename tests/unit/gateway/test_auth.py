@@ -28,6 +28,7 @@ from passerelle.gateway.auth.keys import (
 from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemIds
 from passerelle.gateway.devices.pairing import TOKEN_PREFIX
+from passerelle.gateway.exit_status import ExitStatus, find_exit_status
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.settings_callers import ClientSettings
 from tests.support.clients import make_client
@@ -213,8 +214,21 @@ def test_empty_or_unusable_owner_token_is_an_error(tmp_path: Path) -> None:
     path.touch(0o600)
     with pytest.raises(ConfigInvalid, match="is empty"):
         load_owner_token(tmp_path, SystemIds())
+    path.write_bytes(b"\xff")
     with pytest.raises(ConfigInvalid, match="cannot be used"):
-        load_owner_token(tmp_path / "absent", SystemIds())
+        load_owner_token(tmp_path, SystemIds())
+
+
+def test_folder_where_no_owner_token_can_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    with pytest.raises(ConfigInvalid) as failed:
+        load_owner_token(absent, SystemIds())
+    assert (
+        f"{absent / 'owner-token'}: is not there and cannot be made (No such file"
+        in f"{failed.value}"
+    )
+    assert "let the first start write to the folder" in f"{failed.value}"
+    assert find_exit_status(failed.value) is ExitStatus.CALLER
 
 
 async def test_another_token_on_a_copy_is_another_credential(keys: KnownCallers) -> None:

@@ -1,0 +1,1 @@
+"""Stores as each schema number left them, and what reads them."""
