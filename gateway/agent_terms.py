@@ -67,6 +67,8 @@ class AgentTerms:
             limits=OutputLimits(
                 agent.artifact_bytes or self._outputs.artifact_bytes,
                 agent.task_bytes or self._outputs.task_bytes,
+                agent.events_per_s or self._outputs.events_per_s,
+                agent.bytes_per_s or self._outputs.bytes_per_s,
             ),
         )
 

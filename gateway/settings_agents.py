@@ -348,6 +348,12 @@ class AgentSettings(Section):
     task_bytes: int | None = Field(
         default=None, ge=1_024, description="Its own `outputs.task_bytes`."
     )
+    events_per_s: int | None = Field(
+        default=None, ge=1, description="Its own `outputs.events_per_s`."
+    )
+    bytes_per_s: int | None = Field(
+        default=None, ge=1_024, description="Its own `outputs.bytes_per_s`."
+    )
     forward_auth: bool = Field(
         default=False,
         description="Sends the caller's own Authorization header on to the agent, where there is one.",

@@ -66,6 +66,17 @@ class OutputSettings(Section):
         ge=1_024,
         description="The same for all artifacts of a task together.",
     )
+    events_per_s: int = Field(
+        default=1_000,
+        ge=1,
+        description="Events of one run in a second; it may bring a second's worth at once. Beyond it the stream of the "
+        "agent is read slower, so that the agent waits. An agent may have its own.",
+    )
+    bytes_per_s: int = Field(
+        default=16 * _MIB,
+        ge=1_024,
+        description="The same for the content of its artifacts and messages.",
+    )
     timeout: Duration = Field(
         default=parse_duration("1m"),
         json_schema_extra={"default": "1m"},

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.retries import Retries
 
 _KEPT_MS: Final = 60_000
+_THROTTLED_MS: Final = 1_000
+"""Until an idle limit is looked at again of a run whose stream is not read."""
 
 
 @dataclass(slots=True)
@@ -68,8 +70,15 @@ class Deadlines:
             await self.drop(shard, row)
         elif end_ms > now_ms:
             await self._move(record, row, end_ms)
+        elif limit == "idle" and self._is_throttled(row.entity):
+            # It is we who do not listen.
+            await self._move(record, row, now_ms + _THROTTLED_MS)
         else:
             await self._time_out(row, limit)
+
+    def _is_throttled(self, task_id: str) -> bool:
+        driver = self.dispatch.find(task_id)
+        return driver is not None and driver.is_throttled
 
     async def _move(self, record: TaskRecord, row: DueRow, at_ms: int) -> None:
         def body(_decision: Decision) -> Terms:

@@ -27,6 +27,7 @@ from passerelle.gateway.delegation.returns import Returning, list_groups
 from passerelle.gateway.delegation.run import Run, RunMovedError, read_driver
 from passerelle.gateway.delegation.sending import is_kept_back
 from passerelle.gateway.delegation.step import Sight, find_action
+from passerelle.gateway.delegation.turns import Turns
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.peers.carried import TRACE, keep_wishes
 
@@ -117,6 +118,7 @@ class Dispatch:
     """Who has a say in what peers ask."""
     patience: Patience = field(default_factory=Patience)
     crowd: Crowd = field(default_factory=Crowd)
+    turns: Turns = field(default_factory=Turns)
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     spending: Spending | None = None
     callbacks: Callbacks | None = None
@@ -145,6 +147,7 @@ class Dispatch:
             self.consulting,
             self.outputs,
             self.crowd,
+            self.turns,
         )
         self.runs.on_broken = self._mend
         self.runs.on_left = self.open_text.close

@@ -35,6 +35,7 @@ from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder
+from passerelle.gateway.delegation.rates import Pace, Rate
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
@@ -83,6 +84,10 @@ class Driver:
     """Whether a stream of the task is read now: what the peer says elsewhere would be said twice."""
     was_left: bool = field(default=False, init=False)
     """Whether the peer itself has ended the stream that was read last."""
+    is_throttled: bool = field(default=False, init=False)
+    """Whether a stream of the task is not read now, since it brings more than it may."""
+    was_throttled: bool = field(default=False, init=False)
+    """Whether that is told."""
     let_through: frozenset[str] = field(default=frozenset(), init=False)
     """What hooks have let through of what the peer brought."""
     options: JsonObject | None = field(default=None, init=False)
@@ -95,6 +100,7 @@ class Driver:
     _sent: JsonObject | None = field(default=None, init=False)
     _debts: Debts | None = field(default=None, init=False)
     _ladder: Ladder | None = field(default=None, init=False)
+    _pace: Pace | None = field(default=None, init=False)
     _is_held: bool = field(default=False, init=False)
     _wish: asyncio.Event | None = field(default=None, init=False)
     _stir: asyncio.Event | None = field(default=None, init=False)
@@ -115,6 +121,14 @@ class Driver:
         if self._ladder is None:
             self._ladder = Ladder(self.patience)
         return self._ladder
+
+    @property
+    def pace(self) -> Pace:
+        """How much its streams bring, of all of them; made for the first one."""
+        if self._pace is None:
+            limits = self.run.sight.limits
+            self._pace = Pace(Rate(limits.events_per_s, limits.bytes_per_s))
+        return self._pace
 
     @property
     def stir(self) -> asyncio.Event:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.delegation.driver import Driver
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.run import Run
+    from passerelle.gateway.delegation.turns import Turns
     from passerelle.gateway.outputs.policy import OutputPolicy
 
 
@@ -49,3 +50,5 @@ class Means:
     outputs: OutputPolicy
     crowd: Crowd
     """All runs of this instance that are followed by asking."""
+    turns: Turns
+    """All runs of this instance that bring much."""

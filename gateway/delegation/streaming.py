@@ -1,6 +1,7 @@
 """Frames of a peer's stream, as they come: several in one append, and never further ahead than the store can take.
 
-A stream that ends says nothing about the task (I6).
+A stream that ends says nothing about the task (I6). One that brings more than it may is read slower: the connection
+fills up, and the agent waits. One that brings much takes turns with others that do.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ _BUFFERED_BYTES: Final = 8_388_608
 """Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
 _BYTES_AT_ONCE: Final = 4_194_304
 """Content of one append, or one frame."""
+_FRAMES_IN_TURN: Final = 4
+"""Frames of one append of a run that brings much, while others that do wait for their turn."""
+_SHORTEST_REST_S: Final = 0.02
+"""What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
 
 
 class Ahead:
@@ -41,27 +46,29 @@ class Ahead:
         self._frames: deque[tuple[StreamOutcome, int]] = deque()
         self._bytes = 0
         self._taken = asyncio.Event()
+        self.is_closed = False
+        """Whether no more are put: the stream is left once those that are there are taken."""
 
     def empty(self) -> bool:
         """Whether there is none."""
         return not self._frames
 
-    async def put(self, outcome: StreamOutcome) -> None:
-        """Adds one as soon as there is room."""
-        size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
-        while self._frames and (
-            len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
-        ):
+    async def put(self, outcome: StreamOutcome, size: int = 0) -> None:
+        """Adds one of so many bytes as soon as there is room; never, once they are closed."""
+        while self.is_closed or (self._frames and self._is_full(size)):
             self._taken.clear()
             await self._taken.wait()
         self._frames.append((outcome, size))
         self._bytes += size
 
-    def collect(self) -> list[StreamOutcome]:
-        """Those that are there, at least one: what arrives within one round trip shares an append."""
+    def _is_full(self, size: int) -> bool:
+        return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
+
+    def collect(self, most: int) -> list[StreamOutcome]:
+        """Those that are there, one to ``most``: what arrives within one round trip shares an append."""
         batch: list[StreamOutcome] = []
         total = 0
-        while self._frames and len(batch) < _FRAMES_AT_ONCE:
+        while self._frames and len(batch) < most:
             outcome, size = self._frames[0]
             if batch and total + size > _BYTES_AT_ONCE:
                 break
@@ -86,7 +93,7 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
     driver.is_streaming, driver.was_left, began = True, False, False
     try:
         while await _await_frame(driver, frames) and not driver.run.has_ended():
-            batch = frames.collect()
+            batch = frames.collect(await _await_turn(driver))
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
                 await take(driver, results)
@@ -133,6 +140,9 @@ async def _await_frame(driver: Driver, frames: Ahead) -> bool:
     while True:
         if driver.run.is_held() and driver.remote_task() is not None:
             return False
+        if driver.is_woken and driver.remote_task() is not None:
+            # An agent that never stops talking would be heard out before a wish to cancel is.
+            frames.is_closed = True
         if not frames.empty():
             return True
         driver.stir.clear()
@@ -148,6 +158,16 @@ async def _await_frame(driver: Driver, frames: Ahead) -> bool:
                 await _look_around(driver)
 
 
+async def _await_turn(driver: Driver) -> int:
+    """How many frames may be taken now. What brings little, or is to be left, waits for nobody."""
+    now_s = asyncio.get_running_loop().time()
+    if driver.is_woken or not driver.pace.is_loud(now_s):
+        return _FRAMES_AT_ONCE
+    turns, owner = driver.means.turns, driver.run.record.scope
+    await turns.take(f"{owner.tenant}/{owner.principal}", driver.peer.name)
+    return _FRAMES_IN_TURN if turns.waiting else _FRAMES_AT_ONCE
+
+
 async def _look_around(driver: Driver) -> None:
     """Another instance may have taken an answer, or ended the task: what it told us may be lost."""
     try:
@@ -159,7 +179,9 @@ async def _look_around(driver: Driver) -> None:
         for held in driver.run.held.values()
     ):
         driver.wake()
-    await probe(driver)
+    if not driver.is_throttled:
+        # Whoever does not listen cannot say that it is silent.
+        await probe(driver)
 
 
 async def _read(
@@ -172,8 +194,10 @@ async def _read(
         async with aclosing(outcomes) as open_stream:
             async for outcome in open_stream:
                 last = outcome
-                await frames.put(outcome)
+                size = measure_frame(outcome.result) if isinstance(outcome, Answered) else 0
+                await frames.put(outcome, size)
                 driver.stir.set()
+                await _rest(driver, size)
     except Exception:
         # Whoever follows waits for a last outcome, and has to get one.
         driver.means.log.exception("stream.broken", task=driver.run.record.task_id)
@@ -181,6 +205,28 @@ async def _read(
     if isinstance(last, Answered):
         await frames.put(Closed())
         driver.stir.set()
+
+
+async def _rest(driver: Driver, size: int) -> None:
+    """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
+    loop = asyncio.get_running_loop()
+    wait_s = driver.pace.count(size, loop.time())
+    if wait_s < _SHORTEST_REST_S:
+        return
+    if not driver.was_throttled:
+        limits = driver.run.sight.limits
+        driver.means.log.warning(
+            "stream.slowed",
+            task=driver.run.record.task_id,
+            agent=driver.peer.name,
+            events_per_s=limits.events_per_s,
+            bytes_per_s=limits.bytes_per_s,
+        )
+    driver.is_throttled = driver.was_throttled = True
+    try:
+        await asyncio.sleep(wait_s)
+    finally:
+        driver.is_throttled = False
 
 
 def _tell_stored(batch: list[StreamOutcome]) -> None:

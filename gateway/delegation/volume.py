@@ -24,10 +24,12 @@ LARGE_BYTES: Final = _MIB
 
 @value
 class OutputLimits:
-    """What an agent may bring, in bytes; the names are those of the settings."""
+    """What an agent may bring, in bytes and of one run in a second; the names are those of the settings."""
 
     artifact_bytes: int = 256 * _MIB
     task_bytes: int = 1024 * _MIB
+    events_per_s: int = 1_000
+    bytes_per_s: int = 16 * _MIB
 
 
 NO_LIMITS_OF_ITS_OWN: Final = OutputLimits()
@@ -97,9 +99,11 @@ def measure_task(task: JsonObject | None) -> Volume:
 
 
 def measure_frame(frame: JsonObject) -> int:
-    """Bytes that a frame of an agent brings in artifacts, roughly."""
+    """Bytes that a frame of an agent brings in artifacts and in its message, roughly."""
     piece = object_at(object_at(frame, "artifactUpdate"), "artifact")
     if piece:
         return measure_artifact(piece)
     task = object_at(frame, "task")
-    return sum(map(measure_artifact, objects_at(task, "artifacts"))) if task else 0
+    status = object_at(task or object_at(frame, "statusUpdate"), "status")
+    said = object_at(status, "message") or object_at(frame, "message")
+    return measure_artifact(said) + sum(map(measure_artifact, objects_at(task, "artifacts")))

@@ -50,6 +50,7 @@ from passerelle.gateway.delegation.deadlines import Deadlines
 from passerelle.gateway.delegation.patience import Patience
 from passerelle.gateway.delegation.peer_terms import PeerTerms
 from passerelle.gateway.delegation.run import OWNER
+from passerelle.gateway.delegation.volume import NO_LIMITS_OF_ITS_OWN, OutputLimits
 from passerelle.gateway.outputs.policy import OutputPolicy
 from passerelle.gateway.parts import make_service
 from passerelle.gateway.peers.config import PeerConfig
@@ -111,6 +112,7 @@ class House:
     correlates: bool = False
     tags: frozenset[str] = frozenset()
     doubt_s: float | None = None
+    limits: OutputLimits = NO_LIMITS_OF_ITS_OWN
     rules: Policy = DEFAULT_POLICY
     outputs: OutputPolicy = field(default_factory=OutputPolicy)
     service: Service = field(init=False)
@@ -155,6 +157,7 @@ class House:
             acceptance=self.acceptance,
             correlates=self.correlates,
             tags=self.tags,
+            limits=self.limits,
         )
 
     async def restart(self) -> None:

@@ -1,0 +1,172 @@
+"""Agents that bring more than they may: read slower, in turns with others, and stopped at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from passerelle.a2a_mapping.members import objects_at
+from passerelle.core.batch import Batch
+from passerelle.core.commands import TurnAccepted
+from passerelle.core.json import JsonObject
+from passerelle.core.status import Status
+from passerelle.gateway.delegation.driver import Driver
+from passerelle.gateway.delegation.volume import OutputLimits
+from tests.support.engine import Server
+from tests.support.house import ADA, BOB, House, open_house
+from tests.support.scripted_tasks import Frame, Script, Turn
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+MANY = 20_000
+
+
+def talk(statuses: int) -> Script:
+    """A peer that says so many words as fast as it can, and is done."""
+
+    async def go(turn: Turn) -> None:
+        task = await turn.open()
+        for number in range(statuses):
+            message: JsonObject = {
+                "messageId": f"{task.id}-word-{number}",
+                "role": "ROLE_AGENT",
+                "parts": [{"text": f"word {number}"}],
+            }
+            status: JsonObject = {
+                "state": "TASK_STATE_WORKING",
+                "timestamp": task.ticks.stamp(),
+                "message": message,
+            }
+            update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
+            turn.transcript.write(Frame({"statusUpdate": update}))
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+        await turn.status("COMPLETED")
+
+    return go
+
+
+def find_driver(house: House, accepted: TurnAccepted) -> Driver:
+    driver = house.service.dispatch.find(accepted.task_id)
+    assert driver is not None
+    return driver
+
+
+async def await_throttle(house: House, accepted: TurnAccepted) -> Driver:
+    driver = find_driver(house, accepted)
+    await wait_until(lambda: driver.is_throttled, 10, "the stream is not read any more")
+    return driver
+
+
+@pytest.fixture
+async def impatient(
+    engine_server: Server, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[House]:
+    """A house whose agent is given up after less than a second of silence."""
+    async with open_house(
+        engine_server.url, tmp_path / "blobs", adjust=lambda one: replace(one, idle_timeout_s=0.8)
+    ) as opened:
+        yield opened
+
+
+async def test_a_callers_tasks_end_while_the_agent_of_another_talks_and_talks(
+    street: House,
+) -> None:
+    loop = asyncio.get_running_loop()
+    street.limits = OutputLimits(events_per_s=200)
+    street.peer.next(talk(MANY))
+    began_s = loop.time()
+    talkative = await street.send("go", wait="stream")
+    await await_throttle(street, talkative)
+    for _ in range(10):
+        accepted = await street.send("hello", agent="other", who=BOB)
+        answer = await street.hear(accepted, who=BOB)
+        assert answer["task"]
+    assert (await street.record(talkative)).status is Status.RUNNING
+    stored = len(await street.events(talkative))
+    lasted_s = loop.time() - began_s
+    # A second's worth at once, the rate, what a timer is late by; and the facts of a task that begins.
+    assert stored < 200 * (lasted_s + 1.1) + 50
+    await street.cancel(talkative)
+    await street.until(talkative, Status.CANCELLED)
+
+
+async def test_a_cancel_is_heard_at_once_while_the_stream_is_not_read(house: House) -> None:
+    house.limits = OutputLimits(events_per_s=2)
+    house.peer.next(talk(1_000))
+    accepted = await house.send("go", wait="stream")
+    await await_throttle(house, accepted)
+    await house.cancel(accepted)
+    assert house.peer.count("CancelTask") == 1
+    # The rest of the stream would take minutes.
+    await house.until(accepted, Status.CANCELLED)
+
+
+async def test_a_cancel_is_heard_while_frames_come_faster_than_they_are_stored(
+    house: House,
+) -> None:
+    async def store_slowly(batch: Batch) -> None:
+        if len(batch.events) > 4:  # what the agent says, and not what its caller wants
+            await asyncio.sleep(0.05)
+
+    house.peer.next(talk(MANY))
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RUNNING)
+    house.log.before_append = store_slowly
+    await house.cancel(accepted)
+    assert house.peer.count("CancelTask") == 1
+    # To store all that was said would take a minute.
+    await house.until(accepted, Status.CANCELLED)
+    assert len(await house.events(accepted)) < MANY / 10
+
+
+async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatient: House) -> None:
+    impatient.limits = OutputLimits(events_per_s=1)
+    impatient.peer.next(talk(3))
+    accepted = await impatient.send("go", wait="stream")
+    driver = await await_throttle(impatient, accepted)
+    async with asyncio.timeout(10):
+        while not driver.run.has_ended():
+            await driver.run.wait_for_change()
+    # It was one stream all the time, and nobody had to ask.
+    assert {one.method for one in impatient.peer.requests} == {"SendStreamingMessage"}
+    task = await impatient.read(accepted)
+    said = [one["parts"] for one in objects_at(task, "history")]
+    assert said[1:] == [[{"text": f"word {number}"}] for number in range(3)]
+
+
+async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(house: House) -> None:
+    house.policy = replace(house.policy, idle_timeout_ms=60_000)
+    house.limits = OutputLimits(events_per_s=1)
+    house.peer.next(talk(50))
+    accepted = await house.send("go", wait="stream")
+    await await_throttle(house, accepted)
+    await house.come_due("idle", accepted.task_id, after_ms=61_000)
+    assert (await house.record(accepted)).status is Status.RUNNING
+    assert f"idle:{accepted.task_id}" in await house.due(accepted.task_id)
+    await house.cancel(accepted)
+    await house.until(accepted, Status.CANCELLED)
+
+
+async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does(
+    street: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = street.service.dispatch.turns
+    take, taken = turns.take, list[tuple[str, str]]()
+
+    async def note(caller: str, agent: str) -> None:
+        taken.append((caller, agent))
+        await take(caller, agent)
+
+    monkeypatch.setattr(turns, "take", note)
+    ordinary = await street.send("chunks 20", agent="other", who=BOB, wait="stream")
+    await street.until(ordinary, Status.COMPLETED)
+    assert taken == []
+    street.peer.next(talk(300))
+    await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
+    assert set(taken) == {("default/ada", "echo")}
