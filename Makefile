@@ -1,7 +1,7 @@
 # Every verb makes .venv first, calls one thing, and ends in one line of summary and a true exit status.
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $p))),$(error Python 3.11 or newer is needed))
 BIN := .venv/bin
-TIER ?= unit contract integration e2e
+TIER ?= unit contract integration e2e stores
 JOBS ?= 2
 
 # Where Python may not keep compiled modules, every process of a test compiles what it imports, and every run all tests.
@@ -23,7 +23,7 @@ demo: ## the whole story on one machine, played and checked
 serve: ## gateway and sample peers in the foreground, until Ctrl-C
 	@$(BIN)/passerelle demo
 
-test: ## unit, contract, integration, e2e; TIER=unit runs one, SEED=n repeats an order, COVER=1 measures
+test: ## unit, contract, integration, e2e, stores; TIER=unit runs one, SEED=n repeats an order, COVER=1 measures
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile $(if $(SEED),--randomly-seed=$(SEED)) $(if $(COVER),--cov --cov-report=) $(addprefix tests/,$(TIER))
 	@$(if $(COVER),$(BIN)/python -m tools.coverage)
 

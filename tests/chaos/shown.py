@@ -50,9 +50,11 @@ class Shown:
 
     async def _prove_errand(self, told: Told) -> None:
         if told.errand.way is Way.SAY:
-            parts = objects_at(told.answer or {}, "parts")
+            # One that waited for its agent was told so by a Task, and the answer is in that.
+            status = object_at(told.task or {}, "status")
+            parts = objects_at(told.answer or object_at(status, "message"), "parts")
             if [text_at(part, "text") for part in parts] != [f"{told.errand.text} it is"]:
-                self.verdict.blame(told.errand.label, f"its answer is {told.answer}")
+                self.verdict.blame(told.errand.label, f"its answer is {told.answer or told.task}")
         elif told.task_id is not None:
             remote = self._find_remote(told.task_id)
             for gateway in range(len(GATEWAYS)):

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from passerelle.a2a_mapping.members import object_at
 from passerelle.core import task as tasks
 from passerelle.core.batch import EntityRef
 from passerelle.core.decision import Decision
@@ -13,7 +14,6 @@ from passerelle.core.events import Fact
 from passerelle.core.ids import Shard
 from passerelle.core.payloads.run import RunStatus
 from passerelle.core.status import Status
-from passerelle.core.task_commands import ObserveStatus
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.control.writes import Terms, Written
 from passerelle.gateway.delegation.driver import Driver
@@ -22,6 +22,7 @@ from passerelle.store import keys
 from tests.support.engine import Server, ask
 from tests.support.house import House, task_of
 from tests.support.lost_tail import remember
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -31,8 +32,7 @@ SIDE_BY_SIDE = 8
 
 def note(step: Step) -> None:
     """A fact that changes the record."""
-    said = RunStatus(native_status="TASK_STATE_WORKING")
-    step.add(step.tell(ObserveStatus(Status.RUNNING, said, step.sight.mint("step"))))
+    step.add([Fact(tasks.scope_of(step.record), RunStatus(native_status="TASK_STATE_WORKING"))])
 
 
 async def change(house: House, session: str, task: EntityRef) -> None:
@@ -63,6 +63,13 @@ async def begin(house: House) -> tuple[Driver, EntityRef, str]:
     await house.until(accepted, Status.RUNNING)
     driver = house.service.dispatch.find(accepted.task_id)
     assert driver is not None
+
+    def is_at_work() -> bool:
+        status = object_at(driver.run.content or {}, "status")
+        return status.get("state") == "TASK_STATE_WORKING"
+
+    # A word of the agent that is stored later would be an append of the driver's own, which finds the loss by itself.
+    await wait_until(is_at_work, 15, "what the agent has said is stored")
     return driver, task_of(accepted), accepted.session_id
 
 
