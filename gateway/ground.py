@@ -10,7 +10,6 @@ import structlog
 from passerelle.gateway.callbacks import Callbacks
 from passerelle.gateway.control.actions import Actions
 from passerelle.gateway.control.contents import Contents
-from passerelle.gateway.control.fresh_questions import FreshQuestions
 from passerelle.gateway.control.granting import Granting
 from passerelle.gateway.control.ownership import Ownership
 from passerelle.gateway.control.references import References
@@ -26,7 +25,6 @@ from passerelle.gateway.devices.assurance import Assurance
 from passerelle.gateway.devices.device_lists import DeviceLists
 
 if TYPE_CHECKING:
-    from passerelle.gateway.control.glimpse import Glimpse
     from passerelle.gateway.sealing import Sealer
     from passerelle.gateway.surroundings import Surroundings
     from passerelle.store.store import Store
@@ -44,7 +42,6 @@ class Ground:
     dispatch: Dispatch
     lists: DeviceLists
     actions: Actions
-    fresh: FreshQuestions
 
     @property
     def store(self) -> Store:
@@ -54,12 +51,7 @@ class Ground:
 
 def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
     """The ground of one service; nothing is driven yet."""
-    store, fresh = around.store, FreshQuestions()
-
-    def glimpse(seen: Glimpse) -> None:
-        fresh.note(seen)
-        around.glimpse(seen)
-
+    store = around.store
     writes = Writes(
         store.log,
         around.clock,
@@ -67,7 +59,7 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
         store.runtime_id,
         around.tally,
         around.news,
-        glimpse=glimpse,
+        glimpse=around.glimpse,
         shard_ms=around.shard_ms,
     )
     withholding = make_withholding(sealer, store.blobs, around.ids.draw)
@@ -82,7 +74,6 @@ def lay_ground(around: Surroundings, sealer: Sealer | None) -> Ground:
         dispatch=_make_dispatch(around, writes, contents, references),
         lists=lists,
         actions=Actions(writes, _make_assurance(around, lists), Refusals(writes)),
-        fresh=fresh,
     )
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from passerelle.core.principal import Principal
     from passerelle.core.withdrawal import WithdrawalReason
     from passerelle.gateway.control.actions import Actions
-    from passerelle.gateway.control.fresh_questions import FreshQuestions
 
 _AT_ONCE: Final = 100
 _MOST_LOOKED: Final = 1_000
@@ -48,7 +47,6 @@ class QuestionLists:
 
     actions: Actions
     projections: Projections
-    fresh: FreshQuestions
 
     async def find(self, principal: Principal, query: ListActions) -> QuestionPage:
         """At most ``limit`` views that fit, from their own records: a question in another state is never in it.
@@ -87,9 +85,7 @@ class QuestionLists:
         self, principal: Principal, state: ListedState, limit: int, before: tuple[int, str] | None
     ) -> list[tuple[str, int]]:
         if state == "pending":
-            rows = dict(await self.projections.list_inbox(principal.key, limit, before))
-            rows |= dict(self.fresh.list_newest(principal.key, before))
-            return sorted(rows.items(), key=lambda row: (row[1], row[0]), reverse=True)[:limit]
+            return await self.projections.list_inbox(principal.key, limit, before)
         return await self.projections.list_closed(principal.key, _find_states(state), limit, before)
 
     async def _read(
