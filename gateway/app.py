@@ -20,7 +20,7 @@ from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.grpc.opening import open_grpc
-from passerelle.gateway.memory.allocator import return_large_blocks
+from passerelle.gateway.memory.allocator import give_back
 from passerelle.gateway.reloading import Reloading
 from passerelle.gateway.server import Server, bind, stop_on_signals
 from passerelle.gateway.server_tls import load_server_tls
@@ -62,7 +62,6 @@ async def run_gateway(
         ConfigInvalid: a busy port, an unusable directory or server.
         DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
     """
-    return_large_blocks()
     tls = load_server_tls(settings)
     listener = bind(settings.host, settings.port, "https" if tls else "http")
     stop = asyncio.Event()
@@ -121,10 +120,11 @@ async def _serve(
         watch = asyncio.create_task(_watch(gateway, stop))
         ready = asyncio.create_task(announcement)
         reload = asyncio.create_task(reloading.run(), name="config")
+        memory = asyncio.create_task(give_back(), name="memory")
         try:
             await server.serve(stop)
         finally:
-            tasks = (ready, watch, reload)
+            tasks = (ready, watch, reload, memory)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

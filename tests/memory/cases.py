@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import aiohttp
 
 from passerelle.a2a_mapping.members import object_at, text_at
+from passerelle.core.json import JsonObject
 from tests.memory.site import MB, Site
 
 if TYPE_CHECKING:
-    from passerelle.core.json import Json, JsonObject
+    from passerelle.core.json import Json
 
 Abuse: TypeAlias = Callable[[Site], Awaitable[None]]
 _REFUSED_WITHIN_S: Final = 2.0
 MOST_BYTES: Final = 600 * MB
+_FAST: Final[JsonObject] = {"events_per_s": 100_000, "bytes_per_s": 1_000_000_000}
+"""A run that is read no faster than its rate would hold less, and take longer."""
 GET: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -28,7 +31,7 @@ class Case:
     """One abuse. It returns when all of it has come about, and its connections are cut afterwards.
 
     ``short``: it is played in the short form too. ``most_bytes``: what the gateway may take at its peak. ``timeout``
-    is that of the agents.
+    is that of the agents, and ``outputs`` what the settings say of them.
     """
 
     name: str
@@ -36,6 +39,7 @@ class Case:
     short: bool = True
     most_bytes: int = MOST_BYTES
     timeout: JsonObject = field(default_factory=dict[str, "Json"])
+    outputs: JsonObject = field(default_factory=_FAST.copy)
 
 
 def _find_task(event: JsonObject | None) -> str:

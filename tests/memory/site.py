@@ -240,8 +240,8 @@ def write_call(method: str, params: JsonObject) -> bytes:
 
 
 @asynccontextmanager
-async def run_site(folder: Path, timeout: JsonObject) -> AsyncGenerator[Site]:
-    """Starts everything, and ends it. ``timeout`` is that of the agents."""
+async def run_site(folder: Path, timeout: JsonObject, outputs: JsonObject) -> AsyncGenerator[Site]:
+    """Starts everything, and ends it. ``timeout`` is that of the agents, ``outputs`` the section of the settings."""
     async with AsyncExitStack() as stack:
         urls: dict[str, str] = {}
         for name in (NAME, QUIET):
@@ -250,7 +250,7 @@ async def run_site(folder: Path, timeout: JsonObject) -> AsyncGenerator[Site]:
             urls[name] = (await agent.read_line("agent at ")).removeprefix("agent at ")
         agent_url = urls[NAME]
         path = folder / "passerelle.yaml"
-        path.write_text(yaml.safe_dump(_write_config(urls, timeout)), encoding="utf-8")
+        path.write_text(yaml.safe_dump(_write_config(urls, timeout, outputs)), encoding="utf-8")
         gateway = GatewayProcess(folder, path)
         stack.push_async_callback(gateway.stop)
         await gateway.start()
@@ -266,7 +266,7 @@ async def run_site(folder: Path, timeout: JsonObject) -> AsyncGenerator[Site]:
         yield site
 
 
-def _write_config(urls: dict[str, str], timeout: JsonObject) -> JsonObject:
+def _write_config(urls: dict[str, str], timeout: JsonObject, outputs: JsonObject) -> JsonObject:
     clients: list[Json] = [
         {
             "name": name,
@@ -279,6 +279,7 @@ def _write_config(urls: dict[str, str], timeout: JsonObject) -> JsonObject:
     ]
     return {
         "memory": {"budget_bytes": BUDGET_BYTES},
+        "outputs": outputs,
         "public_url": "https://gateway.example",
         "agents": [{"name": name, "url": url, "timeout": timeout} for name, url in urls.items()],
         "clients": clients,
