@@ -6,9 +6,10 @@ Whoever wants a fact stored comes through here: commands, the drivers of runs, d
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, assert_never, get_args
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar, assert_never, get_args
 
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import (
@@ -37,7 +38,7 @@ from passerelle.gateway.control.glimpse import Glimpse
 from passerelle.gateway.control.whereabouts import Whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
     from passerelle.core.batch import (
         Batch,
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 MAX_TRIES: Final = 20
 _PAUSE_MS: Final = 32
+_LINE_S: Final = 2.0
+"""Whoever stands before us may wait for the store."""
 _MOST_REACHED: Final = 4096
 _IDEMPOTENCY: Final = "idempotency"
 _NAMES: Final[dict[type[AppendResult], str]] = {
@@ -120,6 +123,18 @@ Outdated: TypeAlias = Conflict | StaleEpoch | Early
 Body: TypeAlias = "Callable[[Decision], Terms]"
 
 
+class Line(Protocol):
+    """Held by one writer at a time, in the order in which they came."""
+
+    async def acquire(self) -> None:
+        """Returns when it is ours."""
+        ...
+
+    def release(self) -> None:
+        """Hands it to the next one."""
+        ...
+
+
 @dataclass(slots=True)
 class Writes:
     """Reads and writes entities over the log.
@@ -140,6 +155,8 @@ class Writes:
     """Told of each stored batch that a projection has to look at, and of what the feed held behind it."""
     shard_ms: Callable[[Shard], int] | None = None
     """The clock of a shard's primary, in ms; None: ``clock`` is that of all."""
+    find_line: Callable[[EntityRef], Line | None] = field(default=lambda _ref: None)
+    """Where those stand who write an entity in this process without reading it before each append."""
     _reached: dict[str, str] = field(default_factory=dict["str", "str"])
     """Times that sessions have reached in which this clock was behind the last event."""
 
@@ -303,24 +320,45 @@ class Writes:
     ) -> Written | Refusal:
         """Reads, decides and appends, again after each conflict. ``known`` are the entities, just read.
 
+        Whoever has lost stands in the line of those who append without reading, or it might lose each time. It must not
+        have a place there already.
+
         Raises:
             Conflict: somebody else was faster each time; nothing is written.
             StoreUnavailable, or whatever ``body`` refuses with: nothing is written.
         """
         wanted = list(refs)
         for tries in range(MAX_TRIES):
-            held = dict(known) if known and not tries else await self.load(wanted)
-            decision = self.begin(session, held)
-            terms = body(decision)
-            if decision.changes_nothing and terms == Terms():
-                return Written(held, 0, 0, decision.now_ms, unchanged=True)
-            outcome = await self.commit(decision, held, terms)
+            async with self._stand_in_line(wanted) if tries else nullcontext():
+                held = dict(known) if known and not tries else await self.load(wanted)
+                decision = self.begin(session, held)
+                terms = body(decision)
+                if decision.changes_nothing and terms == Terms():
+                    return Written(held, 0, 0, decision.now_ms, unchanged=True)
+                outcome = await self.commit(decision, held, terms)
             if not isinstance(outcome, Outdated):
                 return outcome
             await self.step_back(tries)
         raise ConflictError(
             "the record was changed by others again and again; try once more", session=session
         )
+
+    @asynccontextmanager
+    async def _stand_in_line(self, refs: Iterable[EntityRef]) -> AsyncGenerator[None]:
+        """Nobody in the lines of ``refs`` appends meanwhile, unless it has been at that for long: then both try."""
+        taken: list[Line] = []
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINE_S):
+                    for ref in sorted(refs, key=lambda one: one.id):
+                        line = self.find_line(ref)
+                        if line is not None:
+                            await line.acquire()
+                            taken.append(line)
+            yield
+        finally:
+            for line in taken:
+                line.release()
 
 
 def _see(batch: Batch, stored: Appended, tail: FeedTail, written: Written) -> Glimpse:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from passerelle.gateway.control.writes import Writes, Written
     from passerelle.gateway.delegation.commands import Begun
     from passerelle.gateway.delegation.consulting import Consulting
+    from passerelle.gateway.delegation.fair_lock import FairLock
     from passerelle.gateway.delegation.habits import Habits
     from passerelle.gateway.delegation.nudging import Nudging
     from passerelle.gateway.delegation.open_text import OpenTexts
@@ -151,6 +152,7 @@ class Dispatch:
         )
         self.runs.on_broken = self._mend
         self.runs.on_left = self.open_text.close
+        self.writes.find_line = self._find_line
 
     def begin(
         self,
@@ -283,6 +285,10 @@ class Dispatch:
         )
         run.epoch = self.writes.log.shard_epoch(sight.shard)
         return run
+
+    def _find_line(self, ref: EntityRef) -> FairLock | None:
+        driver = self.runs.find(ref.id)
+        return None if driver is None else driver.run.line
 
     def _find_loss(self, run: Run) -> None:
         self.on_loss(run.shard, run.epoch, "driver")

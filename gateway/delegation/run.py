@@ -182,8 +182,8 @@ class Run:
     """Whether the peer's answer comes, or has come, in one piece: what is lost of the record is told again by it."""
     last: tuple[int, str] | None = field(default=None, init=False)
     """Sequence and chain of the last event that was stored here."""
-    _writing: FairLock = field(default_factory=FairLock, init=False)
-    """Held by whoever appends or reads just now."""
+    line: FairLock = field(default_factory=FairLock, init=False)
+    """Held by whoever appends or reads just now, also by commands that have lost to the driver."""
     _told: dict[Callable[[], None], None] | None = field(default=None, init=False)
     """Whoever is told of the next change; of most runs that is one, or nobody."""
 
@@ -246,7 +246,7 @@ class Run:
             RunMovedError: the fence does not hold any more; nothing was written.
             StoreUnavailable: nothing is known to be written.
         """
-        await self._writing.acquire()
+        await self.line.acquire()
         try:
             if self.moved:
                 raise RunMovedError
@@ -254,7 +254,7 @@ class Run:
         finally:
             # What was not stored was not seen: the same frames are decided again, from what stands.
             self.sight.content, self.sight.answer = self.content, self.answer
-            self._writing.release()
+            self.line.release()
 
     async def _append(
         self, body: Callable[[Step], None], terms: Callable[[Step], Terms] | None
@@ -313,7 +313,7 @@ class Run:
         Raises:
             RunMovedError: the run is somebody else's by now; nothing was written.
         """
-        await self._writing.acquire()
+        await self.line.acquire()
         try:
             if self.moved:
                 raise RunMovedError
@@ -343,7 +343,7 @@ class Run:
             # Whoever observes it waits for the store.
             return False
         finally:
-            self._writing.release()
+            self.line.release()
 
     async def wait_for_change(self) -> None:
         """Until the next append, or until the driver is done with the run."""
@@ -483,11 +483,11 @@ class Run:
 
     async def learn(self, news: Sequence[Written]) -> bool:
         """Takes over what was stored beside this run, in its order; False where it does not follow on what is held."""
-        await self._writing.acquire()
+        await self.line.acquire()
         try:
             return all(map(self._follow, news))
         finally:
-            self._writing.release()
+            self.line.release()
 
     def _follow(self, news: Written) -> bool:
         held = self.held
@@ -515,11 +515,11 @@ class Run:
 
     async def refresh(self) -> None:
         """Reads the entities again: somebody else wrote."""
-        await self._writing.acquire()
+        await self.line.acquire()
         try:
             await self._reload()
         finally:
-            self._writing.release()
+            self.line.release()
 
     async def stands(self) -> bool:
         """Whether the store has everything that was acknowledged here; where it has not, the run is told as lost.
@@ -527,13 +527,13 @@ class Run:
         Raises:
             StoreUnavailable: it cannot be read.
         """
-        await self._writing.acquire()
+        await self.line.acquire()
         try:
             if not self.moved:
                 await self._reload()
             return not self.moved
         finally:
-            self._writing.release()
+            self.line.release()
 
     async def _reload(self) -> None:
         before, epoch = self.record, self.writes.log.shard_epoch(self.shard)

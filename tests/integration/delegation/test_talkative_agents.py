@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from passerelle.a2a_mapping.members import objects_at
 from passerelle.core.batch import Batch
 from passerelle.core.commands import TurnAccepted
+from passerelle.core.event_type import EventType
 from passerelle.core.json import JsonObject
 from passerelle.core.status import Status
 from passerelle.gateway.delegation.driver import Driver
@@ -123,6 +125,32 @@ async def test_a_cancel_is_heard_while_frames_come_faster_than_they_are_stored(
     # To store all that was said would take a minute.
     await house.until(accepted, Status.CANCELLED)
     assert len(await house.events(accepted)) < MANY / 10
+
+
+async def test_a_cancel_has_its_turn_among_appends_that_follow_each_other_without_a_pause(
+    house: House,
+) -> None:
+    tried: list[str] = []
+
+    async def be_slower_than_the_driver(batch: Batch) -> None:
+        if any(event.type == EventType.TASK_CANCEL_REQUESTED for event in batch.events):
+            tried.append(batch.op)
+            # What is said meanwhile is stored before it.
+            stored = len(house.log.stored)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    while len(house.log.stored) == stored:
+                        await asyncio.sleep(0)
+
+    house.limits = OutputLimits(events_per_s=10**9)
+    house.peer.next(talk(MANY))
+    accepted = await house.send("go", wait="stream")
+    await house.until(accepted, Status.RUNNING)
+    house.log.before_append = be_slower_than_the_driver
+    await house.cancel(accepted)
+    assert 1 < len(tried) < 4
+    assert house.peer.count("CancelTask") == 1
+    await house.until(accepted, Status.CANCELLED)
 
 
 async def test_time_in_which_nothing_is_read_is_no_silence_of_the_agent(impatient: House) -> None:
