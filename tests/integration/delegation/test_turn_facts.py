@@ -87,6 +87,8 @@ async def test_of_turns_that_end_together_the_last_says_what_the_thread_does(hou
     accepted = await house.send("silent", wait="none")
     await house.until(accepted, Status.QUEUED)
     turns = [accepted, *[await house.send("silent", task=accepted.facade) for _ in range(3)]]
+    # A message that reaches the agent behind the cancel is refused: its turn fails, and does not end with the others.
+    await wait_until(lambda: len(house.peer.messages) == 4, 15, "the agent has all four messages")
     await house.cancel(accepted)
     await house.until(accepted, Status.CANCELLED)
     events = await house.events(accepted)
