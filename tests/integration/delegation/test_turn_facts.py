@@ -11,6 +11,7 @@ from passerelle.core.payloads.conversation import ThreadStarted, ThreadUpdated
 from passerelle.core.payloads.runtime import SnapshotUpdated
 from passerelle.core.status import Status
 from tests.support.house import House
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
