@@ -191,6 +191,12 @@ def verify(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make read models and lists again, and compare.")
     ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write read models and lists that differ, too.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what --repair would write, and write nothing.")
+    ] = False,
     config: ConfigFlag = None,
     redis_url: RedisUrlFlag = None,
     data_dir: DataDirFlag = None,
@@ -200,10 +206,13 @@ def verify(
     from passerelle.gateway.server import run
     from passerelle.gateway.verify import run_verify
 
+    if dry_run and not repair:
+        raise typer.BadParameter("says what --repair would do: give both", param_hint="--dry-run")
     settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
     configure_logs(settings.log_level, settings.log_format)
-    report = run(run_verify(settings, session, rebuild=rebuild))
-    for line in (*report.lines, report.summary):
+    looked = run_verify(settings, session, rebuild=rebuild or repair, repair=repair and not dry_run)
+    report = run(looked)
+    for line in (*(report.foretell() if dry_run else report.lines), report.summary):
         print(line)
     raise typer.Exit(ExitStatus.DONE if report.ok else ExitStatus.REMOTE)
 

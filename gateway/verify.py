@@ -4,8 +4,8 @@ It trusts nothing that is derived. Sequences must be dense and the chain unbroke
 what its envelope says; an event must have the ids of its class (ENV-6); a snapshot must be the fold of its facts; and
 a task that has not ended must have a living driver, a due row or an open question, so that something moves it on.
 
-On request, what is derived from the records is made again and compared as well. It changes nothing and may look while
-a gateway works: what moved meanwhile is looked at again.
+On request, what is derived from the records is made again and compared as well, and repaired. It may look while a
+gateway works: what moved meanwhile is looked at again. Facts and records are never written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,13 @@ from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.gateway.verification.content import find_missing_content
 from passerelle.gateway.verification.drive import find_undriven
 from passerelle.gateway.verification.rebuild import compare_rebuilt
+from passerelle.gateway.verification.repair import repair_session
 from passerelle.gateway.verification.report import Problem, VerifyReport
+from passerelle.gateway.verification.strays import (
+    find_stray_rows,
+    repair_stray,
+    still_strays,
+)
 from passerelle.gateway.verification.stream import check_chain, compare_all, count_events, look_at
 from passerelle.store.engine import EmbeddedEngine
 from passerelle.store.engine_process import EngineSettings
@@ -43,9 +49,9 @@ _LOOKS: Final = 8
 
 
 async def run_verify(
-    settings: Settings, session: str | None = None, *, rebuild: bool = False
+    settings: Settings, session: str | None = None, *, rebuild: bool = False, repair: bool = False
 ) -> VerifyReport:
-    """Opens the store of the settings, verifies it, and closes it.
+    """Opens the store of the settings, verifies it, and closes it. With ``repair`` it is repaired on the way.
 
     Raises:
         DirectoryInUse: a gateway has the data directory open.
@@ -65,22 +71,23 @@ async def run_verify(
         opened = await Store.open(
             StoreSettings(url, settings.blob_place, durability=settings.store.durability)
         )
-        return await verify_store(await stack.enter_async_context(opened), session, rebuild=rebuild)
+        store = await stack.enter_async_context(opened)
+        return await verify_store(store, session, rebuild=rebuild, repair=repair)
 
 
 async def verify_store(
-    store: Store, session: str | None = None, *, rebuild: bool = False
+    store: Store, session: str | None = None, *, rebuild: bool = False, repair: bool = False
 ) -> VerifyReport:
     """Verifies one session, or all of them and that no snapshot stands outside of them.
 
     With ``rebuild``, what is derived from the records is made again from the streams, too: read models, lists, open
-    sets, inboxes.
+    sets, inboxes. With ``repair`` it is also written where it differs.
 
     Raises:
         NotFound: there is no such session.
         StoreUnavailable: the store does not answer.
     """
-    walk = Walk(store, rebuild)
+    walk = Walk(store, rebuild or repair, repair)
     if session is not None:
         await walk.verify(session)
         if not walk.report.sessions:
@@ -91,6 +98,8 @@ async def verify_store(
         if ref.kind is EntityKind.SESSION:
             await walk.verify(ref.id)
     await walk.verify_strays(inventory)
+    if walk.rebuild:
+        await walk.verify_rows()
     return walk.report
 
 
@@ -100,6 +109,7 @@ class Walk:
 
     store: Store
     rebuild: bool = False
+    repair: bool = False
     report: VerifyReport = field(default_factory=VerifyReport)
     seen: set[str] = field(default_factory=set[str])
     trimmed: set[str] = field(default_factory=set[str])
@@ -127,8 +137,23 @@ class Walk:
             report.problems += await self._rebuild(session)
             report.rebuilt += 1
 
+    async def verify_rows(self) -> None:
+        """Rows of lists and inboxes that name what is not: no session of theirs tells of them."""
+        for stray in await find_stray_rows(self.store):
+            if not self.repair:
+                self.report.problems.append(stray.problem)
+                continue
+            await repair_stray(self.store, stray)
+            is_left = await still_strays(self.store, stray)
+            told = self.report.problems if is_left else self.report.repaired
+            told.append(stray.problem)
+
     async def _rebuild(self, session: str) -> list[Problem]:
-        """Differences that are there while nothing is written to the session."""
+        """Differences that are there while nothing is written to the session, and that were not repaired."""
+        if self.repair:
+            one = await repair_session(self.store, session)
+            self.report.repaired += [found for found in one.found if found not in one.left]
+            return [*one.left]
         looks = 0
         while True:
             looks += 1

@@ -11,6 +11,8 @@ from passerelle.store.connection import pack
 from passerelle.store.retry import retry
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from passerelle.core.ids import Shard
     from passerelle.store.nodes import Node, Nodes
 
@@ -44,14 +46,45 @@ class RedisInspection:
             StoreUnavailable: a node does not answer.
         """
         found: set[EntityRef] = set()
+        async for name in self._list_keys():
+            if (ref := keys.read_entity(name)) is not None:
+                found.add(ref)
+        return list(found)
+
+    async def list_views(self) -> tuple[set[keys.OwnerList], set[str]]:
+        """Every list of tasks that an owner has, and every owner with pending questions.
+
+        Raises:
+            StoreUnavailable: a node does not answer.
+        """
+        lists: set[keys.OwnerList] = set()
+        owners: set[str] = set()
+        async for name in self._list_keys():
+            if (one := keys.read_owner_list(name)) is not None:
+                lists.add(one)
+            elif (owner := keys.read_inbox_owner(name)) is not None:
+                owners.add(owner)
+        return lists, owners
+
+    async def list_open_sessions(self) -> set[str]:
+        """Every session in which a task or a question is open.
+
+        Raises:
+            StoreUnavailable: a node does not answer.
+        """
+        named = [keys.read_open_session(name) async for name in self._list_keys()]
+        return {session for session in named if session is not None}
+
+    async def _list_keys(self) -> AsyncIterator[str]:
+        """The name of every key, some of them twice."""
         for node in self._nodes.all:
             cursor = b"0"
             while True:
                 cursor, names = await self._scan(node, cursor)
-                found.update(ref for name in names if (ref := keys.read_entity(name.decode())))
+                for name in names:
+                    yield name.decode(errors="replace")
                 if cursor == b"0":
                     break
-        return list(found)
 
     async def read_due(self, shard: Shard) -> list[str]:
         """Members of the due set of a shard, the next one first."""

@@ -7,7 +7,7 @@ shares a slot. Where a key belongs to an id of ours, the caller passes the shard
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.ids import ALL_SHARDS, Shard, read_shard
@@ -33,6 +33,10 @@ _ENTITY_PREFIXES: Final[dict[EntityKind, str]] = {
 _TAGS: Final = tuple(f"{{{shard.tag}}}" for shard in ALL_SHARDS)
 _KINDS: Final = {prefix: kind for kind, prefix in _ENTITY_PREFIXES.items()}
 _ENTITY: Final = re.compile(rf"\{{([0-3][0-9a-f])\}}:({'|'.join(_KINDS)}):(.+)")
+
+_OWNER_LIST: Final = re.compile(r"\{[0-3][0-9a-f]\}:idx:([a-z]{2,5}_[0-9a-z]+):(.*):([a-z]+)")
+_OPEN: Final = re.compile(r"\{[0-3][0-9a-f]\}:open:(.+)")
+_INBOX: Final = re.compile(r"\{[0-3][0-9a-f]\}:ino:(.+)")
 
 
 def entity(ref: EntityRef) -> str:
@@ -86,6 +90,12 @@ def session_open(shard: Shard, session: str) -> str:
     return _key(shard, "open", session)
 
 
+def read_open_session(key: str) -> str | None:
+    """The session whose open things a key has; None for every other key."""
+    match = _OPEN.fullmatch(key)
+    return None if match is None else match[1]
+
+
 def session_tasks(shard: Shard, session: str) -> str:
     """ZSET facade id -> last status time in ms."""
     return _key(shard, "ts", session)
@@ -109,6 +119,26 @@ def inbox_closed(shard: Shard, principal: str, state: ClosingState) -> str:
 def owner_index(shard: Shard, principal: str, agent: str, part: Part) -> str:
     """ZSET facade id -> last status time in ms, of the tasks of one owner at one agent that stand there."""
     return _key(shard, "idx", principal, agent, part)
+
+
+class OwnerList(NamedTuple):
+    """The list that ``owner_index`` names."""
+
+    owner: str
+    agent: str
+    part: Part
+
+
+def read_owner_list(key: str) -> OwnerList | None:
+    """The list that a key is; None for every other key."""
+    match = _OWNER_LIST.fullmatch(key)
+    return None if match is None else OwnerList(match[1], match[2], cast("Part", match[3]))
+
+
+def read_inbox_owner(key: str) -> str | None:
+    """Whose pending questions a key has; None for every other key."""
+    match = _INBOX.fullmatch(key)
+    return None if match is None else match[1]
 
 
 def pushes(shard: Shard, principal: str) -> str:

@@ -48,6 +48,8 @@ _TAKEN: Final = "taken:"
 _DROPPED: Final = "dropped"
 """The feed has no rows below this id any more."""
 _EPOCH_TRIES: Final = 3
+_ANEW: Final = ""
+"""In place of a feed id: rows that come beside the feed."""
 
 
 class RedisProjections:
@@ -136,6 +138,15 @@ class RedisProjections:
                     raise TypeError(message)
         reason = "the shard's epoch keeps changing"
         raise StoreUnavailable(reason, "no")
+
+    async def put_anew(self, source: Shard, target: Shard, rows: Sequence[ProjectionRow]) -> None:
+        """Applies rows that were made from the streams, beside what the relay brings: no mark is compared or moved.
+
+        Raises:
+            StoreUnavailable: the target did not take them.
+            ValueError: a row belongs to another shard.
+        """
+        await self.advance(source, target, _ANEW, rows)
 
     async def move_mark(
         self, shard: Shard, consumer: str, feed_id: str, taken: Mapping[Shard, Taken] = NONE_TAKEN

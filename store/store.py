@@ -47,6 +47,7 @@ from passerelle.store.seeds import read_seeds
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
+from passerelle.store.views import RedisViews
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +110,7 @@ class Store:
         self.replicas = RedisReplicas(nodes)
         self.retention = RedisRetention(nodes)
         self.inspection = RedisInspection(nodes)
+        self.views = RedisViews(nodes)
         self.blobs = blobs
         self.copies = copies
         self.uploads = RedisUploads(nodes, uploads)

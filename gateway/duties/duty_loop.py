@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from passerelle.gateway.duties.due import DueLoop, Handler
 from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
+from passerelle.gateway.duties.rebuilding import REBUILD, Rebuilding
 from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.duties.settling import Settling
 from passerelle.gateway.duties.tail_repair import NoDrivers, TailRepair
@@ -40,6 +41,7 @@ class Duties:
     settling: Settling
     taking: TakeOver
     repair: TailRepair
+    rebuilding: Rebuilding
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -80,6 +82,7 @@ class Duties:
             self._running = None
         await self.taking.close()
         await self.repair.close()
+        await self.rebuilding.close()
         try:
             async with asyncio.timeout(STOP_S / 2):
                 await self.keeper.release()
@@ -153,8 +156,8 @@ def make_duties(
     async def bump(shard: Shard, epoch: int, _who: str) -> None:
         repair.note_epoch(shard, await store.log.bump_epoch(shard, epoch))
 
-    async def say_too_old(shard: Shard) -> None:
-        log.error("relay.too_old", source=shard.tag)
+    settling = Settling(store.log, writes.ids)
+    rebuilding = Rebuilding(store, settling, log, due.wake)
 
     relay = Relay(
         facts=store.log,
@@ -163,10 +166,9 @@ def make_duties(
         log=log,
         learn_epochs=store.log.read_epochs,
         lose=settings.lose or bump,
-        rebuild=say_too_old,
+        rebuild=rebuilding.owe_all,
         count=lambda outcome: settings.count("relay", outcome),
     )
-    settling = Settling(store.log, writes.ids)
     taking = TakeOver(
         leases=store.leases,
         writes=writes,
@@ -177,7 +179,12 @@ def make_duties(
         wake=due.wake,
         lose_link=settings.lose_link,
     )
-    due.handlers = {**settings.handlers, LEASE: taking.take_over, ADOPT: taking.take_up}
+    due.handlers = {
+        **settings.handlers,
+        LEASE: taking.take_over,
+        ADOPT: taking.take_up,
+        REBUILD: rebuilding.rebuild,
+    }
 
     def look_again() -> None:
         due.look_again()
@@ -190,6 +197,7 @@ def make_duties(
         keeper,
         relay,
         drivers,
+        rebuilding,
         lose,
         lambda: store.nodes.opened,
         log,
@@ -199,4 +207,4 @@ def make_duties(
     keeper.is_quiet = repair.is_quiet
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
-    return Duties(keeper, due, relay, settling, taking, repair, log)
+    return Duties(keeper, due, relay, settling, taking, repair, rebuilding, log)

@@ -44,7 +44,7 @@ class Projection:
     project: Project
 
 
-def fill_inbox(entry: Entry, record: Record) -> list[ProjectionRow]:
+def fill_inbox(entry: Entry, record: Record) -> list[InboxRow]:
     """A question and its end are copied to whom it concerns, and it stands among the open ones meanwhile.
 
     What widens its audience is copied too: it is how those who come later learn of it.
@@ -114,7 +114,17 @@ _TELLING: Final = frozenset(
 )
 _FOR_INBOX: Final = _OPENING | _CLOSING | _TELLING
 
+
+def sees_question(kind: str) -> bool:
+    """Whether an event of a type concerns inboxes as one of a question."""
+    return kind in _FOR_INBOX
+
+
+def _fill(entry: Entry, record: Record) -> list[ProjectionRow]:
+    return [*fill_inbox(entry, record)]
+
+
 REGISTRY: Final = (
-    Projection("inbox", EntityKind.ACTION, lambda kind: kind in _FOR_INBOX, fill_inbox),
+    Projection("inbox", EntityKind.ACTION, sees_question, _fill),
     Projection("links", EntityKind.SESSION, lambda kind: kind in LINK_EVENTS, tell_links),
 )

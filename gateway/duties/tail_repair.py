@@ -7,7 +7,8 @@ compares what it drives there with the records and with its own set:
 - a run whose record is older than what was acknowledged here is let go and taken up anew, which asks its agent for all
   that it has said;
 - a run that the set names and that is not driven, since it had ended in the tail, is taken up as well;
-- the relay begins again, and compares what its targets have.
+- the relay begins again, and compares what its targets have; rows in other shards that name what is gone are owed to
+  be taken out (``rebuilding.py``).
 
 Then the next extension of the lease says so in the set (``seen``): a name in a set proves nothing before. Whoever
 notices a loss (a driver by its versions, the relay by its marks, a follower by its position, the lease loop by an
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from passerelle.gateway.duties.leases import LeaseKeeper
+    from passerelle.gateway.duties.rebuilding import Rebuilding
     from passerelle.gateway.duties.relay import Relay
     from passerelle.gateway.duties.row_delivery import LoseTail
     from passerelle.store.inspection import DriverSet
@@ -89,6 +91,7 @@ class TailRepair:
     keeper: LeaseKeeper
     relay: Relay
     drivers: Drivers
+    rebuilding: Rebuilding
     lose: LoseTail
     count_opened: Callable[[], int]
     """How often connections to the store were opened: after a failover another server answers."""
@@ -148,6 +151,7 @@ class TailRepair:
     async def _repair(self, shard: Shard, epoch: int) -> None:
         async def repair() -> None:
             await self.drivers.reattach(shard, await self._list_named(shard))
+            await self.rebuilding.owe_lost(shard, epoch)
 
         await self._until_done(shard, repair)
         self.relay.start_over(shard)

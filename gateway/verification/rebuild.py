@@ -1,7 +1,7 @@
 """What is derived from records, made again from the stream alone and compared (I10): read models, lists, inboxes.
 
-Rows that the relay has not carried yet are owed and not missing. Nothing is repaired here: a relay repeats the feed by
-itself, and what a difference shows is a fault.
+Rows that the relay has not carried yet are owed and not missing. A relay repeats the feed by itself, so a difference
+shows a fault, or a loss that is older than the feed. Nothing is repaired here (``repair.py``).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passerelle.core.approval_audience import list_readers
 from passerelle.core.approval_record import ActionRecord
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.codec import to_wire
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from passerelle.core.json import Json, JsonObject
-    from passerelle.core.ports.projections import FeedRow, IndexRow, Part
+    from passerelle.core.ports.projections import FeedRow, IndexRow
     from passerelle.gateway.verification.stream import Look
     from passerelle.store.store import Store
 
-_MOST_ROWS = 1_000_000
 _FEED_PAGE = 512
 
 
@@ -42,7 +42,7 @@ async def compare_rebuilt(store: Store, look: Look) -> list[Problem]:
     """Everything that is derived from one whole session, against what its stream gives."""
     tasks = {one.task_id: one for one in look.states.values() if isinstance(one, TaskRecord)}
     listed = await _list_session(store, look.session)
-    owed = await _read_owed(store, look)
+    owed = await read_owed(store, look)
     return [
         *_compare_open(look, listed.open_things),
         *_compare_models(look, tasks, listed.tasks),
@@ -121,20 +121,13 @@ async def _compare_index(
 ) -> list[Problem]:
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
-    lists: dict[tuple[str, str, str], dict[str, int]] = {}
-    expected: list[tuple[IndexRow, Part]] = [
-        (row, find_part(one)) for one in tasks.values() for row in expect_rows(one)
-    ]
-    for row, part in expected:
-        name = (row.owner, row.agent, part)
-        if name not in lists:
-            stored = await store.projections.read_index(
-                row.owner, row.agent, None, _MOST_ROWS, (part,)
-            )
-            lists[name] = dict(stored)
-        if row.facade not in lists[name] and (row.owner, row.agent, row.facade) not in coming:
-            detail = f"is not in the list of {part} tasks of its owner"
-            found.append(Problem("unlisted", look.session, row.facade, detail))
+    for record in tasks.values():
+        for row in expect_rows(record):
+            parts = await store.views.find_parts(row.owner, row.agent, row.facade)
+            part = find_part(record)
+            if part not in parts and (row.owner, row.agent, row.facade) not in coming:
+                detail = f"is not in the list of {part} tasks of its owner"
+                found.append(Problem("unlisted", look.session, row.facade, detail))
     return found
 
 
@@ -144,17 +137,17 @@ async def _compare_given(
     """Whoever had a task and gave it away has it in no list of open ones any more."""
     found: list[Problem] = []
     coming = {(row.owner, row.agent, row.facade) for one in owed for row in one.index}
-    for record, owner in _list_former(look, tasks):
+    for record, owner in list_former(look, tasks):
         facade = expose(TaskId(record.task_id), record.exposure)
         for agent in (UNSEEN, record.kind):
-            rows = await store.projections.read_index(owner, agent, None, _MOST_ROWS, ("open",))
-            if facade in dict(rows) and (owner, agent, facade) not in coming:
+            parts = await store.views.find_parts(owner, agent, facade)
+            if "open" in parts and (owner, agent, facade) not in coming:
                 detail = "is in the list of an owner who has given it away"
                 found.append(Problem("listed", look.session, facade, detail))
     return found
 
 
-def _list_former(look: Look, tasks: dict[str, TaskRecord]) -> Iterator[tuple[TaskRecord, str]]:
+def list_former(look: Look, tasks: dict[str, TaskRecord]) -> Iterator[tuple[TaskRecord, str]]:
     """The tasks that have changed hands, each with the keys of those who had it."""
     for event in look.events:
         payload, record = event.fact.payload, tasks.get(event.fact.scope.task_id or "")
@@ -171,16 +164,17 @@ async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> lis
     if not actions or any(row.look for row in owed):
         return []
     found: list[Problem] = []
-    for owner in sorted({one.request.owner for one in actions.values()}):
+    readers = {name: list_readers(record) for name, record in actions.items()}
+    for owner in sorted({reader for named in readers.values() for reader in named}):
         pending = frozenset(name for name, _ in await store.projections.list_inbox(owner))
         for name, record in actions.items():
-            if record.request.owner == owner and record.is_open != (name in pending):
+            if owner in readers[name] and record.is_open != (name in pending):
                 detail = "is open and not in the inbox" if record.is_open else "is closed and in it"
                 found.append(Problem("inbox", look.session, name, detail))
     return found
 
 
-async def _read_owed(store: Store, look: Look) -> list[FeedRow]:
+async def read_owed(store: Store, look: Look) -> list[FeedRow]:
     """What the feed has of a session above the mark of the relay."""
     shard = EntityRef(EntityKind.SESSION, look.session).shard
     mark = await store.projections.read_mark(shard, RELAY)

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
+
+DERIVED: Final = frozenset(
+    {"open_set", "stray_row", "read_model", "unlisted", "listed", "inbox"},
+)
+"""Kinds of differences in what can be made again from streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,9 @@ class VerifyReport:
     """Sessions whose read models and lists were made again and compared."""
     problems: list[Problem] = field(default_factory=list[Problem])
 
+    repaired: list[Problem] = field(default_factory=list[Problem])
+    """Differences that were found and are there no more."""
+
     @property
     def ok(self) -> bool:
         """Whether all is as it must be."""
@@ -44,8 +53,16 @@ class VerifyReport:
 
     @property
     def lines(self) -> list[str]:
-        """A line for each problem."""
-        return [str(problem) for problem in self.problems]
+        """A line for each problem, and for each that was repaired."""
+        repaired = [f"repaired: {problem}" for problem in self.repaired]
+        return [*repaired, *(str(problem) for problem in self.problems)]
+
+    def foretell(self) -> list[str]:
+        """A line for each problem, which says whether a repair would make it again from the streams."""
+        return [
+            f"{'would repair' if one.kind in DERIVED else 'cannot repair'}: {one}"
+            for one in self.problems
+        ]
 
     @property
     def summary(self) -> str:
@@ -58,6 +75,7 @@ class VerifyReport:
                 (self.other_schema, "snapshots of another schema"),
                 (self.trimmed, "trimmed sessions"),
                 (self.rebuilt, "sessions rebuilt"),
+                (len(self.repaired), "repaired"),
             )
             if count
         )

@@ -5,7 +5,8 @@
 -- ARGV  1 control, JSON:
 --         source       tag of the source shard
 --         source_epoch its shard epoch, decimal text
---         feed         feed id of the rows, "<ms>-<n>"
+--         feed         feed id of the rows, "<ms>-<n>"; "": rows made anew from the streams, beside the order of the
+--                      feed: no mark is compared and none is moved
 --         epoch        expected shard epoch of the destination, decimal text
 --         known        mark that the destination was seen with before, "<epoch>.<ms>-<n>", or ""
 --         index        list of [key or 0, member, score text, key that the member leaves or 0]: the later time wins;
@@ -18,7 +19,8 @@
 -- RETURNS  {"ok", mark that holds} | {"epoch", current} | {"behind", mark found or ""}: nothing was applied, since the
 --          mark is lower than the known one of the same epoch of the source: the destination has lost rows
 -- NEVER  applies a feed id that is not above the stored mark, unless the source has a new epoch; ids are
---        compared as pairs of numbers. Adds an entry again that an inbox has of such a repeated row.
+--        compared as pairs of numbers. Adds an entry again that an inbox has, among its last 2048, of a row that is
+--        repeated or made anew.
 
 local REPEAT_WINDOW = 2048
 local HINT_LIMIT = 8192
@@ -40,25 +42,30 @@ local function is_above(one, other)
   return our_high > high or (our_high == high and tonumber(our_low) > tonumber(low))
 end
 
-local stored = redis.call('HMGET', KEYS[1], control.source, control.source .. '~')
-local mark, before = stored[1] or '', stored[2]
-local epoch, applied = string.match(mark, '^(%d+)%.(.+)$')
-local known_epoch, known_id = string.match(control.known, '^(%d+)%.(.+)$')
-if known_epoch == control.source_epoch then
-  local is_older = not epoch or tonumber(epoch) < tonumber(known_epoch)
-  if is_older or (epoch == known_epoch and is_above(known_id, applied)) then
-    return {'behind', mark}
+local is_anew = control.feed == ''
+local repeats, mark = is_anew, ''
+if not is_anew then
+  local stored = redis.call('HMGET', KEYS[1], control.source, control.source .. '~')
+  local before = stored[2]
+  mark = stored[1] or ''
+  local epoch, applied = string.match(mark, '^(%d+)%.(.+)$')
+  local known_epoch, known_id = string.match(control.known, '^(%d+)%.(.+)$')
+  if known_epoch == control.source_epoch then
+    local is_older = not epoch or tonumber(epoch) < tonumber(known_epoch)
+    if is_older or (epoch == known_epoch and is_above(known_id, applied)) then
+      return {'behind', mark}
+    end
   end
+  if epoch == control.source_epoch and not is_above(control.feed, applied) then
+    return {'ok', mark}
+  end
+  if epoch and epoch ~= control.source_epoch then
+    -- The source has a new epoch and sends its feed again: what came up to here may be known already.
+    before = applied
+    redis.call('HSET', KEYS[1], control.source .. '~', before)
+  end
+  repeats = before and not is_above(control.feed, before)
 end
-if epoch == control.source_epoch and not is_above(control.feed, applied) then
-  return {'ok', mark}
-end
-if epoch and epoch ~= control.source_epoch then
-  -- The source has a new epoch and sends its feed again: what came up to here may be known already.
-  before = applied
-  redis.call('HSET', KEYS[1], control.source .. '~', before)
-end
-local repeats = before and not is_above(control.feed, before)
 
 for _, row in ipairs(control.index) do
   if row[1] > 0 then
@@ -146,6 +153,9 @@ for _, inbox in ipairs(control.inbox) do
     end
     redis.call('SPUBLISH', KEYS[inbox.keys[5]], line)
   end
+end
+if is_anew then
+  return {'ok', mark}
 end
 local reached = control.source_epoch .. '.' .. control.feed
 redis.call('HSET', KEYS[1], control.source, reached)

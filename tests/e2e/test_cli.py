@@ -245,3 +245,9 @@ def test_serve_names_the_unknown_key_of_the_file_in_its_folder(tmp_path: Path) -
     line = done.stderr.splitlines()[0]
     assert line.startswith("passerelle: error: ")
     assert line.endswith("passerelle.yaml:2: redis_ulr: is no setting; did you mean redis_url?")
+
+
+def test_dry_run_of_a_verification_says_that_it_wants_a_repair(tmp_path: Path) -> None:
+    done = run(tmp_path, "verify", "--dry-run")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--repair" in done.stderr

@@ -1,0 +1,258 @@
+"""Views are made anew where no feed tells of what was lost: by command, and by whoever has the duty (I10).
+
+The tail of a shard is taken from a running engine: once that of the views, once that of the records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from passerelle.core.batch import EntityRef
+from passerelle.core.ids import ALL_SHARDS
+from passerelle.core.ports.log import StreamKind, StreamRef
+from passerelle.core.ports.projections import PARTS, Part
+from passerelle.gateway.verification.report import DERIVED
+from passerelle.gateway.verify import verify_store
+from passerelle.store import keys
+from passerelle.store.store import Store
+from tests.integration.duties.conftest import Instance, Instances
+from tests.integration.duties.story import OWNER, Story
+from tests.integration.duties.test_lost_rows import (
+    HOME,
+    SOURCE,
+    begin,
+    find_epoch,
+    list_questions,
+    list_tasks,
+    relay_all,
+)
+from tests.support.engine import ask
+from tests.support.lost_tail import Moment, remember
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.anyio
+
+
+async def list_problems(store: Store) -> list[str]:
+    """What differs between views and streams; nobody drives these stories."""
+    found = (await verify_store(store, rebuild=True)).problems
+    return [str(one) for one in found if one.kind in DERIVED]
+
+
+async def list_part(store: Store, part: Part) -> set[str]:
+    rows = await store.projections.read_index(OWNER.key, "echo", None, 100, (part,))
+    return {facade for facade, _ in rows}
+
+
+def forget_feed(url: str) -> None:
+    """The feed does not reach back any more: what it had is older than 15 minutes."""
+    ask(url, "XTRIM", keys.feed(SOURCE), "MAXLEN", 0)
+    ask(url, "HSET", keys.meta(SOURCE), "dropped", "9999999999999-0")
+
+
+async def tell(store: Store, relaying: Instance) -> tuple[list[Story], list[EntityRef]]:
+    """A task that has ended and one that is open, with an open and an answered question each."""
+    stories = [await begin(store), await begin(store)]
+    asked: list[EntityRef] = []
+    for story in stories:
+        asked += [await story.ask("open"), await story.ask("answered")]
+        await story.answer(asked[-1])
+    await stories[1].fail()
+    await relay_all(relaying)
+    return stories, asked
+
+
+async def run_command(*arguments: str) -> list[str]:
+    """The lines that a command of the product prints."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "passerelle", *arguments), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    return said.decode().splitlines()
+
+
+async def check_views(store: Store, stories: list[Story], asked: list[EntityRef]) -> None:
+    assert await list_problems(store) == []
+    assert await list_part(store, "open") == {stories[0].task.id}
+    assert await list_part(store, "failed") == {stories[1].task.id}
+    assert await list_questions(store) == {asked[0].id, asked[2].id}
+    closed = await store.projections.list_closed(OWNER.key, ("allowed",), 10)
+    assert {name for name, _ in closed} == {asked[1].id, asked[3].id}
+
+
+@pytest.mark.requirement("I10")
+async def test_command_says_what_it_would_repair_and_repairs_it(
+    instances: Instances, store: Store, tmp_path: Path
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    before = remember(instances.url, HOME)
+    stories, asked = await tell(store, relaying)
+    before.bring_back()
+    forget_feed(instances.url)
+    ask(
+        instances.url, "ZREM", keys.session_tasks(SOURCE, stories[0].session.id), stories[0].task.id
+    )
+    report = await verify_store(store, rebuild=True)
+    told = {one.subject for one in report.problems if one.kind in {"unlisted", "inbox"}}
+    assert told == {*(story.task.id for story in stories), asked[0].id, asked[2].id}
+    derived = {str(one) for one in report.problems if one.kind in DERIVED}
+    others = {str(one) for one in report.problems if one.kind not in DERIVED}
+    verify = ("verify", "--repair", "--redis-url", instances.url, "--data-dir", str(tmp_path))
+    foretold = await run_command(*verify, "--dry-run")
+    assert {line for line in foretold if "repair: " in line} == {
+        *(f"would repair: {one}" for one in derived),
+        *(f"cannot repair: {one}" for one in others),
+    }
+    assert await list_problems(store) != [], "nothing was written"
+    repaired = await run_command(*verify)
+    assert {line for line in repaired if line.startswith("repaired: ")} == {
+        f"repaired: {one}" for one in derived
+    }
+    assert f", {len(derived)} repaired; {len(others)} problems" in repaired[-1]
+    assert await list_problems(store) == []
+    assert await list_questions(store) == {asked[0].id, asked[2].id}
+    assert (await verify_store(store, repair=True)).repaired == []
+
+
+@pytest.mark.requirement("I10")
+async def test_question_that_is_put_back_is_told_to_readers_once(
+    instances: Instances, store: Store
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    _, asked = await tell(store, relaying)
+    ask(instances.url, "HDEL", keys.inbox_open(HOME, OWNER.key), asked[0].id)
+    ask(instances.url, "ZREM", keys.inbox_order(HOME, OWNER.key), asked[0].id)
+    inbox = StreamRef(StreamKind.INBOX, OWNER.key)
+    before = await store.log.read_page(inbox, 0, 100)
+    for _ in range(2):
+        await verify_store(store, repair=True)
+        assert asked[0].id in await list_questions(store)
+    after = await store.log.read_page(inbox, 0, 100)
+    assert [one.event_id for one in after] == [one.event_id for one in before], (
+        "it is there already"
+    )
+
+
+@pytest.mark.requirement("I10")
+@pytest.mark.parametrize("is_next", [True, False], ids=["with the next row", "by asking"])
+async def test_loss_that_is_older_than_the_feed_is_made_good_by_the_owner_of_the_duty(
+    instances: Instances, store: Store, *, is_next: bool
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    before = remember(instances.url, HOME)
+    stories, asked = await tell(store, relaying)
+    forget_feed(instances.url)
+    before.bring_back()
+    if is_next:
+        stories.append(await begin(store))
+    relaying.duties.relay.audit_s = 0.0
+    await instances.stack.enter_async_context(relaying.duties)
+
+    async def is_whole() -> bool:
+        return await list_tasks(store) == {story.task.id for story in stories}
+
+    await wait_until(is_whole, 20, "the lists are whole")
+    await await_settled(instances.url)
+    assert await list_problems(store) == []
+    assert await list_questions(store) == {asked[0].id, asked[2].id}
+    assert await find_epoch(store, SOURCE) == 0, "nothing was lost there"
+
+
+async def lose_records(instances: Instances, relaying: Instance, moment: Moment) -> None:
+    """Brings back what the records were, and has it noticed."""
+    moment.bring_back()
+    await instances.stack.enter_async_context(relaying.duties)
+    relaying.duties.repair.find_loss(SOURCE, 0, "audit")
+
+
+async def await_settled(url: str) -> None:
+    """Until no shard is owed a rebuild."""
+
+    def is_settled() -> bool:
+        rows = [row for shard in ALL_SHARDS for row in _list_due(url, keys.due(shard))]
+        return not any(row.startswith(b"rebuild:") for row in rows)
+
+    await wait_until(is_settled, 20, "the views are rebuilt")
+
+
+def _list_due(url: str, name: str) -> list[bytes]:
+    return cast("list[bytes]", ask(url, "ZRANGE", name, 0, -1))
+
+
+@pytest.mark.requirement("I10")
+async def test_rows_that_name_what_a_lost_tail_took_are_taken_out(
+    instances: Instances, store: Store
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    kept = await begin(store)
+    one = await kept.ask("kept")
+    await relay_all(relaying)
+    moment = remember(instances.url, SOURCE)
+    lost = await begin(store)
+    two = await lost.ask("lost")
+    await relay_all(relaying)
+    assert await list_questions(store) == {one.id, two.id}
+    moment.bring_back()
+    assert {line.split(": ")[1].split(" ")[0] for line in await list_problems(store)} == {
+        lost.task.id,
+        two.id,
+    }
+    await lose_records(instances, relaying, moment)
+
+    async def is_whole() -> bool:
+        return await list_questions(store) == {one.id}
+
+    await wait_until(is_whole, 20, "the lost question waits for nobody")
+    await await_settled(instances.url)
+    assert await list_tasks(store) == {kept.task.id}
+    assert await list_problems(store) == []
+
+
+@pytest.mark.requirement("I10")
+@pytest.mark.parametrize("feed", ["has it", "is shorter"])
+async def test_what_had_ended_in_the_tail_is_open_again_where_people_look(
+    instances: Instances, store: Store, feed: str
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    story = await begin(store)
+    asked = await story.ask("may I")
+    await relay_all(relaying)
+    if feed == "is shorter":
+        forget_feed(instances.url)
+    moment = remember(instances.url, SOURCE)
+    await story.answer(asked)
+    await story.fail()
+    await relay_all(relaying)
+    assert await list_questions(store) == set()
+    assert await list_part(store, "failed") == {story.task.id}
+    await lose_records(instances, relaying, moment)
+
+    async def is_open() -> bool:
+        return await list_questions(store) == {asked.id}
+
+    await wait_until(is_open, 20, "the question is in the inbox again")
+    await await_settled(instances.url)
+    parts = {part: await list_part(store, part) for part in PARTS}
+    assert {part for part, named in parts.items() if named} == {"open"}
+    assert await list_problems(store) == []
+
+
+@pytest.mark.parametrize("place", ["a list", "an inbox"])
+async def test_row_that_is_too_many_is_named_and_taken_out(
+    instances: Instances, store: Store, place: str
+) -> None:
+    relaying = await instances.start("in_one", runs=False)
+    stories, asked = await tell(store, relaying)
+    if place == "a list":
+        listed = keys.owner_index(HOME, OWNER.key, "echo", "completed")
+        ask(instances.url, "ZADD", listed, 1, stories[0].task.id)
+    else:
+        ask(instances.url, "HSET", keys.inbox_open(HOME, OWNER.key), asked[1].id, "{}")
+    assert await list_problems(store) != []
+    assert (await verify_store(store, repair=True)).repaired != []
+    await check_views(store, stories, asked)
