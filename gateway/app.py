@@ -7,7 +7,6 @@ go on with them), leases released, the engine stopped last. Nothing ends by it b
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from passerelle.core.errors import EngineFailed
-from passerelle.gateway.assembly import make_access, open_gateway
+from passerelle.gateway.assembly import open_gateway
+from passerelle.gateway.auth.opening import open_access
 from passerelle.gateway.channel_port import open_channel_port
 from passerelle.gateway.collector import calm_collector
 from passerelle.gateway.edges import make_edges
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from passerelle.gateway.assembly import Gateway
     from passerelle.gateway.auth.access import Access
+    from passerelle.gateway.auth.owner import OwnerToken
     from passerelle.gateway.server_tls import ServerTls
     from passerelle.gateway.settings import Settings
     from passerelle.store.engine import EmbeddedEngine
@@ -52,14 +53,15 @@ async def run_gateway(
     settings: Settings,
     *,
     on_ready: Callable[[Addresses], None] | None = None,
+    on_owner: Callable[[OwnerToken], None] | None = None,
     sources: Sources | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT; ``on_ready`` is told when requests are answered.
+    """Serves until SIGTERM or SIGINT; ``on_ready`` is told when requests are answered, ``on_owner`` of the token.
 
     With ``sources`` the configuration is read again when its file changes, and on SIGHUP.
 
     Raises:
-        ConfigInvalid: a busy port, an unusable directory or server.
+        ConfigInvalid: a busy port, an unusable directory, server or secret key.
         DirectoryInUse, EngineFailed, StoreUnavailable: the store cannot be had.
     """
     tls = load_server_tls(settings)
@@ -67,7 +69,7 @@ async def run_gateway(
     stop = asyncio.Event()
     try:
         async with open_gateway(settings) as gateway:
-            async with aclosing(make_access(settings)) as access:
+            async with open_access(settings, gateway.store, on_owner) as access:
                 reloading = _make_reloading(gateway, access, settings, sources, tls)
                 edges = make_edges(gateway, settings, access, lambda: reloading.fault)
                 server = Server(

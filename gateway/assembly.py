@@ -15,8 +15,6 @@ from passerelle.channels.hub import Hub, HubSettings
 from passerelle.core.ids import Shard
 from passerelle.gateway.a2a.edge import make_edge
 from passerelle.gateway.agent_terms import AgentTerms
-from passerelle.gateway.auth.access import Access
-from passerelle.gateway.auth.owner import load_owner_token
 from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.clock_skew import SkewWatch
 from passerelle.gateway.control.catalogue import Catalogue
@@ -405,11 +403,3 @@ def _listen_to_others(store: Store, service: Service, instance: str) -> None:
     dispatch = service.dispatch
     dispatch.nudging = Nudging(store.nudges, service.writes, instance, dispatch.log)
     dispatch.detach(dispatch.nudging.listen(dispatch.hear))
-
-
-def make_access(settings: Settings) -> Access:
-    """Who may come in, by the settings; the owner's token is made on the first start."""
-    if settings.auth == "open":
-        return Access(settings, None, SystemClock())
-    token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
-    return Access(settings, token.secret, SystemClock())

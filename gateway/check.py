@@ -96,11 +96,17 @@ async def run_check(sources: Sources, clock: Clock) -> CheckReport:
     return CheckReport(tuple(lines), tuple(line for line, reached in found if not reached))
 
 
+_UNSEALED: Final = (
+    "notice: no secret_key: push notifications with secrets stay off, and each data directory has an owner token of "
+    "its own"
+)
+
+
 def _try_secret_key(settings: Settings) -> list[tuple[str, bool]]:
     if settings.secret_key is None and settings.secret_key_file is None:
         if settings.redis_url is None:
             return []
-        return [("notice: no secret_key: push notifications with secrets stay off", True)]
+        return [(_UNSEALED, True)]
     try:
         load_sealer(settings, settings.data_dir, SystemIds().draw)
     except ConfigInvalid as error:

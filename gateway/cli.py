@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NoReturn
 
 import typer
 
-from passerelle.core.errors import ActionClosed, PasserelleError
+from passerelle.core.errors import ActionClosed, ConfigInvalid, PasserelleError
 from passerelle.gateway.exit_status import ExitStatus, find_exit_status, find_hints
 from passerelle.gateway.verbs.agents import agents
 from passerelle.gateway.verbs.answers import answers
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from passerelle.gateway.app import Addresses
+    from passerelle.gateway.auth.owner import OwnerToken
+    from passerelle.gateway.secret import Secret
     from passerelle.gateway.settings import Settings
     from passerelle.gateway.settings_source import Sources
 
@@ -47,6 +49,14 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+owner_token: Final = typer.Typer(
+    name="token",
+    help="The token of the owner: rotate.",
+    epilog="Example: passerelle token rotate",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 tasks.add_typer(changes)
@@ -62,6 +72,7 @@ app.add_typer(approvals, name="approvals")
 app.add_typer(devices, name="devices")
 app.add_typer(deliveries, name="deliveries")
 app.add_typer(agents)
+app.add_typer(owner_token)
 
 ConfigFlag = Annotated[
     Path | None,
@@ -151,8 +162,8 @@ def serve(
         # Imported once the settings hold: it is the most that any command loads.
         from passerelle.gateway.app import run_gateway
 
-    _introduce_owner(settings)
-    run(run_gateway(settings, on_ready=_make_announcement(settings), sources=sources))
+    announce = _make_announcement(settings)
+    run(run_gateway(settings, on_ready=announce, on_owner=_introduce_owner, sources=sources))
 
 
 @app.command(epilog="Example: passerelle demo --once")
@@ -253,6 +264,36 @@ def signing_key(
     print(f"    - {{file: {file}}}")
 
 
+@owner_token.command(epilog="Example: passerelle token rotate --config passerelle.yaml")
+def rotate(
+    config: ConfigFlag = None,
+    redis_url: RedisUrlFlag = None,
+    data_dir: DataDirFlag = None,
+    key_lost: Annotated[
+        bool, typer.Option("--key-lost", help="The secret key of the token before is gone.")
+    ] = False,
+) -> None:
+    """Make another owner token, which gateways that run take from then on."""
+    from passerelle.gateway.auth.rotation import run_rotation
+    from passerelle.gateway.logs import configure_logs
+    from passerelle.gateway.private_file import replace_private
+    from passerelle.gateway.server import run
+
+    settings = _load(_name_sources(config, redis_url=redis_url, data_dir=data_dir))
+    configure_logs(settings.log_level, settings.log_format)
+    token, path = run(run_rotation(settings, key_lost=key_lost))
+    _show_owner(token, path)
+    try:
+        replace_private(path, token.get_secret_value())
+    except OSError as error:
+        raise ConfigInvalid(str(path), f"the token counts, and cannot be kept: {error}") from None
+
+
+@owner_token.callback()
+def _group_token() -> None:
+    """The token of the owner: rotate."""
+
+
 def _name_sources(config: Path | None, **flags: str | int | Path | None) -> Sources:
     from passerelle.gateway.settings_source import Sources
 
@@ -268,18 +309,15 @@ def _load(sources: Sources) -> Settings:
     return settings
 
 
-def _introduce_owner(settings: Settings) -> None:
-    """Makes the owner token on the first start, and says it that once."""
-    from passerelle.gateway.auth.owner import load_owner_token
-    from passerelle.gateway.clock import SystemIds
-    from passerelle.store.data_directory import make_data_directory
-
-    if settings.auth == "open":
-        return
-    token = load_owner_token(make_data_directory(settings.data_dir), SystemIds())
+def _introduce_owner(token: OwnerToken) -> None:
+    """Says the owner token on the start that made it, and never again."""
     if token.minted:
-        print(f"owner token, shown this once and kept in {token.path}:", flush=True)
-        print(f"  {token.secret.get_secret_value()}", flush=True)
+        _show_owner(token.secret, token.path)
+
+
+def _show_owner(token: Secret, path: Path) -> None:
+    print(f"owner token, shown this once and kept in {path}:", flush=True)
+    print(f"  {token.get_secret_value()}", flush=True)
 
 
 def _make_announcement(settings: Settings) -> Callable[[Addresses], None]:

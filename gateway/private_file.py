@@ -34,14 +34,48 @@ def load_or_mint(path: Path, mint: Callable[[], str]) -> PrivateText:
     """
     try:
         minted = not path.exists() and _make(path, mint)
+    except OSError as error:
+        raise _refuse(path, error) from None
+    return PrivateText(_read(path), minted)
+
+
+def read_private(path: Path) -> str | None:
+    """Reads a private file; None where there is none.
+
+    Raises:
+        ConfigInvalid: the file cannot be read or trusted.
+    """
+    return _read(path) if path.exists() else None
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Writes a private file whole, in place of the one that stands there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    draft = _write_draft(path, text)
+    try:
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path) -> str:
+    try:
         if path.stat().st_mode & 0o077:
             raise ConfigInvalid(str(path), "others can read it: delete it, and a new one is made")
         text = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigInvalid(str(path), f"cannot be used: {error}") from None
+        raise _refuse(path, error) from None
     if not text:
         raise ConfigInvalid(str(path), "is empty: delete it, and a new one is made")
-    return PrivateText(text, minted)
+    return text
+
+
+def _refuse(path: Path, error: Exception) -> ConfigInvalid:
+    return ConfigInvalid(str(path), f"cannot be used: {error}")
 
 
 def _make(path: Path, mint: Callable[[], str]) -> bool:
@@ -57,15 +91,25 @@ def _make(path: Path, mint: Callable[[], str]) -> bool:
 
 def _write_once(path: Path, text: str) -> bool:
     """Whether this process made the file; a link refuses where a rename would replace."""
+    draft = _write_draft(path, text)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def _write_draft(path: Path, text: str) -> Path:
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         os.write(descriptor, f"{text}\n".encode())
         os.fsync(descriptor)
-        os.link(draft, path)
-    except FileExistsError:
-        return False
+    except OSError:
+        draft.unlink()
+        raise
     finally:
         os.close(descriptor)
-        draft.unlink()
-    return True
+    return draft

@@ -92,6 +92,15 @@ def load_sealer(settings: Settings, data_dir: Path, draw: Draw) -> Sealer | None
     return make_sealer(read_keys(Secret(kept.text), str(data_dir / KEY_FILE)), draw)
 
 
+def name_setting(settings: Settings, data_dir: Path) -> str:
+    """Where the keys come from, for whoever has to mend them."""
+    if settings.secret_key is not None:
+        return SETTING
+    if settings.secret_key_file is not None:
+        return f"{SETTING}_file"
+    return str(data_dir / KEY_FILE) if settings.redis_url is None else SETTING
+
+
 def check_keys(settings: Settings) -> list[bytes]:
     """The keys that are given; none where the gateway makes one itself, or does without.
 

@@ -185,6 +185,13 @@ def _list_files(data_dir: Path) -> list[Path]:
     return [file for file in found if file.is_file()]
 
 
+def find_running(data_dir: Path) -> str | None:
+    """What a store of the engine that works in a data directory connects to; None where none has left word."""
+    note = data_dir / _SOCKET_NOTE
+    path = Path(note.read_text(encoding="utf-8")) if note.exists() else None
+    return f"unix://{path}" if path is not None and path.is_socket() else None
+
+
 def _make_socket_directory(data_dir: Path) -> Path:
     """A new one; that of an owner which was killed is removed, since we hold its lock."""
     note = data_dir / _SOCKET_NOTE

@@ -287,6 +287,16 @@ def push_key() -> str:
     return _key(Shard(0), "vapid")
 
 
+def owner_token() -> str:
+    """HASH generation -> the owner token of this runtime, sealed; the highest one counts."""
+    return _key(Shard(0), "owner")
+
+
+def owner_hints() -> str:
+    """Hint channel for another owner token."""
+    return _key(Shard(0), "h", "owner")
+
+
 def runtime() -> str:
     """STRING the id of this runtime, set once."""
     return _key(Shard(0), "runtime")
@@ -332,7 +342,7 @@ PERMANENT: Final = re.compile(
     r"(?:(?:s|e|th|t|a|dv|g|ru|open|ts|tg|tg:in|in|inh|ino|inz):[a-z]{2,5}_[0-9a-z]+"
     r"|inc:[a-z]{2,5}_[0-9a-z]+:[a-z_]+"
     r"|idx:[a-z]{2,5}_[0-9a-z]+:[^:]*:[a-z]+"
-    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|les|stuck|feed|meta|hw|inst|runtime|vapid)"
+    r"|(?:kt|ke|ki):[A-Za-z0-9_-]+:.+|own:[A-Za-z0-9_-]+|due|les|stuck|feed|meta|hw|inst|runtime|vapid|owner)"
 )
 """Matches every key that may live without an expiry."""
 

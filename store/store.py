@@ -36,6 +36,7 @@ from passerelle.store.log import RedisEventLog
 from passerelle.store.mutes import RedisMutes
 from passerelle.store.nodes import Nodes
 from passerelle.store.nudges import RedisNudges
+from passerelle.store.owner_tokens import RedisOwnerTokens
 from passerelle.store.presence import RedisPresences
 from passerelle.store.projections import RedisProjections
 from passerelle.store.push_keys import RedisPushKeys
@@ -103,6 +104,7 @@ class Store:
         self.mutes = RedisMutes(nodes)
         self.bundles = RedisBundles(nodes)
         self.push_keys = RedisPushKeys(nodes)
+        self.owner_tokens = RedisOwnerTokens(nodes, self.hints)
         self.limits = RedisLimits(nodes)
         self.targets = RedisTargets(nodes)
         self.callbacks = RedisCallbacks(nodes)

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """The authenticator of all edges, and how they read credentials; ``reload`` swaps what it knows."""
+    """The authenticator of all edges, and how they read credentials; ``reload`` swaps what it knows.
 
-    def __init__(self, settings: Settings, owner: Secret | None, clock: Clock) -> None:
+    ``owner`` is every token that is the owner's; None lets everybody in.
+    """
+
+    def __init__(self, settings: Settings, owner: tuple[Secret, ...] | None, clock: Clock) -> None:
         self._owner = owner
         self._clock = clock
         self._trusted = PeerSessions()
@@ -57,6 +60,11 @@ class Access:
             self._known.callers = self._make(settings)
         for tell in self._on_change:
             tell()
+
+    def know_owner(self, owner: tuple[Secret, ...]) -> None:
+        """Knows the owner by these tokens and no others, from the next request on."""
+        self._owner = owner
+        self.reload(self._settings)
 
     def on_change(self, tell: Callable[[], None]) -> None:
         """Calls back whenever who may come in has changed: what is open is looked at again."""

@@ -92,4 +92,4 @@ def _name_device(found: Principal, credentials: Credentials) -> Principal:
 
 def know_keys(owner: Secret, clients: Iterable[ClientSettings]) -> KnownCallers:
     """An authenticator that knows the owner and the keys of clients, and nobody else."""
-    return KnownCallers(Callers(KeyRing(owner, clients)))
+    return KnownCallers(Callers(KeyRing((owner,), clients)))

@@ -24,12 +24,14 @@ _NOBODY: Final = (bytes(32), None)
 
 
 class KeyRing:
-    """Whose key it is: the owner's token and the keys of clients."""
+    """Whose key it is: the tokens of the owner and the keys of clients."""
 
     __slots__ = ("_known",)
 
-    def __init__(self, owner: Secret, clients: Iterable[ClientSettings]) -> None:
-        known: dict[bytes, Principal] = {digest_token(owner.get_secret_value()): OWNER}
+    def __init__(self, owner: Iterable[Secret], clients: Iterable[ClientSettings]) -> None:
+        known: dict[bytes, Principal] = {
+            digest_token(token.get_secret_value()): OWNER for token in owner
+        }
         for client in clients:
             if client.key_hash is not None:
                 known[bytes.fromhex(client.key_hash.removeprefix("sha256:"))] = enter_client(client)

@@ -1,26 +1,49 @@
-"""The owner's token: made on the first start, kept in the data directory for the owner alone."""
+"""The owner's token: one for each store, which keeps it sealed, and a copy in each data directory for this machine.
+
+Without a ``secret_key`` nothing can be sealed; then each data directory has a token of its own.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from passerelle.core.ports.chance import Ids
+from passerelle.core.errors import ConfigInvalid, Conflict
 from passerelle.gateway.auth.keys import mint_token
-from passerelle.gateway.private_file import load_or_mint
+from passerelle.gateway.private_file import load_or_mint, read_private, replace_private
 from passerelle.gateway.secret import Secret
+from passerelle.store.owner_tokens import SealedToken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from structlog.typing import FilteringBoundLogger
+
+    from passerelle.core.ports.chance import Ids
+    from passerelle.gateway.sealing import Sealer
+    from passerelle.store.owner_tokens import RedisOwnerTokens
 
 OWNER_FILE: Final = "owner-token"
+NO_KEY: Final = "redis_url is given and secret_key is not"
+_FIRST: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerToken:
-    """The owner's token and the file that keeps it; ``minted`` only on the start that made it."""
+    """The owner's token and the file that keeps it; ``minted`` only on the start that made it.
 
-    secret: Secret
+    ``accepted`` has it first; another one is that of this data directory, from before the store kept one.
+    """
+
+    accepted: tuple[Secret, ...]
     path: Path
     minted: bool
+
+    @property
+    def secret(self) -> Secret:
+        """The one that is the owner's at every instance."""
+        return self.accepted[0]
 
 
 def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
@@ -31,4 +54,146 @@ def load_owner_token(data_dir: Path, ids: Ids) -> OwnerToken:
     """
     path = data_dir / OWNER_FILE
     kept = load_or_mint(path, lambda: mint_token(ids).get_secret_value())
-    return OwnerToken(Secret(kept.text), path, kept.minted)
+    return OwnerToken((Secret(kept.text),), path, kept.minted)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerPlace:
+    """Where the token of a store is kept; ``key_name`` is the setting that has the key of ``sealer``."""
+
+    rows: RedisOwnerTokens
+    sealer: Sealer
+    key_name: str
+    runtime_id: str
+    path: Path
+    ids: Ids
+
+    def seal(self, token: Secret, generation: int) -> SealedToken:
+        """The form in which a token is stored, bound to its runtime, purpose and generation."""
+        plain = token.get_secret_value().encode()
+        return SealedToken(generation, self.sealer.seal(plain, self._name(generation)))
+
+    def unseal(self, stored: SealedToken) -> Secret:
+        """The stored token.
+
+        Raises:
+            ConfigInvalid: the key does not open it.
+        """
+        try:
+            plain = self.sealer.unseal(stored.sealed, self._name(stored.generation))
+        except ConfigInvalid as error:
+            reason = f"does not open the owner token of the store: {error.message}"
+            raise ConfigInvalid(self.key_name, reason) from None
+        return Secret(plain.decode())
+
+    def _name(self, generation: int) -> str:
+        return f"owner token {self.runtime_id} {generation}"
+
+
+class KeptOwnerToken:
+    """The token of a store as an instance follows it. ``on_change`` hears all that are accepted from now on."""
+
+    def __init__(self, place: OwnerPlace, log: FilteringBoundLogger) -> None:
+        self._place = place
+        self._log = log
+        self._known: SealedToken | None = None
+        self._unsound: bytes | None = None
+        self.on_change: Callable[[tuple[Secret, ...]], None] = lambda _accepted: None
+
+    async def load(self) -> OwnerToken:
+        """The token of the store; the first instance writes that of its data directory, or a new one.
+
+        Raises:
+            ConfigInvalid: the key does not open what is stored, or the file cannot be read or trusted.
+            StoreUnavailable: it could not be read or written.
+        """
+        place = self._place
+        own = _read_own(place.path)
+        stored = await place.rows.read()
+        fresh = own or mint_token(place.ids)
+        if stored is None:
+            stored = await place.rows.keep(place.seal(fresh, _FIRST))
+        token = place.unseal(stored)
+        if not place.sealer.is_current(stored.sealed):
+            stored = place.seal(token, stored.generation)
+            await place.rows.seal_anew(stored)
+        self._known = stored
+        accepted = self._accept(stored, token, own)
+        return OwnerToken(accepted, place.path, minted=own is None and token == fresh)
+
+    async def refresh(self) -> None:
+        """Looks at what is stored, and takes it over.
+
+        Raises:
+            StoreUnavailable: it could not be read.
+        """
+        place, known = self._place, self._known
+        stored = await place.rows.read()
+        if known is not None and (stored is None or stored.generation < known.generation):
+            # Acknowledged writes were lost: whoever remembers the last rotation writes it again.
+            self._log.warning("owner_token.lost", generation=known.generation)
+            stored = await place.rows.keep(known)
+        if stored is None or stored == known or stored.sealed == self._unsound:
+            return
+        try:
+            token = place.unseal(stored)
+        except ConfigInvalid as error:
+            self._unsound = stored.sealed
+            self._log.error("owner_token.unsound", reason=error.message, kept="the token before")
+            return
+        before = None if known is None else place.unseal(known)
+        self._known = stored
+        if token == before:
+            return
+        self._log.warning("owner_token.rotated", generation=stored.generation)
+        self.on_change(self._accept(stored, token, before))
+
+    def _accept(self, stored: SealedToken, token: Secret, own: Secret | None) -> tuple[Secret, ...]:
+        """What counts at this instance, and brings its file up to date."""
+        path = self._place.path
+        if own == token:
+            return (token,)
+        if own is not None and stored.generation == _FIRST:
+            self._log.warning("owner_token.differs", file=str(path), advice=_DIFFERS)
+            return (token, own)
+        try:
+            replace_private(path, token.get_secret_value())
+        except OSError as error:
+            self._log.warning("owner_token.stale", file=str(path), reason=str(error))
+        else:
+            tell = self._log.info if own is None else self._log.warning
+            tell("owner_token.written", file=str(path), generation=stored.generation)
+        return (token,)
+
+
+async def rotate_owner_token(place: OwnerPlace, *, key_lost: bool = False) -> Secret:
+    """Puts a new token in place of the one of the store, and of every other one.
+
+    ``key_lost`` goes on where nobody can open the one before.
+
+    Raises:
+        ConfigInvalid: the key does not open what is stored.
+        Conflict: somebody else has put a new one there at the same moment.
+        StoreUnavailable: whether it counts is not known.
+    """
+    stored = await place.rows.read()
+    if stored is not None and not key_lost:
+        place.unseal(stored)
+    token = mint_token(place.ids)
+    made = place.seal(token, (stored.generation if stored else _FIRST) + 1)
+    if await place.rows.keep(made) != made:
+        raise Conflict("another owner token was made at the same moment; that one counts")
+    await place.rows.forget_before(made.generation)
+    await place.rows.tell()
+    return token
+
+
+def _read_own(path: Path) -> Secret | None:
+    text = read_private(path)
+    return None if text is None else Secret(text)
+
+
+_DIFFERS: Final = (
+    "the store keeps another one, and this release takes both; put that of another instance "
+    "there, or run passerelle token rotate"
+)

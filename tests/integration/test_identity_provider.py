@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def open_access(clock: MovableClock, *issuers: IssuerSettings) -> AsyncGenerator[Access]:
     settings = Settings(issuers=issuers, data_dir=Path("/nowhere"))
-    access = Access(settings, Secret("owner"), clock)
+    access = Access(settings, (Secret("owner"),), clock)
     try:
         yield access
     finally:

@@ -149,7 +149,7 @@ async def test_key_that_was_revoked_between_two_calls_is_refused(
     async with connect(rig) as kept:
         assert (await kept.ask(write(rig, "one", 1)))[0] == 200
         authenticator = cast("KnownCallers", rig.face.parts.authenticator)
-        authenticator.callers = Callers(KeyRing(Secret("another"), []))
+        authenticator.callers = Callers(KeyRing((Secret("another"),), []))
         assert (await kept.ask(write(rig, "two", 2)))[0] == 401
     assert len(called) == 1
 

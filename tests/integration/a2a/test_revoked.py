@@ -42,7 +42,7 @@ async def quick(engine_server: Engine, tmp_path: Path, anyio_backend: str) -> As
 def revoke(rig: Rig, owner: str = OWNER) -> None:
     """What a reload does with a configuration that has no clients any more."""
     known = cast("KnownCallers", rig.face.parts.authenticator)
-    known.callers = Callers(KeyRing(Secret(owner), []))
+    known.callers = Callers(KeyRing((Secret(owner),), []))
 
 
 async def test_stream_of_a_revoked_key_ends_with_a_typed_error(quick: Rig) -> None:
@@ -117,7 +117,7 @@ async def test_stream_over_grpc_ends_with_the_status_of_the_grant_that_is_gone(q
             await read_frame(call)
             reader = make_client("other", "other-key", "*", scopes=())
             known = cast("KnownCallers", quick.face.parts.authenticator)
-            known.callers = Callers(KeyRing(Secret(OWNER), [reader]))
+            known.callers = Callers(KeyRing((Secret(OWNER),), [reader]))
             with pytest.raises(grpc.aio.AioRpcError) as ended:
                 await call.read()
             assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
@@ -16,9 +16,10 @@ from passerelle.core.json import JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Principal
 from passerelle.gateway.a2a.face import Face
-from passerelle.gateway.assembly import Gateway, make_access, open_gateway
+from passerelle.gateway.assembly import Gateway, open_gateway
 from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.keys import hash_key
+from passerelle.gateway.auth.opening import open_access
 from passerelle.gateway.control.home import name_home
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.secret import Secret
@@ -98,7 +99,7 @@ class Rig:
             }
         )
         gateway = await self.stack.enter_async_context(open_gateway(given))
-        access = await self.stack.enter_async_context(aclosing(make_access(given)))
+        access = await self.stack.enter_async_context(open_access(given, gateway.store))
         edges = make_edges(gateway, given, access)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
         serving = asyncio.create_task(Server(edges.site, listener, edges.drain).serve(stop))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from passerelle.core.batch import EntityKind, EntityRef
 from passerelle.core.errors import PasserelleError
-from passerelle.gateway import rule_following
+from passerelle.gateway import news_following
 from passerelle.gateway.cli import app
 from passerelle.gateway.control.policy_editing import HOME, PolicyEditing
 from passerelle.gateway.exit_status import find_exit_status
@@ -79,7 +79,7 @@ async def until_judged(one: Instance, version: str) -> None:
 async def test_edit_counts_at_once_here_and_soon_everywhere_and_after_a_restart(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_following, "ROUND_S", 3_600.0)
+    monkeypatch.setattr(news_following, "ROUND_S", 3_600.0)
     first = await rig.start(clients=[EDITOR, READER])
     second = await rig.start(clients=[EDITOR, READER])
     before = await get(first)
@@ -237,7 +237,7 @@ async def test_dry_run_says_what_would_change_of_everybodys_work_and_writes_noth
 
 
 async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rule_following, "ROUND_S", 0.2)
+    monkeypatch.setattr(news_following, "ROUND_S", 0.2)
     first, second = await rig.start(clients=[EDITOR]), await rig.start(clients=[EDITOR])
 
     async def lose(_home: str) -> None:
@@ -252,7 +252,7 @@ async def test_hint_that_is_lost_costs_one_round(rig: Rig, monkeypatch: pytest.M
 async def test_stored_rules_that_cannot_be_read_deny_everything_and_say_so(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_following, "ROUND_S", 0.1)
+    monkeypatch.setattr(news_following, "ROUND_S", 0.1)
     one = await rig.start(clients=[EDITOR, READER])
     assert (await put(one, OPEN, read=1)).status_code == 200
     key = keys.entity(EntityRef(EntityKind.RULES, HOME))
@@ -364,7 +364,7 @@ async def test_edit_that_allows_without_a_condition_is_refused(
 async def test_stored_rule_that_lost_its_condition_is_skipped_and_said_until_it_is_mended(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rule_following, "ROUND_S", 0.1)
+    monkeypatch.setattr(news_following, "ROUND_S", 0.1)
     closed = {**CLOSED, "effect": "ask", "when": "caller.name == 'bob'"}
     wide = {**OPEN, "name": "wide", "about": ["asks", "delegations"]}
     one = await rig.start(clients=[EDITOR, READER])

@@ -15,9 +15,10 @@ from passerelle.core.ids import ALL_SHARDS
 from passerelle.core.json import Json, JsonObject
 from passerelle.core.ports.log import StreamKind, StreamRef
 from passerelle.core.principal import Scope
-from passerelle.gateway.assembly import Gateway, make_access, open_gateway
+from passerelle.gateway.assembly import Gateway, open_gateway
+from passerelle.gateway.auth.access import Access
 from passerelle.gateway.auth.owner import load_owner_token
-from passerelle.gateway.clock import SystemIds
+from passerelle.gateway.clock import SystemClock, SystemIds
 from passerelle.gateway.edges import make_edges
 from passerelle.gateway.secret import Secret
 from passerelle.gateway.server import Server, bind
@@ -59,7 +60,8 @@ class Rig:
         """A gateway that serves."""
         stack = self._instance = AsyncExitStack()
         self.gateway = await stack.enter_async_context(open_gateway(self.settings))
-        edges = make_edges(self.gateway, self.settings, make_access(self.settings))
+        access = Access(self.settings, (Secret(self.token),), SystemClock())
+        edges = make_edges(self.gateway, self.settings, access)
         listener, stop = bind("127.0.0.1", 0), asyncio.Event()
         serving = asyncio.create_task(Server(edges.site, listener, edges.drain).serve(stop))
 

@@ -247,7 +247,7 @@ def test_only_the_holder_of_a_key_is_recognized_as_long_as_it_is_one(keys: Known
     assert (known.id, known.device) == ("ada", "phone")
     for token in (None, "", "rubbish", "k-plain ", "x" * 9_000):
         assert keys.recognize(Credentials(token)) is None
-    keys.callers = Callers(KeyRing(OWNER_TOKEN, []))
+    keys.callers = Callers(KeyRing((OWNER_TOKEN,), []))
     assert keys.recognize(shown) is None
 
 

@@ -28,7 +28,7 @@ CLIENTS = (
 
 
 def door(proxy: ProxySettings) -> KnownCallers:
-    keys = KeyRing(Secret("owner"), CLIENTS)
+    keys = KeyRing((Secret("owner"),), CLIENTS)
     return KnownCallers(Callers(keys, certificates=Certificates(proxy, CLIENTS)))
 
 
