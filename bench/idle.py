@@ -59,7 +59,7 @@ async def _measure_rest(stage: Stage) -> AsyncGenerator[Row]:
     share = (sum(meter.read()) - sum(used)) / took_s * 100
     yield Row("no caller: written per second", Spread.of([written]), "kB", Bound("at most", 1.0))
     yield Row(
-        "no caller: CPU of gateway and engine", Spread.of([share]), "%", Bound("at most", 4.0)
+        "no caller: CPU of gateway and engine", Spread.of([share]), "%", Bound("at most", 1.5)
     )
 
 

@@ -11,7 +11,6 @@ from passerelle.core.ids import SHARDS, Shard
 from passerelle.core.ports.leases import Alive, Lease, LeaseLost, LeaseWish, TakenOver
 from passerelle.store import keys
 from passerelle.store.connection import pack
-from passerelle.store.log import read_scores
 from passerelle.store.retry import retry
 from passerelle.store.scripts import read_script
 
@@ -108,18 +107,13 @@ class RedisLeases:
 
     async def announce(self, instance: str) -> dict[str, int]:
         """Says that this instance lives, and returns all that said so lately: duties are spread over them."""
-        home = Shard(0)
-        asked = pack("TIME") + pack("ZRANGE", keys.instances(), 0, -1, "WITHSCORES")
-        time, reply = await retry(lambda: self._nodes.lease(home, asked, 2))
-        seconds, micros = cast("list[bytes]", time)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        add = pack("ZADD", keys.instances(), now_ms, instance)
-        await retry(lambda: self._nodes.lease(home, add))
-        seen = [*read_scores(reply), (instance, now_ms)]
-        forgotten = [name for name, at_ms in seen if at_ms < now_ms - _FORGET_MS]
-        if forgotten:
-            await self._nodes.lease(home, pack("ZREM", keys.instances(), *forgotten))
-        return {name: now_ms - at_ms for name, at_ms in seen if at_ms >= now_ms - ALIVE_MS}
+        packed = read_script("announce").pack_call(
+            [keys.instances()], {"instance": instance, "forget": _FORGET_MS}
+        )
+        [reply] = await retry(lambda: self._nodes.lease(Shard(0), packed))
+        told = [text.decode() for text in cast("list[bytes]", reply)]
+        seen = zip(told[::2], map(int, told[1::2]), strict=True)
+        return {name: silent_ms for name, silent_ms in seen if silent_ms <= ALIVE_MS}
 
     async def withdraw(self, instance: str) -> None:
         """Takes the instance off the list, so that others get its duties at once."""

@@ -22,6 +22,7 @@ ControlValue: TypeAlias = "str | int | bool | Sequence[ControlValue] | Mapping[s
 OPERATIONS: Final = (
     "ack",
     "advance_projection",
+    "announce",
     "append",
     "bump_epoch",
     "claim_due",

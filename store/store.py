@@ -45,6 +45,7 @@ from passerelle.store.retention import RedisRetention
 from passerelle.store.retry import retry
 from passerelle.store.rule_news import RedisRuleNews
 from passerelle.store.seeds import read_seeds
+from passerelle.store.shard_poll import RedisShardPoll
 from passerelle.store.targets import RedisTargets
 from passerelle.store.tickets import RedisTickets
 from passerelle.store.uploads import RedisUploads
@@ -92,6 +93,7 @@ class Store:
         self.leases = RedisLeases(nodes)
         self.clock = StoreClock(nodes)
         self.due = RedisDueRows(nodes)
+        self.shard_poll = RedisShardPoll(nodes)
         self.projections = RedisProjections(nodes, self.log)
         self.acks = RedisAcks(nodes)
         self.channels = RedisChannels(nodes, self.hints)

@@ -8,6 +8,7 @@ handler must bear to be called twice; what it appends is compared with the claim
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from passerelle.core.errors import PasserelleError, StoreUnavailable
 from passerelle.core.ids import Shard
 from passerelle.core.ports.due import DueRow
-from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
+from passerelle.gateway.duties.rounds import Rounds
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -30,6 +31,8 @@ VISIBILITY_MS: Final = 10_000
 MOST_AT_ONCE: Final = 64
 LEASE_ROWS: Final = "own:"
 _FULL_PAUSE_S: Final = 0.05
+_HELD_PAUSE_S: Final = 1.0
+"""Between two looks for leases that are left to their owners, after an outage."""
 _CROWDED_PAUSE_S: Final = 0.25
 """Between two looks for leases that have run out, while there is no room for anything else."""
 
@@ -91,7 +94,7 @@ class DueLoop:
             taken += not row.member.startswith(LEASE_ROWS)
             self._start(shard, row, claimed.now_ms)
         if claimed.next_ms is None:
-            return LONGEST_S
+            return math.inf
         pause_s = (claimed.next_ms - claimed.now_ms) / 1000
         return pause_s if pause_s > 0 else self._pause_behind(hold, room, taken)
 
@@ -99,7 +102,7 @@ class DueLoop:
         """A row is due and was not taken: there are more than fit, or it is held back."""
         if taken >= room:
             return 0.0 if room else _CROWDED_PAUSE_S
-        return LONGEST_S if hold else _FULL_PAUSE_S
+        return _HELD_PAUSE_S if hold else _FULL_PAUSE_S
 
     def _holds_leases(self, shard: Shard) -> bool:
         until_s = self._held_until_s.get(shard, 0.0)

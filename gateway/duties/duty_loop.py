@@ -16,6 +16,7 @@ from passerelle.gateway.duties.leases import LEASE_MS, LeaseKeeper
 from passerelle.gateway.duties.rebuilding import REBUILD, Rebuilding
 from passerelle.gateway.duties.relay import Relay
 from passerelle.gateway.duties.settling import Settling
+from passerelle.gateway.duties.shard_watch import ShardWatch
 from passerelle.gateway.duties.tail_repair import NoDrivers, TailRepair
 from passerelle.gateway.duties.takeover import ADOPT, LEASE, Adopt, LoseLink, TakeOver
 
@@ -42,6 +43,7 @@ class Duties:
     taking: TakeOver
     repair: TailRepair
     rebuilding: Rebuilding
+    watch: ShardWatch
     log: FilteringBoundLogger
     _running: asyncio.Task[None] | None = None
 
@@ -106,6 +108,7 @@ class Duties:
             group.create_task(self.due.run(), name="due")
             group.create_task(self.relay.run(), name="relay")
             group.create_task(self.repair.run(), name="repair")
+            group.create_task(self.watch.run(), name="watch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,4 +210,5 @@ def make_duties(
     keeper.is_quiet = repair.is_quiet
     keeper.on_loss = lambda shard, epoch: repair.find_loss(shard, epoch, "lease")
     keeper.on_epoch = settings.note_epoch or repair.note_epoch
-    return Duties(keeper, due, relay, settling, taking, repair, rebuilding, log)
+    watch = ShardWatch(store.shard_poll, lambda: keeper.duties, due.wake, relay.wake)
+    return Duties(keeper, due, relay, settling, taking, repair, rebuilding, watch, log)

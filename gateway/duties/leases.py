@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 LEASE_MS: Final = 5_000
 _EXTENSIONS_PER_LEASE: Final = 8
+_REST_ROUNDS: Final = 4
+"""A lease that rests, in a shard where nothing was written lately, is extended once in so many rounds."""
 _HASTE: Final = 4
 """So many times as often while somebody may have died."""
 _QUIET: Final = 3
@@ -66,6 +68,8 @@ class Hold:
     """Of the shard, as the store told it last."""
     seen: int = 0
     """The epoch since which what is driven here was compared with our set."""
+    rests: bool = False
+    """Whether the last extension wrote nothing."""
 
 
 @dataclass(slots=True)
@@ -106,6 +110,7 @@ class LeaseKeeper:
     _duties_until_s: float = -math.inf
     """Until then ``_duties`` are what a look at every lease would find, unless one of them changes."""
     _refused: set[Shard] = field(default_factory=set["Shard"])
+    _round: int = 0
     _lost: list[Shard] = field(default_factory=list["Shard"])
     """Lost by the extension under way, and not yet told."""
 
@@ -207,7 +212,7 @@ class LeaseKeeper:
         except StoreUnavailable as error:
             # Not known who lives: the last view holds. Leases are tried all the same.
             self.log.info("lease.view_old", reason=error.reason)
-        failures = await self._extend_all()
+        failures = await self._extend_all(self._list_urgent())
         failures += await self._empty_sets()
         if failures and not self._is_away:
             self.log.warning("lease.held", shards=len(failures), reason=failures[0].reason)
@@ -266,6 +271,20 @@ class LeaseKeeper:
         self._tell_lost()
         return self._sort_failures(results)
 
+    def _list_urgent(self) -> list[Shard]:
+        """All, but for most of those that rest: half of such a lease is left when its turn comes."""
+        self._round += 1
+        if self._is_away or self._is_one_silent:
+            return [*ALL_SHARDS]
+        return [
+            shard
+            for shard, hold in zip(ALL_SHARDS, self._holds, strict=True)
+            if (shard.number - self._round) % _REST_ROUNDS == 0
+            or not (hold.held and hold.rests)
+            or hold.duty != (shard in self._wanted)
+            or not self.is_quiet(shard)
+        ]
+
     async def _empty_sets(self) -> list[StoreUnavailable]:
         refused, self._refused = self._refused, set()
         if self.empty_set is None or not refused:
@@ -321,6 +340,7 @@ class LeaseKeeper:
             hold.seen = answer.epoch
         if hold.held and answer.found_ms is not None and answer.found_ms < hold.until_ms:
             self.on_loss(shard, known)
+        hold.rests = answer.found_ms == answer.until_ms
         hold.until_ms, hold.epoch = answer.until_ms, answer.epoch
         if answer.epoch != known:
             self.on_epoch(shard, answer.epoch)

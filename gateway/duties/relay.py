@@ -13,6 +13,7 @@ destination, since writing them twice is harmless: an inbox row that travelled u
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -26,7 +27,7 @@ from passerelle.gateway.control.glimpse import find_after, name_row
 from passerelle.gateway.control.lag import RELAY
 from passerelle.gateway.duties.joining import join_all
 from passerelle.gateway.duties.projections import REGISTRY, Projection, read_entity
-from passerelle.gateway.duties.rounds import LONGEST_S, Rounds
+from passerelle.gateway.duties.rounds import Rounds
 from passerelle.gateway.duties.row_delivery import RowDelivery
 
 if TYPE_CHECKING:
@@ -162,10 +163,10 @@ class Relay:
             position = Position(position.epoch, feed[-1].id)
         self._positions[shard] = position
         if not feed:
-            return LONGEST_S
+            return math.inf
         if is_cut or len(feed) == _PAGE:
             return 0.0
-        return _BUSY_S if any(row.look for row in feed) else LONGEST_S
+        return _BUSY_S if any(row.look for row in feed) else math.inf
 
     async def _read_position(self, shard: Shard) -> Position:
         stored = await self.projections.read_position(shard, RELAY)

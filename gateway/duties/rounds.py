@@ -7,6 +7,7 @@ visited twice at a time: news that comes during a visit makes another one follow
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 
     from passerelle.core.ids import Shard
 
-LONGEST_S: Final = 1.0
-"""A visit is never further away than this: other instances write into our shards without telling."""
+LONGEST_S: Final = 15.0
+"""A visit is never further away than this. What other instances write into our shards is seen by ``ShardWatch``."""
+_BEAT_S: Final = 0.25
+"""Visits that nothing hurries fall on the same moments, and share an exchange with the store."""
 AFTER_FAILURE_S: Final = 0.25
 _AT_ONCE: Final = 64
 
@@ -106,9 +109,15 @@ class Rounds:
             self.log.exception("duty.failed", duty=self.name, shard=shard.tag)
         finally:
             self._busy.discard(shard)
-            due_s = asyncio.get_running_loop().time() + min(max(pause_s, 0.0), self.longest_s)
+            due_s = self._plan(pause_s)
             self._due_s[shard] = min(due_s, self._again.pop(shard, due_s))
             self._news.set()
+
+    def _plan(self, pause_s: float) -> float:
+        now_s = asyncio.get_running_loop().time()
+        if pause_s < self.longest_s:
+            return now_s + max(pause_s, 0.0)
+        return math.ceil((now_s + self.longest_s) / _BEAT_S) * _BEAT_S
 
     def _hold(self, shard: Shard, reason: str) -> None:
         """An outage hits every shard again and again; it is told once."""

@@ -184,9 +184,9 @@ class TailRepair:
                     self.find_loss(place(one.session), one.epoch, "audit")
 
     async def _look(self) -> None:
-        for shard in ALL_SHARDS:
-            if self.keeper.holds(shard):
-                self.drivers.mend_named(await self._list_named(shard))
+        held = [shard for shard in ALL_SHARDS if self.keeper.holds(shard)]
+        for named in await join_all(map(self._list_named, held)):
+            self.drivers.mend_named(named)
 
     async def _list_named(self, shard: Shard) -> frozenset[str]:
         """The tasks that our set says we drive; none in a set that is not ours any more, whose runs are moved."""

@@ -1,0 +1,31 @@
+"""What other instances have stored in a shard, in so far as the owner of its duty has to look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from passerelle.core.errors import StoreUnavailable
+    from passerelle.core.ids import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHeads:
+    """The first due row of a shard with its time, and the newest row of its feed; empty where there is none.
+
+    Two that are equal mean that nothing has to be done that was not to be done before.
+    """
+
+    due: tuple[bytes, ...]
+    feed: bytes
+
+
+class ShardPoll(Protocol):
+    """Reads the heads of many shards together."""
+
+    async def read_heads(self, shards: Sequence[Shard]) -> list[ShardHeads | StoreUnavailable]:
+        """The heads of each shard in the order asked for, in one exchange with each node; failures are values."""
+        ...
