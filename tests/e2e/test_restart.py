@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +22,6 @@ from tests.support.processes import (
 from tests.support.scripted_peer import ScriptedPeer
 from tests.support.waiting import wait_until
 
-READY_WITHIN_S: Final = 10.0
-"""A bound and no measure: on one machine starts took 2.7 to 4.1 s within five minutes."""
 TAKEN_OVER_WITHIN_S: Final = 12.0
 
 pytestmark = pytest.mark.anyio
@@ -37,12 +34,10 @@ async def is_ready(url: str) -> bool:
 
 async def test_serve_without_arguments_is_ready_and_says_how_to_go_on(tmp_path: Path) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "PASSERELLE_PORT": "0"}
-    began_s = time.monotonic()
     child = start("gateway", ("passerelle", "serve"), tmp_path, environ)
     try:
         url = f"http://127.0.0.1:{read_port(await child.read_line('passerelle '))}"
         assert await is_ready(url)
-        assert time.monotonic() - began_s < READY_WITHIN_S
         said = child.said.read_text("utf-8")
         assert "no agent is configured; add one:" in said
         data_dir = tmp_path / "state" / "passerelle"
