@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 REBUILD: Final = "rebuild"
 _LOOK_AGAIN_MS: Final = 500
+_TRY_AGAIN_S: Final = 5.0
 _REACH_MS: Final = 3_600_000
 """A replica that is promoted lags by less, or ``passerelle verify --repair`` finds the rest."""
 _EVERYTHING: Final = 0
@@ -108,12 +109,12 @@ class Rebuilding:
                 await self._rebuild_all(batch)
             except PasserelleError as error:
                 self.log.warning("views.not_rebuilt", reason=str(error))
-                self._wanted.clear()  # their rows come back
-                return
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
             except Exception:
                 self.log.exception("views.not_rebuilt")
-                self._wanted.clear()
-                return
+                await asyncio.sleep(_TRY_AGAIN_S)
+                continue
             for member in batch:
                 self._wanted.pop(member, None)
                 self._done.add(member)

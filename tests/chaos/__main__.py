@@ -4,8 +4,9 @@ Two gateways over one store call three agents; all of them are processes, and pr
 round plans errands of callers and meets them with a fault at each named point: processes are killed, connections are
 cut or held, a gateway is frozen around a send. Afterwards the agents know the truth, and everything is held against it.
 Then a gateway with many open runs is killed and started again; and gateways, once with their store, are killed at each
-point in the life of a question that an agent asks, whether a person answers it or the caller itself (``--approvals``
-plays only that, ``--tasks`` the others).
+point in the life of a question that an agent asks, whether a person answers it or the caller itself; and replicas are
+promoted that lack what was acknowledged last. ``--approvals`` and ``--tails`` play the last two alone, ``--tasks`` the
+others.
 
 The seed is printed first. The same seed plans the same errands and faults in the same order.
 """
@@ -24,6 +25,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from tests.chaos.approvals_rounds import run_approvals
+from tests.chaos.lost_tails import run_lost_tails
 from tests.chaos.plan import ERRANDS
 from tests.chaos.restart import reopen
 from tests.chaos.rounds import run_rounds
@@ -33,6 +35,8 @@ _Part: TypeAlias = Callable[[], Coroutine[None, None, list[str]]]
 ROUNDS: Final = 10
 LONG_ERRANDS: Final = 100
 """Of each round of the long form: 1,000 together, and every fault ten times."""
+TAILS: Final = 5
+"""Failovers that lose something; the short form has one."""
 OPEN_RUNS: Final = 10_000
 SHORT_OPEN_RUNS: Final = 300
 _SHOWN_FAULTS: Final = 20
@@ -46,8 +50,10 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="psr-chaos-") as name:
         folder = Path(name)
         rounds, reopened, asked = folder / "rounds", folder / "restart", folder / "approvals"
-        for part in (rounds, reopened, asked):
+        tails = folder / "tails"
+        for part in (rounds, reopened, asked, tails):
             part.mkdir()
+        losing = partial(run_lost_tails, tails, Random(seed), 1 if short else TAILS)
         asking = partial(run_approvals, asked, Random(seed), whole=not short)
         reopening = partial(reopen, reopened, SHORT_OPEN_RUNS if short else OPEN_RUNS)
         count, errands = (1, ERRANDS) if short else (ROUNDS, LONG_ERRANDS)
@@ -58,8 +64,10 @@ async def run(seed: int, *, short: bool, only: str) -> list[str]:
                 turns = [asking]
             case "tasks":
                 turns = [driving, reopening]
+            case "tails":
+                turns = [losing]
             case _:
-                turns = [asking, driving, reopening]
+                turns = [asking, driving, losing, reopening]
         faults: list[str] = []
         for play in turns:
             faults += await play()
@@ -72,7 +80,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--short", action="store_true")
     parts = parser.add_mutually_exclusive_group()
-    for part in ("approvals", "tasks"):
+    for part in ("approvals", "tails", "tasks"):
         parts.add_argument(f"--{part}", dest="only", action="store_const", const=part, default="")
     flags = parser.parse_args()
     seed = secrets.randbelow(2**32) if flags.seed is None else flags.seed
