@@ -35,7 +35,7 @@ from passerelle.gateway.delegation.first_message import find_first
 from passerelle.gateway.delegation.gating import pass_gate
 from passerelle.gateway.delegation.habits import see_habit
 from passerelle.gateway.delegation.ladder import Ladder
-from passerelle.gateway.delegation.rates import Pace, Rate
+from passerelle.gateway.delegation.rates import Rate
 from passerelle.gateway.delegation.run import Run, RunMovedError
 from passerelle.gateway.delegation.search import find_send
 from passerelle.gateway.delegation.sending import (
@@ -100,7 +100,7 @@ class Driver:
     _sent: JsonObject | None = field(default=None, init=False)
     _debts: Debts | None = field(default=None, init=False)
     _ladder: Ladder | None = field(default=None, init=False)
-    _pace: Pace | None = field(default=None, init=False)
+    _rate: Rate | None = field(default=None, init=False)
     _is_held: bool = field(default=False, init=False)
     _wish: asyncio.Event | None = field(default=None, init=False)
     _stir: asyncio.Event | None = field(default=None, init=False)
@@ -123,12 +123,12 @@ class Driver:
         return self._ladder
 
     @property
-    def pace(self) -> Pace:
-        """How much its streams bring, of all of them; made for the first one."""
-        if self._pace is None:
+    def rate(self) -> Rate:
+        """How much its streams may bring, all of them; made for the first one."""
+        if self._rate is None:
             limits = self.run.sight.limits
-            self._pace = Pace(Rate(limits.events_per_s, limits.bytes_per_s))
-        return self._pace
+            self._rate = Rate(limits.events_per_s, limits.bytes_per_s)
+        return self._rate
 
     @property
     def stir(self) -> asyncio.Event:

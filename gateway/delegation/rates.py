@@ -1,4 +1,4 @@
-"""How much a run brings in a time. Pure: the time goes in, and what is to be waited comes out.
+"""How much a run, and a caller's runs, bring in a time. Pure: the time goes in, and what is to be waited comes out.
 
 A run may bring a second's worth at once. Beyond that its stream is read no faster than its rate, so the agent feels it.
 """
@@ -11,7 +11,9 @@ from typing import Final
 _BURST_S: Final = 1.0
 QUIET_EVENTS: Final = 64
 QUIET_BYTES: Final = 1024 * 1024
-"""What a run may bring within a second before it waits for its turn among others that do."""
+"""What the runs of a caller may bring within a second before each of them waits for its turn."""
+_MOST_CALLERS: Final = 1024
+"""Callers whose sums are kept; those that are loud are kept beyond it."""
 
 
 @dataclass(slots=True)
@@ -34,24 +36,32 @@ class Rate:
         return max(self._events_at_s, self._bytes_at_s) - now_s
 
 
-def make_quiet() -> Rate:
-    """The rate up to which a run disturbs nobody."""
-    return Rate(QUIET_EVENTS, QUIET_BYTES)
-
-
 @dataclass(slots=True)
-class Pace:
-    """What a run brings: how far it is over what it may, and whether others notice it."""
+class Sums:
+    """What the runs of each caller bring together."""
 
-    allowed: Rate
-    quiet: Rate = field(default_factory=make_quiet)
+    _sums: dict[str, Rate] = field(default_factory=dict[str, Rate])
 
-    def count(self, size: int, now_s: float) -> float:
-        """An event of so many bytes; seconds until the next one may be read, none or less where it may be at once."""
-        self.quiet.count(1, size, now_s)
-        self.allowed.count(1, size, now_s)
-        return self.allowed.find_wait_s(now_s)
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._sums)
 
-    def is_loud(self, now_s: float) -> bool:
-        """Whether it brings so much that it takes turns with others that do."""
-        return self.quiet.find_wait_s(now_s) > 0
+    def count(self, caller: str, events: int, size: int, now_s: float) -> None:
+        """So much has come for a caller by now."""
+        rate = self._sums.get(caller)
+        if rate is None:
+            if len(self._sums) >= _MOST_CALLERS:
+                self._forget(now_s)
+            rate = self._sums[caller] = Rate(QUIET_EVENTS, QUIET_BYTES)
+        rate.count(events, size, now_s)
+
+    def are_loud(self, caller: str, now_s: float) -> bool:
+        """Whether it is so much that others notice it."""
+        rate = self._sums.get(caller)
+        return rate is not None and rate.find_wait_s(now_s) > 0
+
+    def _forget(self, now_s: float) -> None:
+        """Those that are not loud: a new sum says the same of them, or a little less."""
+        self._sums = {
+            caller: rate for caller, rate in self._sums.items() if rate.find_wait_s(now_s) > 0
+        }

@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from passerelle.core.peer import StreamOutcome
     from passerelle.gateway.delegation.driver import Driver
 
-_FRAMES_AT_ONCE: Final = 16
-"""Frames of one append, so that it stays below the 64 events of a batch."""
 _BUFFERED_FRAMES: Final = 256
 _BUFFERED_BYTES: Final = 8_388_608
 """Frames read ahead of the store, or one; then reading stops, and the peer feels it."""
-_BYTES_AT_ONCE: Final = 4_194_304
-"""Content of one append, or one frame."""
-_FRAMES_IN_TURN: Final = 4
-"""Frames of one append of a run that brings much, while others that do wait for their turn."""
+_AT_ONCE: Final = (16, 262_144)
+"""Frames of one append, so that it stays below the 64 events of a batch; and bytes of its content, or one frame."""
+_IN_TURN: Final = (8, 65_536)
+"""The same of a run that brings much, while others that do wait for their turn: everybody else waits for these."""
 _SHORTEST_REST_S: Final = 0.02
 """What a run is over its rate before its reader rests: a timer for each event would cost more than the event."""
 
@@ -64,13 +62,13 @@ class Ahead:
     def _is_full(self, size: int) -> bool:
         return len(self._frames) >= _BUFFERED_FRAMES or self._bytes + size > _BUFFERED_BYTES
 
-    def collect(self, most: int) -> list[StreamOutcome]:
-        """Those that are there, one to ``most``: what arrives within one round trip shares an append."""
+    def collect(self, most: int, most_bytes: int) -> tuple[list[StreamOutcome], int]:
+        """Those that are there, one to ``most``, and their bytes: what comes within one round trip shares an append."""
         batch: list[StreamOutcome] = []
         total = 0
         while self._frames and len(batch) < most:
             outcome, size = self._frames[0]
-            if batch and total + size > _BYTES_AT_ONCE:
+            if batch and total + size > most_bytes:
                 break
             self._frames.popleft()
             batch.append(outcome)
@@ -79,7 +77,7 @@ class Ahead:
                 break
         self._bytes -= total
         self._taken.set()
-        return batch
+        return batch, total
 
 
 async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) -> StreamOutcome:
@@ -90,13 +88,17 @@ async def follow(driver: Driver, outcomes: AsyncGenerator[StreamOutcome, None]) 
     """
     frames = Ahead()
     reader = asyncio.create_task(_read(driver, outcomes, frames))
-    driver.is_streaming, driver.was_left, began = True, False, False
+    driver.is_streaming, driver.was_left, began, is_behind = True, False, False, False
     try:
         while await _await_frame(driver, frames) and not driver.run.has_ended():
-            batch = frames.collect(await _await_turn(driver))
+            batch, size = frames.collect(
+                *(await _await_turn(driver, is_behind=is_behind) if began else _AT_ONCE)
+            )
+            is_behind = not frames.empty()
             results = [outcome.result for outcome in batch if isinstance(outcome, Answered)]
             if results:
                 await take(driver, results)
+                _count(driver, len(results), size)
                 _tell_stored(batch)
                 await resurrect(driver)
             last, began = batch[-1], began or bool(results)
@@ -158,14 +160,29 @@ async def _await_frame(driver: Driver, frames: Ahead) -> bool:
                 await _look_around(driver)
 
 
-async def _await_turn(driver: Driver) -> int:
-    """How many frames may be taken now. What brings little, or is to be left, waits for nobody."""
-    now_s = asyncio.get_running_loop().time()
-    if driver.is_woken or not driver.pace.is_loud(now_s):
-        return _FRAMES_AT_ONCE
-    turns, owner = driver.means.turns, driver.run.record.scope
-    await turns.take(f"{owner.tenant}/{owner.principal}", driver.peer.name)
-    return _FRAMES_IN_TURN if turns.waiting else _FRAMES_AT_ONCE
+async def _await_turn(driver: Driver, *, is_behind: bool) -> tuple[int, int]:
+    """How many frames, and bytes, may be taken now. What brings little, or is to be left, waits for nobody."""
+    turns = driver.means.turns
+    if driver.is_woken:
+        return _AT_ONCE
+    if not is_behind:
+        now_s = asyncio.get_running_loop().time()
+        if not turns.sums.are_loud(_name_owner(driver), now_s):
+            return _AT_ONCE
+    await turns.take(_name_owner(driver), driver.peer.name)
+    return _IN_TURN if turns.waiting else _AT_ONCE
+
+
+def _count(driver: Driver, events: int, size: int) -> None:
+    """What a run has brought, for its caller; of one that has ended nothing follows."""
+    if not driver.run.has_ended():
+        now_s = asyncio.get_running_loop().time()
+        driver.means.turns.sums.count(_name_owner(driver), events, size, now_s)
+
+
+def _name_owner(driver: Driver) -> str:
+    owner = driver.run.record.scope
+    return f"{owner.tenant}/{owner.principal}"
 
 
 async def _look_around(driver: Driver) -> None:
@@ -210,7 +227,9 @@ async def _read(
 async def _rest(driver: Driver, size: int) -> None:
     """After a frame: until the run may bring more. Nothing is read meanwhile, so no time without news passes either."""
     loop = asyncio.get_running_loop()
-    wait_s = driver.pace.count(size, loop.time())
+    now_s = loop.time()
+    driver.rate.count(1, size, now_s)
+    wait_s = driver.rate.find_wait_s(now_s)
     if wait_s < _SHORTEST_REST_S:
         return
     if not driver.was_throttled:

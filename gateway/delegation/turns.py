@@ -1,7 +1,11 @@
-"""Runs that bring much take turns: one batch of frames in each turn of the event loop, whoever else wants it.
+"""Runs that bring much take turns: one batch of frames in every few turns of the event loop, whoever else wants it.
 
 Turns go round callers, then the agents of a caller, then the runs at an agent: twenty runs of one caller have together
 what one run of another has. A run that brings little never waits here.
+
+What brings much is no number of events of a run: where there are many of them each is slow, and all together take the
+process. So it is a run of which more has come than its last batch has taken, and each run of a caller all of whose runs
+together bring more than is nobody's business.
 """
 
 from __future__ import annotations
@@ -9,9 +13,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+from passerelle.gateway.delegation.rates import Sums
 
 T = TypeVar("T")
+_APART: Final = 8
+"""Turns of the loop from one batch to the next. Others need some twenty for one answer; where nobody has anything to do
+they take some µs each."""
 
 
 @dataclass(slots=True)
@@ -50,13 +59,15 @@ class Turns:
         self._is_taken = False
         self.waiting = 0
         """How many wait for one."""
+        self.sums = Sums()
+        """What callers bring; whoever takes what has come counts it."""
 
     async def take(self, caller: str, agent: str) -> None:
         """Returns when it is the turn of a run of ``caller`` at ``agent``; a run has one place in the line at most."""
         loop = asyncio.get_running_loop()
         if not self._is_taken:
             self._is_taken = True
-            loop.call_soon(self._pass_on)
+            loop.call_soon(self._pass_on, _APART)
             return
         place: asyncio.Future[None] = loop.create_future()
         self._line.add(caller, agent, place)
@@ -66,8 +77,11 @@ class Turns:
         finally:
             self.waiting -= 1
 
-    def _pass_on(self) -> None:
-        """Once in a turn of the loop, as long as somebody waits."""
+    def _pass_on(self, left: int) -> None:
+        """Once in so many turns of the loop, as long as somebody waits."""
+        if left > 1:
+            asyncio.get_running_loop().call_soon(self._pass_on, left - 1)
+            return
         place = self._line.pop()
         while place is not None and place.done():
             # It was cancelled.
@@ -76,4 +90,4 @@ class Turns:
             self._is_taken = False
             return
         place.set_result(None)
-        asyncio.get_running_loop().call_soon(self._pass_on)
+        asyncio.get_running_loop().call_soon(self._pass_on, _APART)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from passerelle.a2a_mapping.members import objects_at
+from passerelle.a2a_mapping.members import object_at, objects_at, text_at
 from passerelle.core.batch import Batch
 from passerelle.core.commands import TurnAccepted
 from passerelle.core.event_type import EventType
@@ -20,7 +20,7 @@ from passerelle.gateway.delegation.driver import Driver
 from passerelle.gateway.delegation.volume import OutputLimits
 from tests.support.engine import Server
 from tests.support.house import ADA, BOB, House, open_house
-from tests.support.scripted_tasks import Frame, Script, Turn
+from tests.support.scripted_tasks import Frame, RemoteTask, Script, Turn
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
@@ -34,23 +34,28 @@ def talk(statuses: int) -> Script:
     async def go(turn: Turn) -> None:
         task = await turn.open()
         for number in range(statuses):
-            message: JsonObject = {
-                "messageId": f"{task.id}-word-{number}",
-                "role": "ROLE_AGENT",
-                "parts": [{"text": f"word {number}"}],
-            }
-            status: JsonObject = {
-                "state": "TASK_STATE_WORKING",
-                "timestamp": task.ticks.stamp(),
-                "message": message,
-            }
-            update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
-            turn.transcript.write(Frame({"statusUpdate": update}))
+            turn.transcript.write(say_word(task, number))
             if number % 100 == 0:
                 await asyncio.sleep(0)
         await turn.status("COMPLETED")
 
     return go
+
+
+def say_word(task: RemoteTask, number: int) -> Frame:
+    """A status with words like no other."""
+    message: JsonObject = {
+        "messageId": f"{task.id}-word-{number}",
+        "role": "ROLE_AGENT",
+        "parts": [{"text": f"word {number}"}],
+    }
+    status: JsonObject = {
+        "state": "TASK_STATE_WORKING",
+        "timestamp": task.ticks.stamp(),
+        "message": message,
+    }
+    update: JsonObject = {"taskId": task.id, "contextId": task.context_id, "status": status}
+    return Frame({"statusUpdate": update})
 
 
 def find_driver(house: House, accepted: TurnAccepted) -> Driver:
@@ -184,7 +189,42 @@ async def test_the_idle_limit_of_a_run_waits_while_its_stream_is_not_read(house:
 async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does(
     street: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = street.service.dispatch.turns
+    taken = note_turns(street, monkeypatch)
+    ordinary = await street.send("chunks 5", agent="other", who=BOB, wait="stream")
+    await street.until(ordinary, Status.COMPLETED)
+    assert taken == []
+    street.peer.next(talk(300))
+    await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
+    assert set(taken) == {("default/ada", "echo")}
+
+
+async def test_runs_of_a_caller_take_turns_that_bring_much_only_together(
+    street: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = note_turns(street, monkeypatch)
+    # All that is there is taken at once, so each run by itself is ordinary.
+    talkers = [Steps() for _ in range(12)]
+    for steps in talkers:
+        street.peer.next(steps.talk)
+    runs = [await street.send("go", wait="stream", who=ADA) for _ in talkers]
+    ordinary = Steps()
+    street.peers["other"].next(ordinary.talk)
+    quiet = await street.send("hello", agent="other", who=BOB, wait="stream")
+    for number in range(1, 9):
+        for steps in (*talkers, ordinary):
+            steps.wants.put_nowait(number)
+        for run in (*runs, quiet):
+            await await_word(street, run, number)
+    assert set(taken) == {("default/ada", "echo")}
+    for steps in (*talkers, ordinary):
+        steps.wants.put_nowait(None)
+    for run in (*runs, quiet):
+        await street.until(run, Status.COMPLETED)
+
+
+def note_turns(house: House, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Whoever takes turns from now on: caller and agent."""
+    turns = house.service.dispatch.turns
     take, taken = turns.take, list[tuple[str, str]]()
 
     async def note(caller: str, agent: str) -> None:
@@ -192,9 +232,28 @@ async def test_a_run_that_brings_much_takes_turns_and_an_ordinary_one_never_does
         await take(caller, agent)
 
     monkeypatch.setattr(turns, "take", note)
-    ordinary = await street.send("chunks 20", agent="other", who=BOB, wait="stream")
-    await street.until(ordinary, Status.COMPLETED)
-    assert taken == []
-    street.peer.next(talk(300))
-    await street.until(await street.send("go", wait="stream", who=ADA), Status.COMPLETED)
-    assert set(taken) == {("default/ada", "echo")}
+    return taken
+
+
+class Steps:
+    """A peer that says a word when the test wants it, and no more before that is stored."""
+
+    def __init__(self) -> None:
+        self.wants: asyncio.Queue[int | None] = asyncio.Queue()
+        """Numbers of words; None at the end."""
+
+    async def talk(self, turn: Turn) -> None:
+        task = await turn.open()
+        while (number := await self.wants.get()) is not None:
+            turn.transcript.write(say_word(task, number))
+        await turn.status("COMPLETED")
+
+
+async def await_word(house: House, run: TurnAccepted, number: int) -> None:
+    driver = find_driver(house, run)
+
+    def is_stored() -> bool:
+        said = object_at(object_at(driver.run.content or {}, "status"), "message")
+        return text_at(said, "messageId").endswith(f"word-{number}")
+
+    await wait_until(is_stored, 10, f"word {number} is stored")

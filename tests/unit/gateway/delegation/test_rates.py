@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passerelle.gateway.delegation.rates import QUIET_BYTES, QUIET_EVENTS, Rate, make_quiet
+from passerelle.gateway.delegation.rates import QUIET_BYTES, QUIET_EVENTS, Rate, Sums
 
 
 def test_a_run_may_bring_a_second_at_once_and_then_its_rate() -> None:
@@ -43,10 +43,25 @@ def test_over_a_long_time_no_more_comes_than_the_rate(events: int) -> None:
     assert 50 * 100 <= came <= 50 * 101 + events
 
 
-def test_an_ordinary_run_is_quiet_and_one_that_goes_on_is_not() -> None:
-    quiet = make_quiet()
-    quiet.count(QUIET_EVENTS, QUIET_BYTES, now_s=7.0)
-    assert quiet.find_wait_s(7.0) <= 0
-    quiet.count(1, 0, now_s=7.0)
-    assert quiet.find_wait_s(7.0) > 0
-    assert quiet.find_wait_s(8.0) <= 0
+def test_the_runs_of_a_caller_are_judged_by_what_they_bring_together() -> None:
+    sums = Sums()
+    for _ in range(20):
+        # Not much for one run.
+        sums.count("alice", QUIET_EVENTS // 16, 100, now_s=7.0)
+    sums.count("bob", QUIET_EVENTS, QUIET_BYTES, now_s=7.0)
+    assert sums.are_loud("alice", 7.0)
+    assert not sums.are_loud("bob", 7.0)
+    assert not sums.are_loud("carol", 7.0)
+    sums.count("bob", 0, 1, now_s=7.0)
+    assert sums.are_loud("bob", 7.0)
+    assert not sums.are_loud("alice", 8.0)
+
+
+def test_whoever_is_loud_is_so_however_many_others_there_are() -> None:
+    sums = Sums()
+    sums.count("alice", QUIET_EVENTS * 2, 0, now_s=7.0)
+    for number in range(5_000):
+        sums.count(f"other {number}", 1, 1, now_s=7.0)
+    assert sums.are_loud("alice", 7.0)
+    assert not sums.are_loud("other 4999", 7.0)
+    assert len(sums) <= 1_025
