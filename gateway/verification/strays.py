@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from passerelle.core.approval_record import ActionRecord
@@ -19,16 +20,19 @@ from passerelle.core.machine import read_loaded
 from passerelle.core.standing import SESSIONS, UNSEEN, find_part, make_row
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
+from passerelle.gateway.duties.joining import join_all
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import Iterable
 
     from passerelle.core.machine import Record
     from passerelle.store.keys import OwnerList
     from passerelle.store.store import Store
 
 _PAGE: Final = 256
+_AT_ONCE: Final = 16
+"""Lists that are read side by side: there may be as many as callers, and most are short."""
 
 Since: TypeAlias = Mapping[Shard, int]
 """Shards whose rows are looked at, and from which time on, in ms."""
@@ -58,8 +62,14 @@ async def find_stray_rows(store: Store, since: Since = EVERYTHING) -> list[Stray
         StoreUnavailable: the store does not answer.
     """
     lists, owners = await store.inspection.list_views()
-    found = [one for place in lists async for one in _look_at_list(store, place, since)]
-    found += [one for owner in owners for one in await _look_at_inbox(store, owner, since)]
+    looks = [
+        *(partial(_look_at_list, store, place, since) for place in lists),
+        *(partial(_look_at_inbox, store, owner, since) for owner in owners),
+    ]
+    found: list[StrayRow] = []
+    for first in range(0, len(looks), _AT_ONCE):
+        part = await join_all(look() for look in looks[first : first + _AT_ONCE])
+        found += [one for rows in part for one in rows]
     return [one for one in found if await still_strays(store, one)]
 
 
@@ -89,7 +99,8 @@ async def still_strays(store: Store, stray: StrayRow) -> bool:
     return any(_judge(stray.place, name, record) is not None for name, record in records.items())
 
 
-async def _look_at_list(store: Store, place: OwnerList, since: Since) -> AsyncIterator[StrayRow]:
+async def _look_at_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:
+    found: list[StrayRow] = []
     before: tuple[int, str] | None = None
     while True:
         page = await store.projections.read_index(
@@ -100,9 +111,9 @@ async def _look_at_list(store: Store, place: OwnerList, since: Since) -> AsyncIt
         for name in [name for name in wanted if name in records]:
             detail = _judge(place, name, records[name])
             if detail is not None:
-                yield StrayRow(place.owner, place, name, detail)
+                found.append(StrayRow(place.owner, place, name, detail))
         if len(page) < _PAGE or page[-1][1] < min(since.values()):
-            return
+            return found
         before = (page[-1][1], page[-1][0])
 
 
