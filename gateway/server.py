@@ -22,9 +22,8 @@ from starlette.types import ASGIApp
 
 from passerelle.core.errors import ConfigInvalid
 from passerelle.gateway.connections import ConnectionTable
-from passerelle.gateway.known_heads import KnownHeads
 from passerelle.gateway.prompt_server import PromptServer
-from passerelle.gateway.socket_bounds import make_socket_protocol
+from passerelle.gateway.request_path import settle_protocol
 from passerelle.gateway.version import SERVER
 
 T = TypeVar("T")
@@ -113,7 +112,9 @@ class Server:
         """``message_bytes`` bounds a message of a channel, ``frame_bytes`` a frame of A2A."""
         self._listener = listener
         let_in = admission or Admission()
-        config = _configure(app, message_bytes, tls, frame_bytes, let_in)
+        self._members: dict[str, object] = {"table": let_in.table}
+        self._frame_bytes = frame_bytes
+        config = _configure(app, message_bytes, tls, let_in.backlog)
         self._uvicorn = _Drained(config, drain, let_in.watch)
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -121,6 +122,7 @@ class Server:
 
         The end takes ``DRAIN_S`` and ``CONNECTIONS_S`` at most, which leaves the engine its part of 10 s.
         """
+        await settle_protocol(self._uvicorn.config, self._members, self._frame_bytes)
         serving = asyncio.create_task(self._uvicorn.serve([self._listener.socket]), name="server")
         stopping = asyncio.create_task(stop.wait(), name="server.stop")
         try:
@@ -193,15 +195,12 @@ def _configure(
     app: ASGIApp,
     message_bytes: int,
     tls: ssl.SSLContext | None,
-    frame_bytes: int,
-    admission: Admission,
+    backlog: int,
 ) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
         loop="none",
-        http=type("Connections", (KnownHeads,), {"table": admission.table}),
-        ws=make_socket_protocol(frame_bytes),
         ws_max_size=message_bytes,
         # The channel protocol has heartbeats of its own, which also prove that the reader is alive.
         ws_ping_interval=None,
@@ -213,7 +212,7 @@ def _configure(
         proxy_headers=False,
         server_header=False,
         headers=[("Server", SERVER)],
-        backlog=admission.backlog,
+        backlog=backlog,
         ssl_context_factory=(lambda _config, _default: tls) if tls else None,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CONNECTIONS_S,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from contextlib import AsyncExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -81,9 +82,9 @@ async def test_gateway_without_descriptors_is_not_ready_and_says_why(tmp_path: P
         pid = gateway.child.process.pid
         assert (await caller.http.get("/readyz")).status_code == 200
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        # All below the highest one are in use, or nearly.
-        highest = max(int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir())
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+        used = {int(one.name) for one in Path(f"/proc/{pid}/fd").iterdir()}
+        free = next(number for number in count() if number not in used)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
         try:
             unready = await caller.http.get("/readyz")
             assert unready.status_code == 503
