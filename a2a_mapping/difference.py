@@ -54,6 +54,12 @@ def is_same_status(known: JsonObject, fresh: JsonObject) -> bool:
     return _status_key(known) == _status_key(fresh)
 
 
+def without_time(task: JsonObject) -> JsonObject:
+    """A Task, but for the time of its status."""
+    status = object_at(task, "status")
+    return {**task, "status": {name: status[name] for name in status if name != "timestamp"}}
+
+
 def _status_key(task: JsonObject) -> tuple[str, str, str]:
     status = object_at(task, "status")
     message = object_at(status, "message")

@@ -64,6 +64,7 @@ from passerelle.gateway.delegation.constraining import enforce
 from passerelle.gateway.delegation.failing import Ended, end_run
 from passerelle.gateway.delegation.lost_approvals import CODE as LOST_APPROVAL
 from passerelle.gateway.delegation.lost_approvals import find_lost
+from passerelle.gateway.delegation.repeats import is_dropped
 from passerelle.gateway.delegation.step import Step
 
 if TYPE_CHECKING:
@@ -290,12 +291,11 @@ def _take(
     ``answer`` is what the peer sent it in, ``state`` is the one that the peer said, where the frame shows another.
     """
     sight = step.sight
-    warning = find_warning(sight.content, frame)
-    if warning:
+    if warning := find_warning(sight.content, frame):
         _warn(step, "unopened_artifact", warning)
     before = sight.content
     folded = fold(sight.content, frame)
-    if folded is None or (folded == before and "artifactUpdate" not in frame):
+    if folded is None or ("statusUpdate" in frame and is_dropped(step, before, folded, state)):
         return
     if _ends(frame, state) and not settle(step, objects_at(folded, "artifacts"), answer):
         return

@@ -130,6 +130,60 @@ async def test_news_and_the_questions_of_an_agent_put_its_limit_off(house: House
     assert int((await house.due(accepted.task_id))[member]) > house.clock.now_ms()
 
 
+@pytest.mark.requirement("ST-14", "AP-6")
+@pytest.mark.parametrize("stamps", [True, False], ids=["stamped", "to the letter"])
+async def test_an_agent_that_says_the_same_again_lives_and_fills_no_history(
+    house: House, *, stamps: bool
+) -> None:
+    house.policy = RetryPolicy(idle_timeout_ms=8_000)
+    house.patience = replace(house.patience, look_s=60)
+    accepted = await house.send("silent", wait="stream")
+    await house.until(accepted, Status.QUEUED)
+    (remote,) = house.peer.tasks.values()
+    repeats = 0
+
+    async def say_again(times: int) -> None:
+        nonlocal repeats
+        for _ in range(times):
+            status: JsonObject = {"state": "TASK_STATE_WORKING"}
+            if stamps:
+                status["timestamp"] = remote.ticks.stamp()
+            repeats += 1
+            remote.record["status"] = status
+            remote.tell(
+                {
+                    "statusUpdate": {
+                        "taskId": remote.id,
+                        "contextId": remote.context_id,
+                        "status": status,
+                    }
+                }
+            )
+
+    async def is_heard() -> bool:
+        run = (await house.record(accepted)).run
+        return run is not None and parse_ms(run.news_at) >= at_ms
+
+    for _ in range(5):
+        # Twice the idle limit in all: once in a quarter of it is enough.
+        house.clock.ahead_ms += 3_500
+        at_ms = house.clock.now_ms()
+        await say_again(40)
+        await wait_until(is_heard, 10, "one of them is stored")
+    await house.come_due("idle", accepted.task_id, after_ms=6_000)
+    assert (await house.record(accepted)).status is Status.RUNNING
+    said = [
+        event
+        for event in await house.events(accepted)
+        if event.fact.frame is not None and b"TASK_STATE_WORKING" in event.fact.frame
+    ]
+    assert 5 <= len(said) <= 10
+    assert repeats == 200
+    remote.artifact([{"text": "done"}])
+    remote.status("COMPLETED")
+    await house.until(accepted, Status.COMPLETED)
+
+
 @pytest.mark.requirement("CMD-8", "ST-10")
 async def test_total_limit_stands_still_while_a_task_is_paused(house: House) -> None:
     desk = Desk(house)
