@@ -352,7 +352,7 @@ class Writes:
                 async with asyncio.timeout(_LINE_S):
                     for ref in sorted(refs, key=lambda one: one.id):
                         line = self.find_line(ref)
-                        if line is not None:
+                        if line is not None and line not in taken:
                             await line.acquire()
                             taken.append(line)
             yield

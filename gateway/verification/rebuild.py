@@ -42,7 +42,7 @@ async def compare_rebuilt(store: Store, look: Look) -> list[Problem]:
     """Everything that is derived from one whole session, against what its stream gives."""
     tasks = {one.task_id: one for one in look.states.values() if isinstance(one, TaskRecord)}
     listed = await _list_session(store, look.session)
-    owed = await read_owed(store, look)
+    owed = await read_owed(store, look.session)
     return [
         *_compare_open(look, listed.open_things),
         *_compare_models(look, tasks, listed.tasks),
@@ -174,14 +174,14 @@ async def _compare_inboxes(store: Store, look: Look, owed: list[FeedRow]) -> lis
     return found
 
 
-async def read_owed(store: Store, look: Look) -> list[FeedRow]:
+async def read_owed(store: Store, session: str) -> list[FeedRow]:
     """What the feed has of a session above the mark of the relay."""
-    shard = EntityRef(EntityKind.SESSION, look.session).shard
+    shard = EntityRef(EntityKind.SESSION, session).shard
     mark = await store.projections.read_mark(shard, RELAY)
     after = None if mark is None else mark.partition(".")[2]
     found: list[FeedRow] = []
     while page := await store.projections.read_feed(shard, after, _FEED_PAGE):
-        found += [row for row in page if row.session == look.session]
+        found += [row for row in page if row.session == session]
         after = page[-1].id
     return found
 

@@ -82,7 +82,7 @@ async def _write_anew(store: Store, look: Look) -> None:
         facade = expose(TaskId(record.task_id), record.exposure)
         for agent in (UNSEEN, record.kind):
             await store.views.drop_row(OwnerList(owner, agent, "open"), facade)
-    if not any(row.look for row in await read_owed(store, look)):
+    if not any(row.look for row in await read_owed(store, look.session)):
         await _write_inboxes(store, look)
 
 

@@ -21,6 +21,7 @@ from passerelle.core.standing import SESSIONS, UNSEEN, find_part, make_row
 from passerelle.core.status import Status
 from passerelle.core.task_record import TaskRecord
 from passerelle.gateway.duties.joining import join_all
+from passerelle.gateway.verification.rebuild import read_owed
 from passerelle.gateway.verification.report import Problem
 
 if TYPE_CHECKING:
@@ -89,14 +90,30 @@ async def repair_stray(store: Store, stray: StrayRow) -> None:
 
 
 async def still_strays(store: Store, stray: StrayRow) -> bool:
-    """Whether a row is there, and wrong, when it is looked at once more."""
-    if stray.place is None:
-        return any(one == stray for one in await _look_at_inbox(store, stray.owner, EVERYTHING))
-    parts = await store.views.find_parts(stray.owner, stray.place.agent, stray.subject)
-    if stray.place.part not in parts:
+    """Whether a row is there, and wrong, when it is looked at once more, and the relay is not about to mend it."""
+    place, subject = stray.place, stray.subject
+    named = (
+        (subject, EntityRef(EntityKind.ACTION, subject)) if place is None else _name(place, subject)
+    )
+    record = (await _load(store, [named])).get(subject)
+    session = _find_session(record)
+    if session is not None and await read_owed(store, session):
         return False
-    records = await _load(store, [_name(stray.place, stray.subject)])
-    return any(_judge(stray.place, name, record) is not None for name, record in records.items())
+    if place is None:
+        return any(one == stray for one in await _look_at_inbox(store, stray.owner, EVERYTHING))
+    # Behind the look at what is owed: a row that was passed on since then stands right.
+    parts = await store.views.find_parts(stray.owner, place.agent, subject)
+    return place.part in parts and _judge(place, subject, record) is not None
+
+
+def _find_session(record: Record | None) -> str | None:
+    match record:
+        case TaskRecord():
+            return record.session_id
+        case ActionRecord():
+            return record.scope.session_id
+        case _:
+            return None
 
 
 async def _look_at_list(store: Store, place: OwnerList, since: Since) -> list[StrayRow]:

@@ -49,10 +49,10 @@ ALLOW_OOM = frozenset(
     {
         *("trim", "claim_due", "hold_due", "lease", "take_over", "release", "target", "revive"),
         *("ack", "hello", "bump_epoch", "delete_shared", "keep_link", "owe_link", "settle_link"),
-        *("register_agent", "keep_agent", "settle_bundle", "forget_uploads"),
+        *("register_agent", "keep_agent", "settle_bundle", "forget_uploads", "announce"),
     }
 )
-"""A full server keeps its leases, lets devices and agents in, announces a loss, and can be drained."""
+"""A full server keeps its leases, hears who lives, lets devices and agents in, announces a loss, and can be drained."""
 _LUA_CALL = re.compile(r"redis\.p?call\(\s*(?:'([A-Za-z]+)'|\"([A-Za-z]+)\"|([^'\")]+))")
 _SENDERS = frozenset({"pack", "ask", "ask_once"})
 
